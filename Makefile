@@ -1,0 +1,52 @@
+# Needs Python >= 3.11 and make; everything else is installed into .venv on first use.
+#   make demo    train on real data through a two-process cluster, write demo_output/
+#   make test    lint, types and all tests
+#   make lint    ruff and mypy only
+#   make bench   the benchmarks with small sizes (see benchmarks/README.md for the full ones)
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# An install is redone when what it depends on changes: one stamp per set of extras, keyed by pyproject.toml.
+DEMO_STAMP := $(VENV)/.installed-demo
+TEST_STAMP := $(VENV)/.installed-test
+BENCH_STAMP := $(VENV)/.installed-bench
+
+.PHONY: demo test lint bench clean
+
+demo: $(DEMO_STAMP)
+	$(BIN)/python -m benchmarks.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(TEST_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks.cpu_speed --quick
+	$(BIN)/python -m benchmarks.first_use
+	$(BIN)/python -m benchmarks.dask_overhead --quick
+	$(BIN)/python -m benchmarks.quality --quick
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "daskboost needs Python >= 3.11: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(DEMO_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	touch $@
+
+$(TEST_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@ $(DEMO_STAMP)
+
+$(BENCH_STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo_output build dist

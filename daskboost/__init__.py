@@ -1,0 +1,64 @@
+"""daskboost: gradient-boosted decision trees on Dask collections larger than one GPU.
+
+The public names; each is imported on first use, so that `import daskboost` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
+    from daskboost.model.booster import Booster
+    from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree
+    from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule
+    from daskboost.training.dataset import QuantizedDataset
+    from daskboost.training.progress_bar import ProgressBar
+    from daskboost.training.train import train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Booster": "model.booster",
+    "Callback": "training.callbacks",
+    "Checkpoint": "training.callbacks",
+    "DaskBoostClassifier": "estimators",
+    "DaskBoostRegressor": "estimators",
+    "EvaluationLog": "training.callbacks",
+    "LearningRateSchedule": "training.callbacks",
+    "ProgressBar": "training.progress_bar",
+    "QuantizedDataset": "training.dataset",
+    "plot_importance": "model.plotting",
+    "plot_learning_curve": "model.plotting",
+    "plot_tree": "model.plotting",
+    "train": "training.train",
+}
+
+__all__ = [
+    "Booster",
+    "Callback",
+    "Checkpoint",
+    "DaskBoostClassifier",
+    "DaskBoostRegressor",
+    "EvaluationLog",
+    "LearningRateSchedule",
+    "ProgressBar",
+    "QuantizedDataset",
+    "plot_importance",
+    "plot_learning_curve",
+    "plot_tree",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'daskboost' has no attribute {name!r}")
+    value = getattr(import_module(f"daskboost.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,55 @@
+"""Exceptions of the library.
+
+Every message names the argument, the offending value and the remedy. The types derive from the built-in
+exception a scikit-learn or XGBoost user would catch.
+"""
+
+from __future__ import annotations
+
+
+class DaskBoostError(Exception):
+    """Base of every exception that daskboost raises on purpose."""
+
+
+class ParameterError(DaskBoostError, ValueError):
+    """An unknown, malformed or contradictory parameter."""
+
+
+class DataError(DaskBoostError, ValueError):
+    """Input that cannot be trained on or predicted: dtypes, shapes, infinities, labels, weights."""
+
+
+class DataTypeError(DataError, TypeError):
+    """Input of a type or dtype that is not supported: strings, objects, dates."""
+
+
+class ModelFormatError(DaskBoostError, ValueError):
+    """A model file that is truncated, corrupt, from a newer version or hostile."""
+
+
+class DatasetFormatError(DaskBoostError, ValueError):
+    """A saved QuantizedDataset that is truncated, corrupt or from a newer version."""
+
+
+class StorageError(DaskBoostError, OSError):
+    """A chunk could not be written to, or read back from, its tier."""
+
+
+class WorkerLostError(DaskBoostError, RuntimeError):
+    """A worker that holds part of the data died or left during a fit."""
+
+
+class FitCancelledError(DaskBoostError, RuntimeError):
+    """The fit was cancelled by its client."""
+
+
+class SchedulerLostError(DaskBoostError, RuntimeError):
+    """The scheduler died or left during a fit."""
+
+
+class MissingDependencyError(DaskBoostError, ImportError):
+    """An optional package is needed for what was asked; the message says how to install it."""
+
+
+class EngineError(DaskBoostError, RuntimeError):
+    """An engine failed on its worker; the worker's own exception is the cause."""

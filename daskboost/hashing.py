@@ -1,0 +1,64 @@
+"""Randomness without streams: every draw is a hash of what it is for.
+
+A draw depends on (seed, purpose, iteration, output, id) and on nothing else, so it is the same on every worker,
+device, chunk and after a recovery. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", 2014); `devices/cpu/gradients.py` holds its twin for row loops.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from daskboost.dtypes import UInt64
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_MASK = 2**64 - 1
+
+
+class Purpose(IntEnum):
+    """What a draw decides; each has hashes of its own."""
+
+    ROUNDING = 1
+    ROW_SAMPLE = 2
+    TREE_FEATURES = 3
+    LEVEL_FEATURES = 4
+    NODE_FEATURES = 5
+
+
+def mix(values: UInt64) -> UInt64:
+    """SplitMix64's finaliser, element by element; uint64 arrays in and out, which wrap around silently."""
+    z = (values ^ (values >> np.uint64(30))) * _M1
+    z = (z ^ (z >> np.uint64(27))) * _M2
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def _mix_one(z: int) -> int:
+    """`mix` of one Python integer: keys are made one at a time, where arrays would cost more than the arithmetic."""
+    z = (z ^ (z >> 30)) * int(_M1) & _MASK
+    z = (z ^ (z >> 27)) * int(_M2) & _MASK
+    return z ^ (z >> 31)
+
+
+def key(seed: int, *parts: int) -> np.uint64:
+    """One 64-bit key from a seed and any number of integers, order mattering."""
+    state = seed & _MASK
+    for part in parts:
+        state = _mix_one((state + int(GOLDEN) + (part & _MASK)) & _MASK)
+    return np.uint64(_mix_one(state))
+
+
+def draws(key_: np.uint64, ids: UInt64) -> UInt64:
+    """64 random bits per id."""
+    return mix(np.atleast_1d(np.asarray(key_ + ids * GOLDEN)))
+
+
+def sample_without_replacement(key_: np.uint64, candidates: UInt64, count: int) -> UInt64:
+    """The `count` candidates with the smallest hashes, in increasing order of candidate."""
+    if count >= len(candidates):
+        return np.sort(candidates)
+    order = np.lexsort((candidates, draws(key_, candidates)))
+    return np.sort(candidates[order[:count]])

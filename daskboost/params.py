@@ -1,0 +1,249 @@
+"""Training parameters: one frozen, validated value that estimators and `train` both build."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from daskboost.errors import ParameterError
+
+ALIASES = {
+    "eta": "learning_rate",
+    "lambda": "reg_lambda",
+    "alpha": "reg_alpha",
+    "min_split_loss": "gamma",
+    "seed": "random_state",
+    "nthread": "n_jobs",
+    "n_threads": "n_jobs",
+}
+"""XGBoost's other names for the same parameters."""
+
+GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
+DEVICES = ("auto", "cpu", "cuda", "gpu")
+REDUCTIONS = ("auto", "coordinator", "peers")
+UNLIMITED_DEPTH = 512
+"""`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
+MAX_DEPTH_LEVELWISE = 24
+"""Depthwise and symmetric trees may double at every level: 2**24 leaves is where memory ends."""
+
+Constraint = Sequence[int] | Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TrainParams:
+    """Parameters of a fit; names, meanings and defaults are XGBoost's wherever it has them.
+
+    Build it with `TrainParams.from_mapping`, which knows aliases and refuses unknown names.
+    """
+
+    objective: str | Callable[..., Any] = "reg:squarederror"
+    """What is minimised: a registered name or a callable ``f(label, margin) -> (gradient, hessian)``."""
+    eval_metric: tuple[Any, ...] = ()
+    """Metrics of the evaluation sets; empty means the objective's default. The last one stops early."""
+    num_class: int = 0
+    """Number of classes of ``multi:*`` objectives."""
+    learning_rate: float = 0.3
+    """What leaf values are multiplied by, in (0, 1]."""
+    max_depth: int = 6
+    """Most splits from root to leaf; 0 is unlimited (lossguide only)."""
+    max_leaves: int = 0
+    """Most leaves of a tree; 0 is unlimited (lossguide needs a limit here or on depth)."""
+    max_bin: int = 256
+    """Bins per feature, 2 to 65,535; more bins, finer splits, larger histograms."""
+    grow_policy: str = "depthwise"
+    """``depthwise``, ``lossguide`` (best gain first) or ``symmetric`` (one split for a whole level, CatBoost's)."""
+    reg_lambda: float = 1.0
+    """L2 penalty of leaf values."""
+    reg_alpha: float = 0.0
+    """L1 penalty of leaf values."""
+    gamma: float = 0.0
+    """Least gain of a split."""
+    min_child_weight: float = 1.0
+    """Least sum of hessians in a child."""
+    max_delta_step: float | None = None
+    """Largest absolute leaf value before the learning rate; 0 is unlimited, None the objective's default
+    (0.7 for Poisson)."""
+    subsample: float = 1.0
+    """Share of rows that grow a tree, in (0, 1]."""
+    colsample_bytree: float = 1.0
+    """Share of features per tree, in (0, 1]."""
+    colsample_bylevel: float = 1.0
+    """Share of the tree's features per level, in (0, 1]."""
+    colsample_bynode: float = 1.0
+    """Share of the level's features per node, in (0, 1]."""
+    scale_pos_weight: float = 1.0
+    """Weight of rows with label 1 in binary objectives."""
+    monotone_constraints: Any = None
+    """-1, 0 or 1 per feature, as a sequence or by feature name."""
+    interaction_constraints: Any = None
+    """Groups of features (indices or names) that may meet on one path."""
+    base_score: float | None = None
+    """Prediction before the first tree, in the label's space; None estimates it from the labels."""
+    random_state: int = 0
+    """Seed of every draw."""
+    quantile_alpha: tuple[float, ...] = (0.5,)
+    """Quantile or quantiles of ``reg:quantileerror``, each in (0, 1)."""
+    huber_slope: float = 1.0
+    """Where ``reg:pseudohubererror`` turns from squares to absolute values."""
+    tweedie_variance_power: float = 1.5
+    """Variance power of ``reg:tweedie``, in [1, 2)."""
+    device: str = "auto"
+    """``cpu``, ``cuda`` or ``auto``."""
+    n_jobs: int = 0
+    """Threads of the embedded engine; 0 is all cores. Workers use their own ``nthreads``."""
+    chunk_rows: int = 0
+    """Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it."""
+    reduction: str = "auto"
+    """How histograms meet: ``coordinator``, ``peers`` or ``auto``. The model does not depend on it."""
+    host_memory_limit: int | str | None = None
+    """Most RAM (bytes or "2GB") that a worker's chunks may take before they go to disk; None is half of the worker's
+    memory limit."""
+    spill_directory: str | None = None
+    """Where chunks that exceed it go; None is the worker's local directory."""
+    explicit: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names the user gave, for messages about contradictions."""
+
+    @classmethod
+    def from_mapping(cls, params: Mapping[str, Any]) -> TrainParams:
+        """Build from a user's mapping.
+
+        Raises
+        ------
+        ParameterError
+            An unknown name (with the closest valid one), two names of one parameter, a value outside its range,
+            or a contradiction.
+        """
+        known = {f.name for f in fields(cls)} - {"explicit"}
+        values: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
+        for given, value in params.items():
+            name = ALIASES.get(given, given)
+            if name not in known:
+                raise ParameterError(_unknown(given, known))
+            if name in values:
+                raise ParameterError(
+                    f"{spelled[name]!r} and {given!r} are two names of one parameter; give one of them"
+                )
+            values[name], spelled[name] = value, given
+        values["eval_metric"] = _as_tuple(values.get("eval_metric"))
+        if "quantile_alpha" in values:
+            values["quantile_alpha"] = tuple(float(a) for a in _as_tuple(values["quantile_alpha"]))
+        return cls(**{k: v for k, v in values.items() if v is not None or k in _NULLABLE}, explicit=frozenset(values))
+
+    def __post_init__(self) -> None:
+        for name, (low, high, low_open, high_open) in _RANGES.items():
+            _check_range(name, getattr(self, name), low, high, low_open, high_open)
+        for name in _INTEGERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or value != int(value):
+                raise ParameterError(f"{name}={value!r} must be an integer")
+            object.__setattr__(self, name, int(value))
+        _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
+        _check_choice("device", self.device, DEVICES)
+        _check_choice("reduction", self.reduction, REDUCTIONS)
+        if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
+            raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")
+        if not (isinstance(self.objective, str) or callable(self.objective) or hasattr(self.objective, "gradients")):
+            raise ParameterError(f"objective={self.objective!r} must be a name or a callable f(label, margin)")
+        self._check_growth()
+        if self.host_memory_limit is not None:
+            object.__setattr__(self, "host_memory_limit", parse_bytes("host_memory_limit", self.host_memory_limit))
+
+    def _check_growth(self) -> None:
+        if self.grow_policy == "lossguide":
+            if self.max_depth == 0 and self.max_leaves == 0:
+                raise ParameterError(
+                    "grow_policy='lossguide' needs max_leaves or max_depth above 0 to end its trees"
+                )
+        elif not 1 <= self.max_depth <= MAX_DEPTH_LEVELWISE:
+            raise ParameterError(
+                f"max_depth={self.max_depth} with grow_policy={self.grow_policy!r} must lie between 1 and "
+                f"{MAX_DEPTH_LEVELWISE}; use grow_policy='lossguide' with max_leaves for deeper trees"
+            )
+        if self.grow_policy == "symmetric" and self.max_leaves:
+            raise ParameterError(
+                f"max_leaves={self.max_leaves} contradicts grow_policy='symmetric', whose trees have 2**max_depth "
+                "leaves; set max_depth instead"
+            )
+
+    @property
+    def depth_limit(self) -> int:
+        return self.max_depth if self.max_depth > 0 else UNLIMITED_DEPTH
+
+
+_NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
+             "spill_directory"}  # fmt: skip
+_INTEGERS = ("num_class", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs", "chunk_rows")
+_INF = math.inf
+_RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low excluded, high excluded
+    "num_class": (0, 2**16, False, False),
+    "learning_rate": (0, 1, True, False),
+    "max_depth": (0, UNLIMITED_DEPTH, False, False),
+    "max_leaves": (0, 2**24, False, False),
+    "max_bin": (2, 65_535, False, False),
+    "reg_lambda": (0, _INF, False, True),
+    "reg_alpha": (0, _INF, False, True),
+    "gamma": (0, _INF, False, True),
+    "min_child_weight": (0, _INF, False, True),
+    "max_delta_step": (0, _INF, False, True),
+    "subsample": (0, 1, True, False),
+    "colsample_bytree": (0, 1, True, False),
+    "colsample_bylevel": (0, 1, True, False),
+    "colsample_bynode": (0, 1, True, False),
+    "scale_pos_weight": (0, _INF, True, True),
+    "base_score": (-_INF, _INF, True, True),
+    "random_state": (-(2**63), 2**64, False, True),
+    "huber_slope": (0, _INF, True, True),
+    "tweedie_variance_power": (1, 2, False, True),
+    "n_jobs": (0, 4096, False, False),
+    "chunk_rows": (0, 2**31, False, True),
+}
+
+
+def parse_bytes(name: str, value: int | float | str) -> int:
+    """Bytes from a number or a text such as ``"2GB"`` or ``"512 MiB"``."""
+    from dask.utils import parse_bytes as dask_parse_bytes
+
+    try:
+        size = int(dask_parse_bytes(value))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ParameterError(f"{name}={value!r} is not a size; write bytes or a text such as '2GB'") from error
+    if size <= 0:
+        raise ParameterError(f"{name}={value!r} must be positive")
+    return size
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known | set(ALIASES)), n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; valid names are {', '.join(sorted(known))}"
+    return f"unknown parameter {name!r}{hint}"
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{hint}")
+
+
+def _check_range(name: str, value: Any, low: float, high: float, low_open: bool, high_open: bool) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or (not isinstance(value, (int, float)) and not hasattr(value, "__float__")):
+        raise ParameterError(f"{name}={value!r} must be a number")
+    number = value if isinstance(value, int) else float(value)  # integers beyond 2**53 stay exact
+    inside = (low < number if low_open else low <= number) and (number < high if high_open else number <= high)
+    if not inside:
+        interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+        raise ParameterError(f"{name}={value!r} must lie in {interval}")
