@@ -1,0 +1,163 @@
+"""Rows move to their children, and leaf values to the margins.
+
+Partitioning a segment is stable: rows stay in increasing order within a node, so reads of the chunk run forward.
+A large segment is divided among threads, each of which partitions its piece in place; the caller then joins the
+pieces, which moves whole blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from daskboost.devices.cpu.prefetch import prefetch
+from daskboost.dtypes import Bool, Float32, Int32, Int64, UInt8, UInt32
+
+AHEAD = 32
+"""Rows between asking for a symbol and using it."""
+
+
+@njit(inline="always")
+def _sparse_symbol(indptr: Int64, slots: Int32, row: np.uint64, low: int, high: int) -> int:
+    """Bin of the feature that owns slots `[low, high)` in a CSR row, or -1 if the row lacks it."""
+    left, right = indptr[row], indptr[row + np.uint64(1)]
+    while left < right:
+        middle = (left + right) >> 1
+        if slots[middle] < low:
+            left = middle + 1
+        else:
+            right = middle
+    if left < indptr[row + np.uint64(1)] and slots[left] < high:
+        return int(slots[left] - low)
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def split_dense(
+    flat: Any, row_stride: int, column_stride: int, order: UInt32, pairs: Int32, segments: Int64, feature: Int32,
+    split_bin: Int32, default_left: UInt8, n_bins: Int32, first: int, last: int, spare_order: UInt32,
+    spare_pairs: Int32, lefts: Int64,
+) -> None:  # fmt: skip
+    """Partition each segment's piece within positions `[first, last)` of the concatenated segments, in place.
+
+    The symbol of (row, feature) is `flat[row * row_stride + feature * column_stride]`. `lefts[s]` becomes the number
+    of left-goers of segment `s` within the range.
+    """
+    position = 0
+    stride = np.uint64(row_stride)
+    for s in range(len(segments)):
+        size = segments[s, 1] - segments[s, 0]
+        shift = segments[s, 0] - position
+        low, high = max(first, position) + shift, min(last, position + size) + shift
+        column = np.uint64(feature[s]) * np.uint64(column_stride)
+        last_left, missing, missing_left = split_bin[s], n_bins[feature[s]], default_left[s] != 0
+        # Unsigned indices spare the compiler Python's negative ones: half of the time of this loop.
+        begin, end = np.uint64(low), np.uint64(max(low, high))
+        place, right = begin, begin
+        for i in range(begin, end):
+            if i + np.uint64(AHEAD) < end:
+                prefetch(flat, np.uint64(order[i + np.uint64(AHEAD)]) * stride + column)
+            row, pair = order[i], pairs[i]
+            symbol = np.int32(flat[np.uint64(row) * stride + column])
+            left = np.uint64(symbol <= last_left) | np.uint64((symbol == missing) & missing_left)
+            order[place], pairs[place] = row, pair  # never ahead of i, so nothing unread is overwritten
+            spare_order[right], spare_pairs[right] = row, pair
+            place += left
+            right += np.uint64(1) - left
+        if low < high:
+            lefts[s] = np.int64(place - begin)
+            for i in range(end - place):
+                order[place + i], pairs[place + i] = spare_order[begin + i], spare_pairs[begin + i]
+        position += size
+
+
+@njit(cache=True, nogil=True)
+def split_sparse(
+    indptr: Int64, slots: Int32, slot_offsets: Int64, order: UInt32, pairs: Int32, segments: Int64, feature: Int32,
+    split_bin: Int32, default_left: UInt8, first: int, last: int, spare_order: UInt32, spare_pairs: Int32,
+    lefts: Int64,
+) -> None:  # fmt: skip
+    """`split_dense` for a CSR chunk."""
+    position = 0
+    for s in range(len(segments)):
+        size = segments[s, 1] - segments[s, 0]
+        shift = segments[s, 0] - position
+        low, high = max(first, position) + shift, min(last, position + size) + shift
+        slot_low, slot_high = slot_offsets[feature[s]], slot_offsets[feature[s] + 1]
+        place, right = low, low
+        for i in range(low, high):
+            row, pair = order[i], pairs[i]
+            symbol = _sparse_symbol(indptr, slots, np.uint64(row), slot_low, slot_high)
+            left = default_left[s] if symbol < 0 else np.uint8(symbol <= split_bin[s])
+            order[place], pairs[place] = row, pair
+            spare_order[right], spare_pairs[right] = row, pair
+            place += left
+            right += 1 - left
+        if low < high:
+            lefts[s] = place - low
+            for i in range(high - place):
+                order[place + i], pairs[place + i] = spare_order[low + i], spare_pairs[low + i]
+        position += size
+
+
+@njit(cache=True, nogil=True)
+def transpose(flat: Any, n_features: int, begin: int, end: int, columns: Any) -> None:
+    """Copy rows `[begin, end)` of a row-major chunk into `columns`, shape (features, rows), in cache-sized tiles."""
+    for start in range(begin, end, 64):
+        stop = min(start + 64, end)
+        for f in range(n_features):
+            for row in range(start, stop):
+                columns[f, row] = flat[row * n_features + f]
+
+
+@njit(cache=True, nogil=True)
+def add_leaf_values(order: UInt32, segments: Int64, values: Float32, margin: Float32) -> None:
+    """`margin[row] += values[s]` for the rows of each segment; `margin` float32, shape (rows,), any stride."""
+    for s in range(len(segments)):
+        value = values[s]
+        for i in range(segments[s, 0], segments[s, 1]):
+            margin[order[i]] += value
+
+
+@njit(cache=True, nogil=True)
+def mark_absent(order: UInt32, kept: int, absent: Bool) -> None:
+    """Set `absent[row] = False` for the rows that grow the tree."""
+    for i in range(kept):
+        absent[order[i]] = False
+
+
+@njit(cache=True, nogil=True)
+def walk_dense(
+    flat: Any, n_features: int, n_bins: Int32, left_child: Int32, right_child: Int32, feature: Int32,
+    split_bin: Int32, default_left: Bool, value: Float32, rows: UInt32, first: int, last: int, margin: Float32,
+) -> None:  # fmt: skip
+    """Add a tree's leaf values to the margins of `rows[first:last]`, walking it by bins."""
+    stride = np.uint64(n_features)
+    for i in range(first, last):
+        row = np.uint64(rows[i])
+        node = 0
+        while left_child[node] >= 0:
+            f = feature[node]
+            symbol = np.int32(flat[row * stride + np.uint64(f)])
+            left = default_left[node] if symbol == n_bins[f] else symbol <= split_bin[node]
+            node = left_child[node] if left else right_child[node]
+        margin[row] += value[node]
+
+
+@njit(cache=True, nogil=True)
+def walk_sparse(
+    indptr: Int64, slots: Int32, slot_offsets: Int64, left_child: Int32, right_child: Int32, feature: Int32,
+    split_bin: Int32, default_left: Bool, value: Float32, rows: UInt32, first: int, last: int, margin: Float32,
+) -> None:  # fmt: skip
+    """`walk_dense` for a CSR chunk."""
+    for i in range(first, last):
+        row = np.uint64(rows[i])
+        node = 0
+        while left_child[node] >= 0:
+            f = feature[node]
+            symbol = _sparse_symbol(indptr, slots, row, slot_offsets[f], slot_offsets[f + 1])
+            left = default_left[node] if symbol < 0 else symbol <= split_bin[node]
+            node = left_child[node] if left else right_child[node]
+        margin[row] += value[node]

@@ -1,0 +1,231 @@
+"""The rows of one shard while trees grow over them: node order, partial histograms, margins.
+
+One pass over the chunks applies the last splits and builds the next histograms, whether a chunk lies in RAM or is
+streamed from disk. Row state (order, quantized pairs, margins) always stays in RAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from daskboost.devices.cpu import gradients, partition
+from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
+from daskboost.dtypes import Float32, Int32, Int64, UInt8, UInt32
+
+Pieces = Sequence[tuple[int, int]]
+"""Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id)."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How one tree's gradients become integers."""
+
+    scale_g: float
+    """Power of two that gradients are multiplied by."""
+    scale_h: float
+    """Power of two that hessians are multiplied by."""
+    round_key: int
+    """Hash key of the stochastic rounding."""
+    sample_key: int
+    """Hash key of the row sample."""
+    sample_below: int
+    """A row grows the tree if its 32 sampling bits are below; 2**32 keeps all."""
+
+
+@dataclass(frozen=True)
+class RowSplits:
+    """Splits as row loops need them; arrays of shape (splits,)."""
+
+    node: Int32
+    left: Int32
+    right: Int32
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+class ChunkOrder:
+    """Rows of one chunk in node order."""
+
+    def __init__(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self.order: UInt32 = np.empty(n_rows, np.uint32)
+        self.pairs: Int32 = np.empty(n_rows, np.int32)
+        self.kept = 0
+        self.bounds: Int64 = np.zeros((1, 2), np.int64)
+        """Segment of each tree node; int64, shape (nodes, 2)."""
+
+    def segments(self, nodes: Int32) -> Int64:
+        """Segments of `nodes`; int64, shape (nodes, 2)."""
+        return np.ascontiguousarray(self.bounds[nodes])
+
+    def set_children(self, splits: RowSplits, middle: Int64) -> None:
+        """Record where each split node's rows now divide."""
+        needed = int(splits.right.max()) + 1
+        if needed > len(self.bounds):
+            grown = np.zeros((max(needed, 2 * len(self.bounds)), 2), np.int64)
+            grown[: len(self.bounds)] = self.bounds
+            self.bounds = grown
+        parents = self.bounds[splits.node]
+        self.bounds[splits.left] = np.stack([parents[:, 0], middle], axis=1)
+        self.bounds[splits.right] = np.stack([middle, parents[:, 1]], axis=1)
+
+
+class CpuRows:
+    """Row state of a shard's training rows.
+
+    Parameters
+    ----------
+    views : callable
+        Gives a fresh iterator over (chunk index, view); called once per pass.
+    sizes : sequence of int
+        Rows of each chunk.
+    pieces : sequence of Pieces
+        Global row ids of each chunk.
+    layout : SlotLayout
+    threads : Threads
+    """
+
+    def __init__(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int],
+                 pieces: Sequence[Pieces], layout: SlotLayout, threads: Threads) -> None:  # fmt: skip
+        self._views, self._layout, self._threads = views, layout, threads
+        self._pieces = list(pieces)
+        self.chunks = [ChunkOrder(size) for size in sizes]
+        self._buffers = Buffers()
+        largest = max(sizes, default=0)
+        self._spare_order: UInt32 = np.empty(largest, np.uint32)
+        self._spare_pairs: Int32 = np.empty(largest, np.int32)
+
+    def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
+        """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
+
+        `gradient(chunk)` gives float32 columns of shape (rows,).
+        """
+        sum_g = sum_h = 0
+        for index, chunk in enumerate(self.chunks):
+            g, h = gradient(index)
+            ranges = list(self._row_ranges(index))
+            parts = self._threads.run([
+                partial(
+                    gradients.quantize_gradients, g, h, rounding.scale_g, rounding.scale_h,
+                    np.uint64(rounding.round_key), np.uint64(rounding.sample_key), np.uint64(rounding.sample_below),
+                    first_row, begin, end, chunk.order, chunk.pairs,
+                )
+                for begin, end, first_row in ranges
+            ])  # fmt: skip
+            chunk.kept = 0
+            for (begin, _, _), (kept, part_g, part_h) in zip(ranges, parts, strict=True):
+                if chunk.kept != begin:  # close the gaps that sampled-out rows left
+                    chunk.order[chunk.kept : chunk.kept + kept] = chunk.order[begin : begin + kept]
+                    chunk.pairs[chunk.kept : chunk.kept + kept] = chunk.pairs[begin : begin + kept]
+                chunk.kept += kept
+                sum_g, sum_h = sum_g + int(part_g), sum_h + int(part_h)
+            chunk.bounds[:] = 0
+            chunk.bounds[0, 1] = chunk.kept
+        return sum_g, sum_h
+
+    def _row_ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """(begin, end, global id that the chunk's row 0 would have) of ranges of a chunk's rows, for threads."""
+        pieces = self._pieces[index]
+        ends = [begin for begin, _ in pieces[1:]] + [self.chunks[index].n_rows]
+        for (begin, first_row), end in zip(pieces, ends, strict=True):
+            for a, b in self._threads.ranges(end - begin):
+                yield begin + a, begin + b, first_row - begin
+
+    def grow(self, splits: RowSplits | None, nodes: Int32) -> Int64:
+        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2)."""
+        out = self._buffers.zeros((len(nodes), self._layout.n_slots, 2))
+        for index, view in self._views():
+            if splits is not None and len(splits):
+                self._split(view, self.chunks[index], splits)
+            self._build(view, self.chunks[index], nodes, out)
+        return out
+
+    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32]) -> None:
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+        leaves = np.flatnonzero(tree.left_child < 0).astype(np.int32)
+        if (splits is None or not len(splits)) and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
+            for index, chunk in enumerate(self.chunks):
+                self._add_values(chunk, leaves, tree.value, margin(index))
+            return
+        for index, view in self._views():
+            chunk = self.chunks[index]
+            if splits is not None and len(splits):
+                self._split(view, chunk, splits)
+            self._add_values(chunk, leaves, tree.value, margin(index))
+            if chunk.kept < chunk.n_rows:
+                walk(view, tree, self._absent_rows(chunk), margin(index), self._threads)
+
+    def _absent_rows(self, chunk: ChunkOrder) -> UInt32:
+        absent = np.ones(chunk.n_rows, np.bool_)
+        partition.mark_absent(chunk.order, chunk.kept, absent)
+        return np.flatnonzero(absent).astype(np.uint32)
+
+    def _add_values(self, chunk: ChunkOrder, leaves: Int32, values: Float32, margin: Float32) -> None:
+        segments, leaf_values = chunk.segments(leaves), values[leaves]
+        self._threads.run([
+            partial(partition.add_leaf_values, chunk.order, segments[a:b], leaf_values[a:b], margin)
+            for a, b in self._threads.ranges(len(leaves), least=8)
+        ])  # fmt: skip
+
+    def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64) -> None:
+        segments = chunk.segments(nodes)
+        ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
+        edges = [np.zeros(out.shape[1:] if first else (0, 2), np.int64) for first, _ in ranges]
+        shared = self._threads.run([
+            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, out, edge)
+            for (first, last), edge in zip(ranges, edges, strict=True)
+        ])  # fmt: skip
+        for node, edge in zip(shared, edges, strict=True):
+            if node >= 0:
+                out[node] += edge
+
+    def _split(self, view: View, chunk: ChunkOrder, splits: RowSplits) -> None:
+        segments = chunk.segments(splits.node)
+        ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
+        lefts = np.zeros((len(ranges), len(splits)), np.int64)
+        self._threads.run([
+            partial(
+                view.split, chunk.order, chunk.pairs, segments, splits.feature, splits.split_bin, splits.default_left,
+                first, last, self._spare_order, self._spare_pairs, lefts[part],
+            )
+            for part, (first, last) in enumerate(ranges)
+        ])  # fmt: skip
+        if len(ranges) > 1:
+            self._join_pieces(chunk, segments, self._positions(segments, ranges), lefts)
+        chunk.set_children(splits, segments[:, 0] + lefts.sum(axis=0))
+
+    @staticmethod
+    def _join_pieces(chunk: ChunkOrder, segments: Int64, sizes: Int64, lefts: Int64) -> None:
+        """Bring [left right][left right]... of a segment that several threads split to [left left right right]."""
+        for s in np.flatnonzero((sizes > 0).sum(axis=0) > 1).tolist():
+            begin, end = segments[s]
+            starts = begin + np.cumsum(sizes[:, s]) - sizes[:, s]
+            middles, ends = starts + lefts[:, s], starts + sizes[:, s]
+            for array in (chunk.order, chunk.pairs):
+                pieces = [array[a:b] for a, b in zip(starts, middles, strict=True)]
+                pieces += [array[a:b] for a, b in zip(middles, ends, strict=True)]
+                array[begin:end] = np.concatenate(pieces)
+
+    @staticmethod
+    def _positions(segments: Int64, ranges: list[tuple[int, int]]) -> Int64:
+        """Positions of each segment that fall into each range; int64, shape (ranges, segments)."""
+        ends = np.cumsum(segments[:, 1] - segments[:, 0])
+        starts = np.concatenate([[0], ends[:-1]])
+        first, last = np.array(ranges, np.int64).T[:, :, None]
+        sizes: Int64 = np.maximum(np.minimum(ends, last) - np.maximum(starts, first), 0)
+        return sizes
+
+
+def walk(view: View, tree: WalkArrays, rows: UInt32, margin: Float32, threads: Threads) -> None:
+    """Add a tree's leaf values to the margins of `rows`, by bins."""
+    threads.run([partial(view.walk, tree, rows, a, b, margin) for a, b in threads.ranges(len(rows))])

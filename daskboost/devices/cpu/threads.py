@@ -1,0 +1,51 @@
+"""Threads for row loops: kernels release the GIL, so plain threads scale, and several fits in one process are safe.
+
+Numba's own parallel loops are not used: its portable threading layer aborts when two threads enter it at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LEAST_POSITIONS = 4096
+"""Fewer rows than this per task cost more to hand out than to do."""
+
+
+class Threads:
+    """A fixed number of threads, one of which is the caller's."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count if count > 0 else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
+            os.cpu_count() or 1)  # fmt: skip
+        self._pool = ThreadPoolExecutor(self.count - 1, "daskboost-rows") if self.count > 1 else None
+
+    def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Run all tasks, results in order; an exception of any task is raised after all have ended."""
+        if self._pool is None or len(tasks) == 1:
+            return [task() for task in tasks]
+        others = [self._pool.submit(task) for task in tasks[1:]]
+        try:
+            mine = [tasks[0]()] if tasks else []
+        finally:
+            errors = [future.exception() for future in others]
+        for error in errors:
+            if error is not None:
+                raise error
+        return mine + [future.result() for future in others]
+
+    def ranges(self, total: int, least: int = LEAST_POSITIONS) -> list[tuple[int, int]]:
+        """Split `range(total)` evenly into at most `count` ranges of at least `least` each (but the last)."""
+        parts = max(1, min(self.count, total // max(least, 1)))
+        edges = [total * part // parts for part in range(parts + 1)]
+        return list(pairwise(edges))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)

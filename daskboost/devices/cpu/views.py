@@ -1,0 +1,143 @@
+"""A chunk as row loops see it: a row-major matrix of symbols, or CSR rows of histogram slots.
+
+Both kinds offer the same operations, so everything above this file is written once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from daskboost.devices.cpu import histogram, partition
+from daskboost.devices.cpu.threads import Threads
+from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt8, UInt32
+
+SCRATCH_SLOTS = 16_384
+"""Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """Where each feature's bins lie in a histogram."""
+
+    offsets: Int64
+    """int64, shape (features + 1,): first slot of each feature."""
+    n_bins: Int32
+    """int32, shape (features,): bins without the missing slot."""
+    blocks: Int64 = field(init=False)
+    """Feature ranges whose slots fit the scratch array."""
+
+    def __post_init__(self) -> None:
+        edges = [0]
+        for feature in range(1, len(self.n_bins)):
+            if self.offsets[feature + 1] - self.offsets[edges[-1]] > SCRATCH_SLOTS:
+                edges.append(feature)
+        object.__setattr__(self, "blocks", np.array([*edges, len(self.n_bins)], np.int64))
+
+    @property
+    def n_slots(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def scratch_slots(self) -> int:
+        return int(np.diff(self.offsets[self.blocks]).max(initial=1))
+
+
+@dataclass(frozen=True)
+class WalkArrays:
+    """A tree as the row walk needs it."""
+
+    left_child: Int32
+    right_child: Int32
+    feature: Int32
+    split_bin: Int32
+    default_left: Bool
+    value: Float32
+
+
+class View(Protocol):
+    """Operations on one chunk's rows; `first`, `last` are positions in the concatenated `segments`."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def histograms(self, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int, out: Int64, edge: Int64
+                   ) -> int: ...  # fmt: skip
+
+    def split(self, order: UInt32, pairs: Int32, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
+              first: int, last: int, spare_order: UInt32, spare_pairs: Int32, lefts: Int64) -> None: ...  # fmt: skip
+
+    def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None: ...
+
+
+class DenseView:
+    """Row-major symbols, and a column-major copy for splitting where memory has room for one.
+
+    Splitting reads one symbol per row: from rows that is a cache line each, from a column a byte.
+    """
+
+    def __init__(self, symbols: Symbols, layout: SlotLayout, threads: Threads | None = None) -> None:
+        self._flat: Any = symbols.reshape(-1)
+        self._columns: Any = None
+        if threads is not None:
+            n_rows, n_features = symbols.shape
+            self._columns = np.empty((n_features, n_rows), symbols.dtype)
+            threads.run([
+                partial(partition.transpose, self._flat, n_features, a, b, self._columns)
+                for a, b in threads.ranges(n_rows)
+            ])  # fmt: skip
+        self._layout = layout
+        self._n_features = len(layout.n_bins)
+        self.nbytes = int(symbols.nbytes) * (1 if self._columns is None else 2)
+
+    def histograms(self, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int, out: Int64, edge: Int64
+                   ) -> int:  # fmt: skip
+        scratch = np.zeros(self._layout.scratch_slots, np.int64)
+        return int(histogram.dense_segments(
+            self._flat, self._n_features, order, pairs, segments, first, last, self._layout.offsets,
+            self._layout.blocks, scratch, out, edge,
+        ))  # fmt: skip
+
+    def split(self, order: UInt32, pairs: Int32, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
+              first: int, last: int, spare_order: UInt32, spare_pairs: Int32, lefts: Int64) -> None:  # fmt: skip
+        flat, strides = self._flat, (self._n_features, 1)
+        if self._columns is not None:
+            flat, strides = self._columns.reshape(-1), (1, self._columns.shape[1])
+        partition.split_dense(
+            flat, *strides, order, pairs, segments, feature, split_bin, default_left, self._layout.n_bins, first, last,
+            spare_order, spare_pairs, lefts,
+        )  # fmt: skip
+
+    def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
+        partition.walk_dense(
+            self._flat, self._n_features, self._layout.n_bins, tree.left_child, tree.right_child, tree.feature,
+            tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
+        )  # fmt: skip
+
+
+class SparseView:
+    """CSR rows whose entries are histogram slots."""
+
+    def __init__(self, indptr: Int64, slots: Int32, layout: SlotLayout) -> None:
+        self._indptr, self._slots, self._layout = indptr, slots, layout
+        self.nbytes = int(indptr.nbytes + slots.nbytes)
+
+    def histograms(self, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int, out: Int64, edge: Int64
+                   ) -> int:  # fmt: skip
+        return int(histogram.sparse_segments(self._indptr, self._slots, order, pairs, segments, first, last, out, edge))
+
+    def split(self, order: UInt32, pairs: Int32, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
+              first: int, last: int, spare_order: UInt32, spare_pairs: Int32, lefts: Int64) -> None:  # fmt: skip
+        partition.split_sparse(
+            self._indptr, self._slots, self._layout.offsets, order, pairs, segments, feature, split_bin, default_left,
+            first, last, spare_order, spare_pairs, lefts,
+        )  # fmt: skip
+
+    def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
+        partition.walk_sparse(
+            self._indptr, self._slots, self._layout.offsets, tree.left_child, tree.right_child, tree.feature,
+            tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
+        )  # fmt: skip

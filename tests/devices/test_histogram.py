@@ -1,0 +1,120 @@
+"""Histograms against their naive twin, in every encoding, over odd segments and any division among threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import (
+    VIEWS,
+    WIDE_VIEWS,
+    EagerThreads,
+    make_layout,
+    make_pairs,
+    make_rows,
+    make_symbols,
+    put_rows,
+    segments_of,
+)
+from reference import histogram as reference
+
+from daskboost.devices.cpu.views import SCRATCH_SLOTS, SlotLayout
+from daskboost.dtypes import Int64
+
+
+def build(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, threads: int,
+          nodes: list[int] | None = None) -> Int64:  # fmt: skip
+    rows = make_rows(VIEWS[name](symbols, layout), len(symbols), layout, EagerThreads(threads))
+    put_rows(rows.chunks[0], segments, g, h)
+    return rows.grow(None, np.array(range(len(segments)) if nodes is None else nodes, np.int32))
+
+
+def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any) -> Int64:
+    parts = [reference.histogram(symbols, rows, g[rows], h[rows], layout, name != "csr") for rows in segments]
+    return np.stack(parts)
+
+
+ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", VIEWS)
+def test_equals_the_naive_twin(name: str, threads: int, rng: np.random.Generator) -> None:
+    n_bins = [3, 1, 17, 8] if threads % 2 else [3]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
+    g, h = make_pairs(rng, 210)
+    for sizes in ODD_SIZES:
+        segments = segments_of(rng, sizes, 210)
+        found = build(name, symbols, layout, segments, g, h, threads)
+        np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h), err_msg=str(sizes))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_nodes_in_any_order_and_number(name: str, rng: np.random.Generator) -> None:
+    layout, symbols = make_layout([4, 4]), make_symbols(rng, 100, [4, 4])
+    g, h = make_pairs(rng, 100)
+    segments = segments_of(rng, [20, 0, 35, 30], 100)
+    expected = naive(name, symbols, layout, segments, g, h)
+    for nodes in ([3, 0], [2], [1, 3, 2], []):
+        found = build(name, symbols, layout, segments, g, h, 3, nodes)
+        np.testing.assert_array_equal(found, expected[nodes].reshape(len(nodes), layout.n_slots, 2))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("pair", [(-(2**15), 2**15 - 1), (2**15 - 1, 2**15 - 1), (-1, 0)])
+@pytest.mark.parametrize("n_rows", [65_535, 65_536, 65_537, 140_001])
+def test_no_sum_of_a_large_node_overflows(n_rows: int, pair: tuple[int, int], name: str) -> None:
+    """All rows of a node in one bin with the most extreme pairs: packed sums must be emptied in time."""
+    layout, symbols = make_layout([2]), np.ones((n_rows, 1), np.int64)
+    g, h = np.full(n_rows, pair[0]), np.full(n_rows, pair[1])
+    found = build(name, symbols, layout, [list(range(n_rows))], g, h, 1)
+    assert found.tolist() == [[[0, 0], [n_rows * pair[0], n_rows * pair[1]], [0, 0]]]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", VIEWS)
+def test_more_slots_than_the_scratch_array(name: str, threads: int, rng: np.random.Generator) -> None:
+    n_bins = [254, 1, 200] * 45
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 330, n_bins)
+    assert len(layout.blocks) > 2 and layout.scratch_slots <= SCRATCH_SLOTS < layout.n_slots
+    g, h = make_pairs(rng, 330)
+    segments = segments_of(rng, [180, 3, 140], 330)
+    found = build(name, symbols, layout, segments, g, h, threads)
+    np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h))
+
+
+@pytest.mark.parametrize("name", WIDE_VIEWS)
+def test_one_feature_wider_than_the_scratch_array(name: str, rng: np.random.Generator) -> None:
+    n_bins = [2, 40_000, 2, 65_534]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 60_000, n_bins)
+    g, h = make_pairs(rng, 60_000)
+    found = build(name, symbols, layout, [list(range(60_000))], g, h, 2)[0]
+    for feature, width in enumerate(n_bins):
+        own = found[layout.offsets[feature] : layout.offsets[feature + 1]]
+        expected = np.zeros_like(own)
+        np.add.at(expected, symbols[:, feature], np.stack([g, h], axis=1))
+        if name == "csr":
+            expected[width] = 0
+        np.testing.assert_array_equal(own, expected)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_order_does_not_matter(name: str, rng: np.random.Generator) -> None:
+    layout, symbols = make_layout([9, 5]), make_symbols(rng, 300, [9, 5])
+    g, h = make_pairs(rng, 300)
+    rows = list(range(300))
+    shuffled = rng.permutation(300).tolist()
+    first, second = (build(name, symbols, layout, [each], g, h, 2) for each in (rows, shuffled))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_children_add_up_to_their_parent(name: str, rng: np.random.Generator) -> None:
+    """What sibling subtraction rests on."""
+    layout, symbols = make_layout([9, 5]), make_symbols(rng, 300, [9, 5])
+    g, h = make_pairs(rng, 300)
+    left, right = segments_of(rng, [90, 210], 300)
+    parent = build(name, symbols, layout, [sorted(left + right)], g, h, 1)[0]
+    children = build(name, symbols, layout, [left, right], g, h, 1)
+    np.testing.assert_array_equal(parent - children[0], children[1])

@@ -1,0 +1,86 @@
+"""Exact quantiles of residuals by counting, against sorting them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import residuals as reference
+
+from daskboost.cluster import messages as m
+from daskboost.cluster.quantiles import residual_quantiles, weight_scale
+from daskboost.devices.cpu.residuals import count_residuals, sortable_key
+from daskboost.dtypes import Float32
+
+
+class Counting:
+    """Engines that hold nothing but labels, margins, weights and the leaf of each row."""
+
+    def __init__(self, parts: Sequence[tuple[Float32, Float32, Float32, Any]]) -> None:
+        self.n_engines, self._parts = len(parts), parts
+
+    def ask(self, message: m.ResidualCounts) -> list[m.Counts]:
+        replies = []
+        for label, margin, weight, leaf in self._parts:
+            counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
+            for i, node in enumerate(message.leaves):
+                rows = np.flatnonzero(leaf == node).astype(np.uint32)
+                count_residuals(
+                    label, margin, weight, message.weight_scale, rows, message.prefixes[i], message.known_bits,
+                    message.next_bits, counts[i],
+                )  # fmt: skip
+            replies.append(m.Counts(counts))
+        return replies
+
+
+def values_of(kind: str, rng: np.random.Generator, n: int) -> Float32:
+    values: dict[str, Any] = {
+        "normal": rng.normal(size=n),
+        "ties": rng.integers(-2, 3, n),
+        "wide": rng.normal(size=n) * 10.0 ** rng.integers(-40, 38, n),  # denormals too
+        "zeros": np.where(rng.random(n) < 0.5, 0.0, -0.0),
+        "negative": -rng.random(n),
+    }
+    return np.asarray(values[kind], np.float32)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("alpha", [0.01, 0.25, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("kind", ["normal", "ties", "wide", "zeros", "negative"])
+def test_equals_the_naive_twin(kind: str, alpha: float, weighted: bool, rng: np.random.Generator) -> None:
+    n = 400
+    label, leaf = values_of(kind, rng, n), rng.integers(0, 6, n)
+    margin = np.zeros(n, np.float32) if kind in ("wide", "zeros") else rng.normal(size=n).astype(np.float32)
+    weight = np.asarray(rng.random(n) * 10.0 ** rng.integers(-9, 3, n), np.float32)
+    if not weighted:
+        weight = np.empty(0, np.float32)
+    largest = float(weight.max()) if weighted else 1.0
+    cuts = [0, 1, 150, 150, n]
+    parts = [(label[a:b], margin[a:b], weight[a:b], leaf[a:b]) for a, b in itertools.pairwise(cuts)]
+    leaves = np.array([4, 0, 9, 5], np.int32)  # 9 has no rows
+    found = residual_quantiles(Counting(parts), 0, leaves, alpha, largest)
+    for i, node in enumerate(leaves):
+        rows = np.flatnonzero(leaf == node)
+        whole = reference.integer_weights(weight[rows].tolist() if weighted else [1.0] * len(rows), largest)
+        expected = reference.quantile([label[row] - margin[row] for row in rows], whole, alpha)
+        np.testing.assert_array_equal(found[i], np.float32(expected))
+
+
+def test_keys_sort_as_values() -> None:
+    values = np.array([-3e38, -1, -1e-45, 0, 1e-45, 1e-38, 1, 3e38], np.float32)
+    keys = [int(sortable_key.py_func(bits)) for bits in values.view(np.uint32)]
+    assert keys == sorted(set(keys))
+
+
+def test_a_median_is_the_lower_one() -> None:
+    label = np.array([1, 2, 3, 4], np.float32)
+    part = (label, np.zeros(4, np.float32), np.empty(0, np.float32), np.zeros(4, int))
+    assert residual_quantiles(Counting([part]), 0, np.zeros(1, np.int32), 0.5, 1.0).tolist() == [2]
+
+
+@pytest.mark.parametrize("largest", [1e-30, 0.3, 1.0, 1000.0, 3e38])
+def test_weights_become_integers_of_twenty_bits(largest: float) -> None:
+    assert 2**19 <= largest * weight_scale(largest) <= 2**20

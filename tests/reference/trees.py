@@ -1,0 +1,238 @@
+"""A naive trainer: gradient boosting by its definition, row by row, without histograms, chunks or engines.
+
+Its trees must equal the engines' trees to the last bit of every gain and value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from reference import gradients, partition, residuals, split
+
+from daskboost.data.cuts import Cuts
+from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.cpu.views import WalkArrays
+from daskboost.dtypes import Float32
+from daskboost.hashing import Purpose
+from daskboost.objectives.base import Objective
+from daskboost.params import TrainParams
+from daskboost.tree.table import TreeTable
+
+
+@dataclass
+class Node:
+    rows: list[int]
+    depth: int = 0
+    used: frozenset[int] = frozenset()
+    bounds: tuple[float, float] = (-split.INF, split.INF)
+    left: int = -1
+    right: int = -1
+    feature: int = 0
+    split_bin: int = -1
+    default_left: bool = False
+    gain: float = 0.0
+
+
+@dataclass
+class Problem:
+    """What a fit is about."""
+
+    params: TrainParams
+    objective: Objective
+    cuts: Cuts
+    symbols: Any
+    """Shape (rows, features); `n_bins[f]` where missing."""
+    label: Float32
+    weight: Float32 | None = None
+    monotone: Sequence[int] = ()
+    groups: Sequence[Sequence[int]] = ()
+    """Interaction constraints."""
+    rules: split.Rules = field(init=False)
+
+    def __post_init__(self) -> None:
+        step = self.params.max_delta_step
+        self.rules = split.Rules(
+            self.params.reg_lambda, self.params.reg_alpha,
+            self.objective.default_max_delta_step if step is None else step, self.params.min_child_weight,
+            self.monotone,
+        )  # fmt: skip
+
+    def largest_weight(self) -> float:
+        return 1.0 if self.weight is None else float(self.weight.max())
+
+
+def train(problem: Problem, n_rounds: int) -> list[TreeTable]:
+    """All trees, in the order of rounds and outputs."""
+    objective, label = problem.objective, problem.label
+    start = objective.to_margin(np.array(base_score(problem), np.float32))
+    margin = np.empty((len(label), objective.n_outputs), np.float32)
+    margin[:] = start
+    trees = []
+    for iteration in range(n_rounds):
+        g, h = objective.gradients(label, margin)
+        if problem.weight is not None:
+            g, h = g * problem.weight[:, None], h * problem.weight[:, None]
+        for output in range(objective.n_outputs):
+            tree = Tree(problem, iteration, output, g[:, output], h[:, output], margin[:, output]).grown()
+            trees.append(tree)
+            walk = WalkArrays(*(getattr(tree, each.name) for each in dataclasses.fields(WalkArrays)))
+            for row in range(len(label)):
+                margin[row, output] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
+    return trees
+
+
+def base_score(problem: Problem) -> list[float]:
+    """In the label's space: one for all outputs, or one each."""
+    objective, label = problem.objective, problem.label
+    weight = np.ones_like(label) if problem.weight is None else problem.weight
+    if problem.params.base_score is not None:
+        return [float(np.float32(problem.params.base_score))]
+    if objective.base_score_rule == "constant":
+        return [objective.base_score_constant]
+    if objective.base_score_rule == "quantile":
+        whole = residuals.integer_weights(weight.tolist(), problem.largest_weight())
+        return [residuals.quantile(list(label), whole, alpha) for alpha in objective.adaptive_quantiles or ()]
+    pairs = [(Fraction(float(y)), Fraction(float(w))) for y, w in zip(label, weight, strict=True)]
+    mean = sum(y * w for y, w in pairs) / sum(w for _, w in pairs)
+    return [float(np.float32(objective.base_score_of(float(mean))))]
+
+
+class Tree:
+    """One tree while it grows."""
+
+    def __init__(self, problem: Problem, iteration: int, output: int, g: Float32, h: Float32, margin: Float32) -> None:
+        self.problem, self.params, self.place, self.margin = problem, problem.params, (iteration, output), margin
+        seed, share = self.params.random_state, self.params.subsample
+        rounding = Rounding(
+            gradients.scale(float(np.abs(g).max())), gradients.scale(float(h.max())),
+            gradients.key(seed, Purpose.ROUNDING, iteration, output),
+            gradients.key(seed, Purpose.ROW_SAMPLE, iteration, output), int(np.ceil(share * 2**32)),
+        )  # fmt: skip
+        self.units = (1 / rounding.scale_g, 1 / rounding.scale_h)
+        self.pairs = {row: (qg, qh) for row, qg, qh in gradients.quantize(g, h, rounding)}
+        self.nodes = [Node(list(self.pairs))]
+        self.n_leaves = 1
+
+    def grown(self) -> TreeTable:
+        policies: dict[str, Callable[[], None]] = {
+            "depthwise": self.depthwise, "lossguide": self.lossguide, "symmetric": self.symmetric,
+        }  # fmt: skip
+        policies[self.params.grow_policy]()
+        return self.table()
+
+    def depthwise(self) -> None:
+        level = [0]
+        while level:
+            found = [(node, self.best(node)) for node in level]
+            worth = [(node, each) for node, each in found if self.is_worth(each.gain)]
+            room = self.params.max_leaves - self.n_leaves if self.params.max_leaves else len(worth)
+            best = sorted(worth, key=lambda pair: -pair[1].gain)[:room]
+            best.sort(key=lambda pair: pair[0])
+            level = [child for node, each in best for child in self.divide(node, each)]
+
+    def lossguide(self) -> None:
+        waiting = {0: self.best(0)}
+        while waiting and not 0 < self.params.max_leaves <= self.n_leaves:
+            node = max(waiting, key=lambda node: (waiting[node].gain, -node))
+            chosen = waiting.pop(node)
+            if not self.is_worth(chosen.gain):
+                return
+            waiting |= {child: self.best(child) for child in self.divide(node, chosen)}
+
+    def symmetric(self) -> None:
+        level = [0]
+        for depth in range(self.params.depth_limit):
+            allowed = set.intersection(*(set(self.features(node)) for node in level))
+            whole = [self.rows_of(node) for node in level]
+            one = split.best_of_level(self.problem.rules, whole, sorted(allowed))
+            if not self.is_worth(one.gain):
+                return
+            assert all(self.nodes[node].depth == depth for node in level)
+            level = [child for node in level for child in self.divide(node, one)]
+
+    def is_worth(self, gain: float) -> bool:
+        return gain > 1e-6 and gain >= self.params.gamma
+
+    def rows_of(self, node: int) -> split.Rows:
+        own = self.nodes[node]
+        pairs = np.array([self.pairs[row] for row in own.rows], np.int64).reshape(-1, 2)
+        return split.Rows(
+            self.problem.symbols[own.rows], pairs[:, 0], pairs[:, 1], self.problem.cuts.n_bins.tolist(), self.units,
+            own.bounds,
+        )  # fmt: skip
+
+    def best(self, node: int) -> split.Split:
+        if self.nodes[node].depth == self.params.depth_limit:
+            return split.Split(-split.INF, -1, -1, False, (0, 0))
+        return split.best(self.problem.rules, self.rows_of(node), self.features(node))
+
+    def divide(self, node: int, chosen: split.Split) -> list[int]:
+        """Make the children of a node."""
+        own, rows, rules = self.nodes[node], self.rows_of(node), self.problem.rules
+        f, n_bins = chosen.feature, int(self.problem.cuts.n_bins[chosen.feature])
+        sides = partition.split(own.rows, self.problem.symbols[:, f], chosen.bin, n_bins, chosen.default_left)
+        left = split.left_of(rows, f, chosen.bin, chosen.default_left)
+        right = (rows.sums[0] - left[0], rows.sums[1] - left[1])
+        own.feature, own.split_bin, own.default_left = f, chosen.bin, chosen.default_left
+        own.gain = split.own_gain(rules, rows, left)
+        own.left, own.right = len(self.nodes), len(self.nodes) + 1
+        low_weight, high_weight = (split.weight(rules, *rows.worth(side), own.bounds) for side in (left, right))
+        middle, (low, high), direction = (low_weight + high_weight) / 2, own.bounds, rules.direction(f)
+        if direction and chosen.bin == n_bins - 1:  # present against missing values: either may be the higher
+            direction = int(np.sign(high_weight - low_weight))
+        bounds = {0: [own.bounds] * 2, 1: [(low, middle), (middle, high)], -1: [(middle, high), (low, middle)]}
+        for side, limits in zip(sides, bounds[direction], strict=True):
+            self.nodes.append(Node(side, own.depth + 1, own.used | {f}, limits))
+        self.n_leaves += 1
+        return [own.left, own.right]
+
+    def features(self, node: int) -> list[int]:
+        """Features that a node may split on, in increasing order."""
+        own, params, purposes = self.nodes[node], self.params, Purpose
+        by_node = 0 if params.grow_policy == "symmetric" else node
+        features = self.sample(purposes.TREE_FEATURES, range(self.problem.cuts.n_features), params.colsample_bytree)
+        features = self.sample(purposes.LEVEL_FEATURES, features, params.colsample_bylevel, own.depth)
+        features = self.sample(purposes.NODE_FEATURES, features, params.colsample_bynode, own.depth, by_node)
+        if not self.problem.groups or not own.used:
+            return features
+        fitting = own.used.union(*(group for group in self.problem.groups if own.used <= set(group)))
+        return [f for f in features if f in fitting]
+
+    def sample(self, purpose: Purpose, features: Sequence[int], share: float, *where: int) -> list[int]:
+        if share >= 1:
+            return list(features)
+        key = gradients.key(self.params.random_state, purpose, *self.place, *where)
+        return sorted(sorted(features, key=lambda f: gradients.bits(key, f))[: max(1, int(share * len(features)))])
+
+    def table(self) -> TreeTable:
+        nodes, cuts, rate = self.nodes, self.problem.cuts, self.params.learning_rate
+        rows = [self.rows_of(node) for node in range(len(nodes))]
+        values = [split.weight(self.problem.rules, *each.worth(each.sums), each.bounds) * rate for each in rows]
+        thresholds = [cuts.threshold(n.feature, n.split_bin) if n.left >= 0 else 0 for n in nodes]
+        return TreeTable(
+            np.array([n.left for n in nodes], np.int32), np.array([n.right for n in nodes], np.int32),
+            np.array([n.feature for n in nodes], np.int32), np.array([n.split_bin for n in nodes], np.int32),
+            np.array(thresholds, np.float32), np.array([n.default_left for n in nodes], np.bool_),
+            np.array([n.gain for n in nodes], np.float32),
+            np.array([each.worth(each.sums)[1] for each in rows], np.float32),
+            self.with_quantiles(np.array(values, np.float32)),
+        )  # fmt: skip
+
+    def with_quantiles(self, values: Float32) -> Float32:
+        """Leaf values become quantiles of residuals where the objective says so."""
+        problem, quantiles = self.problem, self.problem.objective.adaptive_quantiles
+        for value, node in enumerate(self.nodes) if quantiles else ():
+            if node.left >= 0:
+                continue
+            residual = [problem.label[row] - self.margin[row] for row in node.rows]
+            weight = [1.0 if problem.weight is None else float(problem.weight[row]) for row in node.rows]
+            whole = residuals.integer_weights(weight, problem.largest_weight())
+            found = residuals.quantile(residual, whole, (quantiles or ())[self.place[1]])
+            if not np.isnan(found):
+                values[value] = np.float32(found) * np.float32(self.params.learning_rate)
+        return values
