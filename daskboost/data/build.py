@@ -1,0 +1,244 @@
+"""From a source to quantized shards: the steps, each a function of one partition or of what partitions reported.
+
+    weights -> summaries (sketches) -> [refinements] -> cuts, layout, row ids -> quantized chunks
+
+The source is read twice (a third time only where the first sketch was too coarse somewhere), one partition at a
+time per place, wherever a `Runner` runs the steps: in this process, or as one task per partition on a cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from daskboost.data.cuts import Cuts, make_cuts
+from daskboost.data.labels import LabelStats
+from daskboost.data.pack import Layout, choose_layout
+from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch
+from daskboost.data.sketch import (
+    DataSketch,
+    Refinement,
+    default_capacity,
+    refine_batch,
+    sketch_batch,
+    weight_exponent,
+)
+from daskboost.data.source import Source
+from daskboost.data.weights import total_weight
+from daskboost.dtypes import Bool, Float32
+from daskboost.errors import DatasetFormatError
+
+T = TypeVar("T")
+CHUNK_BYTES = 2**25
+"""Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
+LEAST_CHUNK_ROWS, MOST_CHUNK_ROWS = 2**12, 2**20
+MarginOf = Callable[[Features, Float32 | None], Float32]
+"""Margins that rows start from, of a model that the fit continues."""
+
+
+class Runner(Protocol):
+    """Runs a function on every partition where the data lies."""
+
+    def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
+        """Rows of each partition, and the sum (by `+`) of `function(batch, threads=...)` over all partitions."""
+        ...
+
+    def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
+        """`function(block)` of raw blocks, some of them lazy."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """What the first read of a partition reports; `+` merges in any order."""
+
+    stats: LabelStats
+    n_entries: int
+    """Values that are not missing."""
+    missing: Bool
+    """Whether any row lacks the feature; shape (features,)."""
+    has_weight: bool
+    sketch: DataSketch | None
+
+    def __add__(self, other: PartitionSummary) -> PartitionSummary:
+        sketch = None if self.sketch is None or other.sketch is None else self.sketch + other.sketch
+        return PartitionSummary(
+            self.stats + other.stats, self.n_entries + other.n_entries, self.missing | other.missing,
+            self.has_weight or other.has_weight, sketch,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a whole data set, however it is divided."""
+
+    cuts: Cuts
+    layout: Layout
+    schema: FeatureSchema
+    max_bin: int
+    stats: LabelStats
+    n_entries: int
+    has_missing: Bool
+    has_weight: bool
+    chunk_rows: int
+    first_rows: tuple[int, ...]
+    """Global id of each partition's first row."""
+    has_init_margin: bool = False
+    """Whether rows start from the margins of a model that a fit is to continue."""
+
+    @property
+    def has_label(self) -> bool:
+        return math.isfinite(self.stats.minimum)
+
+    @property
+    def n_rows(self) -> int:
+        return self.stats.n_rows
+
+    def to_json(self) -> dict[str, Any]:
+        """What a saved data set's manifest keeps beside cuts, layout and schema."""
+        return {
+            "max_bin": self.max_bin,
+            "stats": {name: _json_number(value) for name, value in asdict(self.stats).items()},
+            "n_entries": self.n_entries,
+            "features_with_missing": np.flatnonzero(self.has_missing).tolist(),
+            "has_weight": self.has_weight,
+            "chunk_rows": self.chunk_rows,
+            "has_init_margin": self.has_init_margin,
+        }
+
+    @classmethod
+    def from_json(cls, cuts: Cuts, layout: Layout, schema: FeatureSchema, values: dict[str, Any], where: str
+                  ) -> DatasetInfo:  # fmt: skip
+        """The inverse of `to_json`.
+
+        Raises
+        ------
+        DatasetFormatError
+            A value is absent or of another type.
+        """
+        try:
+            has_missing = np.zeros(cuts.n_features, np.bool_)
+            has_missing[np.asarray(values["features_with_missing"], np.int64)] = True
+            stats = LabelStats(**{
+                name: kind(values["stats"][name]) for name, kind in _STATS_TYPES.items()
+            })  # fmt: skip
+            return cls(
+                cuts=cuts, layout=layout, schema=schema, max_bin=int(values["max_bin"]), stats=stats,
+                n_entries=int(values["n_entries"]), has_missing=has_missing, has_weight=bool(values["has_weight"]),
+                chunk_rows=int(values["chunk_rows"]), first_rows=(), has_init_margin=bool(values["has_init_margin"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise DatasetFormatError(
+                f"{where}: the manifest's metadata is not what daskboost writes: {error!r}"
+            ) from error
+
+
+_STATS_TYPES: dict[str, Callable[[Any], Any]] = {
+    "n_rows": int, "minimum": float, "maximum": float, "all_integer": bool, "max_weight": float,
+    "positive_weight_rows": int,
+}  # fmt: skip
+
+
+def _json_number(value: Any) -> Any:
+    """JSON has no infinities: as text, which `float` reads back."""
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a data set is quantized."""
+
+    max_bin: int = 256
+    encoding: str = "auto"
+    packing: str = "aligned"
+    chunk_rows: int = 0
+    """Rows per chunk; 0 chooses by `CHUNK_BYTES`."""
+    need_label: bool = True
+
+
+def describe(source: Source, options: BuildOptions, runner: Runner, reference: DatasetInfo | None) -> DatasetInfo:
+    """Read the source once and decide cuts, layout and row ids.
+
+    Parameters
+    ----------
+    reference : DatasetInfo, optional
+        Take the cuts of this (training) data set instead of making some.
+
+    Raises
+    ------
+    DataError
+        Whatever the source refuses in its rows; no rows; no positive weight.
+    """
+    weights = total_weight(source, runner.apply) if reference is None else None
+    exponent = None if weights is None else weight_exponent(weights)
+    capacity = None if reference is not None else default_capacity(options.max_bin, source.schema.n_features)
+    sizes, total = runner.fold(source, partial(summarize, capacity=capacity, exponent=exponent))
+    total.stats.check_trainable()
+    if reference is not None:  # one may train on this data set too, so histograms need its missing values' slots
+        cuts = replace(reference.cuts, has_missing=total.missing | reference.cuts.has_missing)
+    else:
+        cuts = _cuts(source, total, options.max_bin, exponent, runner)
+    has_missing = total.missing | cuts.has_missing
+    layout = choose_layout(
+        cuts, has_missing, n_rows=sum(sizes), n_entries=total.n_entries, encoding=options.encoding,  # type: ignore[arg-type]
+        packing=options.packing,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return DatasetInfo(
+        cuts=cuts, layout=layout, schema=source.schema, max_bin=options.max_bin, stats=total.stats,
+        n_entries=total.n_entries, has_missing=has_missing, has_weight=total.has_weight,
+        chunk_rows=options.chunk_rows or default_chunk_rows(layout, sum(sizes), total.n_entries),
+        first_rows=tuple(np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int).tolist()),
+    )  # fmt: skip
+
+
+def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, threads: int) -> PartitionSummary:
+    """The first read of one partition; without a capacity, no sketch."""
+    features = batch.features
+    sketch = None
+    if capacity is not None:
+        sketch = sketch_batch(features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads)
+        missing_counts = sketch.missing
+    else:
+        missing_counts = _missing(features)
+    n_entries = batch.n_rows * features.n_features - int(missing_counts.sum())
+    return PartitionSummary(
+        LabelStats.of(batch), n_entries, missing_counts > 0, batch.weight is not None and batch.n_rows > 0, sketch
+    )
+
+
+def _missing(features: Features) -> Any:
+    if isinstance(features, DenseRows):
+        return np.array([np.count_nonzero(np.isnan(column)) for column in features.values.T], np.int64)
+    return features.n_rows - np.bincount(features.indices, minlength=features.n_features)
+
+
+def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
+    assert total.sketch is not None
+    cells = total.sketch.cells()
+    while (refinement := cells.heavy(max_bin)) is not None:
+        _, finer = runner.fold(source, partial(refine, refinement=refinement, exponent=exponent))
+        cells = cells.refined(refinement, finer)
+    return make_cuts(cells, max_bin)
+
+
+def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, threads: int) -> DataSketch:
+    """A further read of one partition, where the first sketch was too coarse for the promised rank error."""
+    return refine_batch(batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads)
+
+
+def default_chunk_rows(layout: Layout, n_rows: int, n_entries: int) -> int:
+    """Rows of a chunk of about `CHUNK_BYTES`, a multiple of 64."""
+    row_bytes = max(layout.nbytes(n_rows, n_entries) / max(n_rows, 1), 1e-9)
+    return int(min(max(CHUNK_BYTES / row_bytes, LEAST_CHUNK_ROWS), MOST_CHUNK_ROWS)) // 64 * 64
+
+
+def with_margin(batch: RowBatch, margin_of: MarginOf | None) -> RowBatch:
+    """The batch, its rows starting from another model's margins."""
+    if margin_of is None:
+        return batch
+    return replace(batch, base_margin=margin_of(batch.features, batch.base_margin))

@@ -1,0 +1,62 @@
+"""The private file of one chunk in a store's disk tier; only the process that wrote it reads it.
+
+`magic, first_row, n_rows, words, entries of indptr or -1, CRC-32 of the arrays | CRC-32 of these | words | indptr`
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+from daskboost.data.array_file import ArrayFile, bytes_of, crc32, write_file
+from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.pack import Layout
+from daskboost.dtypes import SYMBOL_WORD
+from daskboost.errors import StorageError
+
+_MAGIC = b"DBCHUNK1"
+_HEADER = struct.Struct("<8sqqqqI")
+_CHECKSUM = struct.Struct("<I")
+
+
+def write_chunk(path: Path, chunk: QuantizedChunk) -> None:
+    """Write a chunk's private file: header, words, row pointers."""
+    arrays = [bytes_of(chunk.words)] + ([] if chunk.indptr is None else [bytes_of(chunk.indptr)])
+    checksum = 0
+    for part in arrays:
+        checksum = zlib.crc32(part, checksum)
+    n_indptr = -1 if chunk.indptr is None else len(chunk.indptr)
+    header = _HEADER.pack(_MAGIC, chunk.first_row, chunk.n_rows, len(chunk.words), n_indptr, checksum)
+    write_file(path, [header, _CHECKSUM.pack(zlib.crc32(header)), *arrays])
+
+
+def read_chunk(path: Path, layout: Layout) -> QuantizedChunk:
+    """Read what `write_chunk` wrote.
+
+    Raises
+    ------
+    StorageError
+        The file vanished, is shorter or longer than it was, or not a byte of it may be trusted.
+    """
+    try:
+        with ArrayFile(path) as file:
+            header = file.read("u1", (_HEADER.size,)).tobytes()
+            (header_checksum,) = file.read(SYMBOL_WORD, (1,))
+            if zlib.crc32(header) != header_checksum:
+                raise StorageError(f"chunk file {path} is damaged: its header does not match its checksum")
+            magic, first_row, n_rows, n_words, n_indptr, checksum = _HEADER.unpack(header)
+            words = file.read(SYMBOL_WORD, (n_words,))
+            indptr = file.read(SYMBOL_WORD, (n_indptr,)) if n_indptr >= 0 else None
+            complete = file.at_end
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(error.errno, f"could not read a chunk back: {reason}", str(path)) from error
+    except EOFError as error:
+        raise StorageError(f"chunk file {path} is damaged: truncated, {error}") from error
+    actual = crc32(words) if indptr is None else zlib.crc32(bytes_of(indptr), crc32(words))
+    if magic != _MAGIC or actual != checksum or not complete:
+        raise StorageError(f"chunk file {path} is damaged: its contents do not match their checksum")
+    return QuantizedChunk(first_row, n_rows, layout, words, indptr)

@@ -1,0 +1,140 @@
+"""Feature keys: a batch of rows, dense or sparse, as one run of order-preserving keys per feature.
+
+Work is cut into blocks of rows and groups of columns: a block's column is sorted in the second-level cache, a thread
+holds one group at a time, and however large a partition is, the memory beside it stays under 64 MB per thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from daskboost.data.cell_counts import Refinement
+from daskboost.data.key_counts import KeyTable
+from daskboost.data.rows import DenseRows, Features, SparseRows
+from daskboost.dtypes import Float32, Int64, UInt32
+
+_BLOCK_ROWS = 1 << 19  # rows sorted at a time: a column's keys are 2 MB and sort in the second-level cache
+_BLOCK_ENTRIES = 1 << 23  # entries of sparse rows sorted at a time: 32 MB of keys
+_GROUP_KEYS = 1 << 22  # keys of dense columns that a thread holds at a time: 16 MB
+
+
+@dataclass(frozen=True)
+class FeatureKeys:
+    """Present values of some features in some rows.
+
+    Parameters
+    ----------
+    keys : uint32 array
+        One run per feature, `keys[starts[s]:ends[s]]`, with gaps between them.
+    weights : int64 array, shape (len(keys),) or (0,)
+        Positive, beside the keys; empty for ones.
+    starts, ends : int64 arrays, shape (features,)
+    missing : int64 array, shape (features,)
+        Rows without a value.
+    """
+
+    keys: UInt32
+    weights: Int64
+    starts: Int64
+    ends: Int64
+    missing: Int64
+
+    def select(self, features: Int64, refinement: Refinement) -> None:
+        """Keep, in place, only the keys inside the heavy cells of the features that the runs belong to."""
+        from daskboost.devices.cpu.sketch import select_keys
+
+        intervals = (refinement.offsets, refinement.lower, refinement.upper)
+        select_keys(self.keys, self.weights, self.starts, self.ends, features, *intervals)
+
+    def count(self, capacities: Int64) -> KeyTable:
+        """Count each run, which leaves its keys in another order."""
+        counts = self.weights.reshape(-1, 1) if len(self.weights) else None
+        return KeyTable.count(self.keys, counts, self.starts, self.ends, capacities)
+
+
+Extract = Callable[[Int64], FeatureKeys]
+"""Gives the keys of some columns in a block of rows."""
+
+
+def key_blocks(
+    features: Features, weights: Int64, columns: Int64, max_workers: int
+) -> Iterator[tuple[list[Int64], Extract]]:
+    """Divide a batch of rows into pieces of work whose memory is bounded.
+
+    Parameters
+    ----------
+    features : DenseRows or SparseRows
+    weights : int64 array, shape (rows,) or (0,)
+    columns : int64 array
+        The features that are wanted, increasing.
+    max_workers : int
+        How many groups of columns to make at least, if there are as many columns.
+
+    Yields
+    ------
+    tuple of (list of int64 arrays, callable)
+        Per block of rows the groups of columns, and how to get a group's keys.
+    """
+    if isinstance(features, DenseRows):
+        for start in range(0, features.n_rows, _BLOCK_ROWS):
+            rows = slice(start, min(start + _BLOCK_ROWS, features.n_rows))
+            width = max(1, _GROUP_KEYS // (rows.stop - rows.start))
+            width = min(width, -(-len(columns) // max_workers) or 1)
+            groups = [columns[at : at + width] for at in range(0, len(columns), width)]
+            yield groups, _dense_extract(features.values[rows], weights[rows])
+        return
+    for rows in _sparse_blocks(features):
+        groups = [group for group in np.array_split(columns, max_workers) if len(group)]
+        yield groups, _sparse_extract(features, rows, weights[rows])
+
+
+def _dense_extract(values: Float32, weights: Int64) -> Extract:
+    from daskboost.devices.cpu.sketch import column_keys
+
+    words = np.ascontiguousarray(values).view(np.uint32)
+
+    def extract(columns: Int64) -> FeatureKeys:
+        n, width = len(words), len(columns)
+        keys = np.empty(n * width, np.uint32)
+        key_weights = np.empty(n * width if len(weights) else 0, np.int64)
+        ends, missing = np.empty(width, np.int64), np.zeros(width, np.int64)
+        column_keys(words, weights, columns, keys, key_weights, ends, missing)
+        return FeatureKeys(keys, key_weights, np.arange(width) * n, ends, missing)
+
+    return extract
+
+
+def _sparse_blocks(features: SparseRows) -> Iterator[slice]:
+    """Blocks of rows with up to `_BLOCK_ENTRIES` entries each, and at least one row."""
+    start = 0
+    while start < features.n_rows:
+        limit = features.indptr[start] + _BLOCK_ENTRIES
+        stop = max(start + 1, int(np.searchsorted(features.indptr, limit, side="right")) - 1)
+        yield slice(start, stop)
+        start = stop
+
+
+def _sparse_extract(features: SparseRows, rows: slice, weights: Int64) -> Extract:
+    from daskboost.devices.cpu.sketch import entry_keys
+
+    indptr = features.indptr[rows.start : rows.stop + 1]
+    entries = slice(indptr[0], indptr[-1])
+    indices, words = features.indices[entries], features.values[entries].view(np.uint32)
+    lengths = np.bincount(indices, minlength=features.n_features)
+    relative = indptr - indptr[0]
+
+    def extract(columns: Int64) -> FeatureKeys:
+        """Keys of the features from the first to the last of the columns; those between are passed over."""
+        places = np.full(features.n_features, -1, np.int64)
+        places[columns] = np.concatenate([[0], np.cumsum(lengths[columns][:-1])])
+        n = int(lengths[columns].sum())
+        keys, key_weights = np.empty(n, np.uint32), np.empty(n if len(weights) else 0, np.int64)
+        ends, stored = np.empty(features.n_features, np.int64), np.zeros(features.n_features, np.int64)
+        entry_keys(relative, indices, words, weights, places, keys, key_weights, ends, stored)
+        missing = rows.stop - rows.start - stored[columns]
+        return FeatureKeys(keys, key_weights, places[columns], ends[columns], missing)
+
+    return extract

@@ -1,0 +1,163 @@
+"""What X is: the kinds of input that are supported, and each one's columns and dtypes without reading a row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, ParquetBlocks, even_cuts
+from daskboost.data.convert import is_sparse
+from daskboost.data.parquet import ParquetTable, open_parquet
+from daskboost.data.schema import FEATURE_KINDS, dtype_letter
+from daskboost.errors import DataError, DataTypeError
+
+_TYPES = {
+    "dask.DataFrame": "dask_dataframe",
+    "dask.Array": "dask_array",
+    "pandas.DataFrame": "pandas",
+    "pyarrow.Table": "pyarrow",
+    "pyarrow.RecordBatch": "pyarrow",
+}
+
+_SPARSE_ENTRY_BYTES = 8  # a float32 value and an int32 column
+
+
+def kind_of(X: Any) -> str:
+    """The kind of an input, from its type alone.
+
+    Returns
+    -------
+    str
+        ``"dask_dataframe"``, ``"dask_array"``, ``"pandas"``, ``"numpy"`` (also lists and what has `__array__`),
+        ``"pyarrow"``, ``"sparse"`` or ``"parquet"`` (a path).
+
+    Raises
+    ------
+    DataTypeError
+        For any other type.
+    """
+    if isinstance(X, str | os.PathLike):
+        return "parquet"
+    if isinstance(X, np.ndarray | list | tuple):
+        return "numpy"
+    for cls in type(X).__mro__:
+        kind = _TYPES.get(f"{cls.__module__.split('.')[0]}.{cls.__name__}")
+        if kind is not None:
+            return kind
+    if is_sparse(X):
+        return "sparse"
+    if hasattr(X, "__array__") and not hasattr(X, "__dask_graph__"):
+        return "numpy"
+    raise DataTypeError(
+        f"X is of type {type(X).__module__}.{type(X).__name__}, which is not supported. Pass a Dask DataFrame, Dask "
+        "Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or the path of Parquet files."
+    )
+
+
+@dataclass(frozen=True)
+class OpenedInput:
+    """X with what its metadata tells."""
+
+    kind: str
+    data: Any
+    """The input in the form that is cut: an array, CSR matrix, frame, Table, ParquetTable or Dask collection."""
+    columns: tuple[Hashable, ...] | None
+    """Column names as the input has them; None for matrices."""
+    dtypes: tuple[Any, ...]
+    """One per column; a single one for matrices."""
+    n_columns: int
+
+    def cut(self, columns: Sequence[Hashable] | None) -> Blocks:
+        """The input in partitions; where it saves reading, with these columns only."""
+        if isinstance(self.data, ParquetTable):
+            names = self.data.names if columns is None else columns
+            return ParquetBlocks(tuple(group.select(names) for group in self.data.groups))
+        if hasattr(self.data, "npartitions") and self.columns is not None:
+            narrower = columns is not None and list(columns) != list(self.columns)
+            return DaskFrameBlocks(self.data[list(columns or ())] if narrower else self.data)
+        if self.kind == "dask_array":
+            return DaskArrayBlocks(self.data)
+        n_rows = self.data.shape[0]
+        if self.kind == "sparse":
+            return LocalBlocks(self.data, even_cuts(n_rows, _SPARSE_ENTRY_BYTES * self.data.nnz / max(n_rows, 1)))
+        return LocalBlocks(self.data, even_cuts(n_rows, 4 * (self.n_columns if columns is None else len(columns))))
+
+
+def open_input(X: Any) -> OpenedInput:
+    """Look at X without reading it.
+
+    Raises
+    ------
+    DataTypeError
+        For an unsupported type.
+    DataError
+        For input that is not two-dimensional, a list of unequal rows, an unknown number of columns, or a path without
+        readable Parquet files.
+    """
+    kind = kind_of(X)
+    if kind == "parquet":
+        return _open_path(X)
+    if kind in ("dask_dataframe", "pandas"):
+        return OpenedInput(kind, X, tuple(X.columns), tuple(X.dtypes), len(X.columns))
+    if kind == "pyarrow":
+        return _open_arrow(X)
+    if kind == "dask_array":
+        _require_two_dimensions(X)
+        if np.isnan(X.shape[1]):
+            raise DataError("X is a Dask Array with an unknown number of columns. Call X.compute_chunk_sizes() first.")
+        X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
+    elif kind == "sparse":
+        _require_two_dimensions(X)
+        X = X.tocsr()
+    else:
+        X = _as_array(X, "X")
+        _require_two_dimensions(X)
+    return OpenedInput(kind, X, None, (X.dtype,), int(X.shape[1]))
+
+
+def _open_path(path: str | os.PathLike[str]) -> OpenedInput:
+    if isinstance(path, str) and "://" in path:
+        import dask.dataframe as dd
+
+        frame = dd.read_parquet(path)
+        return OpenedInput("parquet", frame, tuple(frame.columns), tuple(frame.dtypes), len(frame.columns))
+    table = open_parquet(path)
+    dtypes = tuple(min(types, key=_generality) for types in table.types)
+    return OpenedInput("parquet", table, table.names, dtypes, len(table.names))
+
+
+def _generality(dtype: Any) -> int:
+    """Files may differ in a column's type: one that is no number is to be refused, and a float speaks for integers."""
+    letter = dtype_letter(dtype)
+    return -1 if letter not in FEATURE_KINDS else "fiubn".index(letter)
+
+
+def _open_arrow(X: Any) -> OpenedInput:
+    import pyarrow as pa
+
+    table = pa.Table.from_batches([X]) if isinstance(X, pa.RecordBatch) else X
+    index = (table.schema.pandas_metadata or {}).get("index_columns", [])
+    kept = [i for i, name in enumerate(table.column_names) if name not in index]
+    table = table.select(kept)
+    return OpenedInput("pyarrow", table, tuple(table.column_names), tuple(table.schema.types), len(kept))
+
+
+def _as_array(values: Any, name: str) -> Any:
+    if isinstance(values, np.ma.MaskedArray):
+        return values
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name} cannot be turned into an array: {error}. Give all rows the same length.") from error
+
+
+def _require_two_dimensions(X: Any) -> None:
+    if X.ndim != 2:
+        raise DataError(
+            f"X has {X.ndim} dimension(s), but must have 2: rows and features. Reshape your data with "
+            "X.reshape(-1, 1) for a single feature or X.reshape(1, -1) for a single row."
+        )

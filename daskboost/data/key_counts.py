@@ -1,0 +1,288 @@
+"""Key counts: a bounded, mergeable summary of float32 values that depends only on which values there were.
+
+float32 values map to uint32 keys of the same order. A cell at resolution r is the set of keys that share their top r
+bits; a summary keeps, per occupied cell, the least and the greatest key seen and integer counts, at the largest
+resolution at which the occupied cells number at most the capacity. The occupied cells of a union are at least those
+of its parts, at every resolution, so the union's resolution is at most theirs, and coarsening adds counts exactly:
+merging parts in any order gives, bit for bit, the summary of the whole. Common mergeable quantile summaries
+(Greenwald and Khanna, Space-efficient online computation of quantile summaries, 2001; KLL) lack that property, and
+models made from them depend on the partitioning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.dtypes import Float32, Int64, UInt8, UInt32
+from daskboost.errors import DataError
+
+KEY_BITS = 32
+CELL_BYTES = 16
+"""Memory per cell with one count: two keys and an int64."""
+
+_SIGN = np.uint32(1 << 31)
+_TYPES = {"capacities": "int64", "bits": "uint8", "offsets": "int64", "lower": "uint32", "upper": "uint32"}
+
+
+def keys_of(values: Float32) -> UInt32:
+    """Order-preserving keys of float32 values; both zeros get one key."""
+    words = (np.asarray(values, dtype=np.float32) + np.float32(0)).view(np.uint32)  # -0.0 + 0.0 is +0.0
+    return np.where(words >= _SIGN, ~words, words | _SIGN)
+
+
+def values_of(keys: UInt32) -> Float32:
+    """The float32 values of keys."""
+    return np.where(keys >= _SIGN, keys & ~_SIGN, ~keys).astype(np.uint32).view(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyTable:
+    """Key counts of several series side by side.
+
+    Parameters
+    ----------
+    capacities : int64 array, shape (series,)
+        The most cells each series may occupy.
+    bits : uint8 array, shape (series,)
+        Resolution of each series; at 32 every cell is one value.
+    offsets : int64 array, shape (series + 1,)
+        Series `s` owns cells `offsets[s]:offsets[s + 1]`, in increasing order.
+    lower, upper : uint32 arrays, shape (cells,)
+        The least and the greatest key seen in each cell.
+    counts : int64 array, shape (cells, columns)
+    """
+
+    capacities: Int64
+    bits: UInt8
+    offsets: Int64
+    lower: UInt32
+    upper: UInt32
+    counts: Int64
+
+    @classmethod
+    def count(cls, keys: UInt32, counts: Int64 | None, starts: Int64, ends: Int64, capacities: Int64) -> KeyTable:
+        """Count series `keys[starts[s]:ends[s]]`.
+
+        Parameters
+        ----------
+        keys : uint32 array, shape (n,), changed
+            Left in another order. Series must not overlap.
+        counts : int64 array, shape (n, columns), or None for ones
+            No row all zero; changed as the keys are.
+        starts, ends, capacities : int64 arrays, shape (series,)
+        """
+        from daskboost.devices.cpu.key_counts import count_sorted_keys
+
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            _sort(keys[start:end], None if counts is None else counts[start:end])
+        cells = int(np.minimum(ends - starts, capacities).sum())
+        rows = np.empty((0, 1), np.int64) if counts is None else counts
+        table = cls._allocate(capacities, cells, rows.shape[1])
+        count_sorted_keys(keys, rows, starts, ends, capacities, *table._cell_arrays())
+        return table._trimmed()
+
+    @classmethod
+    def empty(cls, capacities: Int64, columns: int = 1) -> KeyTable:
+        """Series without values: what adds nothing."""
+        table = cls._allocate(capacities, 0, columns)
+        table.bits[:], table.offsets[:] = KEY_BITS, 0
+        return table
+
+    @classmethod
+    def _allocate(cls, capacities: Int64, cells: int, columns: int) -> KeyTable:
+        """Uninitialised arrays for a kernel to fill."""
+        series = len(capacities)
+        bits, offsets = np.empty(series, np.uint8), np.empty(series + 1, np.int64)
+        lower, upper = np.empty(cells, np.uint32), np.empty(cells, np.uint32)
+        return cls(capacities, bits, offsets, lower, upper, np.empty((cells, columns), np.int64))
+
+    def _trimmed(self) -> KeyTable:
+        """Only the cells in use; copied where more than a quarter of the memory would stay unused."""
+        cells = int(self.offsets[-1])
+        lower, upper, counts = self.lower[:cells], self.upper[:cells], self.counts[:cells]
+        if 4 * cells <= 3 * len(self.lower):
+            lower, upper, counts = lower.copy(), upper.copy(), counts.copy()
+        return KeyTable(self.capacities, self.bits, self.offsets, lower, upper, counts)
+
+    def __add__(self, other: KeyTable) -> KeyTable:
+        from daskboost.devices.cpu.key_counts import merge_cells
+
+        if not np.array_equal(self.capacities, other.capacities) or self.counts.shape[1] != other.counts.shape[1]:
+            raise DataError("other: key counts merge only if they have the same series, capacities and count columns")
+        cells = int(np.minimum(np.diff(self.offsets) + np.diff(other.offsets), self.capacities).sum())
+        table = self._allocate(self.capacities, cells, self.counts.shape[1])
+        merge_cells(self.capacities, *self._cell_arrays(), *other._cell_arrays(), *table._cell_arrays())
+        return table._trimmed()
+
+    def _cell_arrays(self) -> tuple[UInt8, Int64, UInt32, UInt32, Int64]:
+        return self.bits, self.offsets, self.lower, self.upper, self.counts
+
+    @classmethod
+    def concatenate(cls, tables: list[KeyTable]) -> KeyTable:
+        """The series of several tables, one after the other."""
+        starts = np.cumsum([0] + [len(table.lower) for table in tables])
+        offsets = [table.offsets[:-1] + start for table, start in zip(tables, starts, strict=False)]
+        return cls(
+            np.concatenate([table.capacities for table in tables]),
+            np.concatenate([table.bits for table in tables]),
+            np.concatenate([*offsets, starts[-1:]]),
+            np.concatenate([table.lower for table in tables]),
+            np.concatenate([table.upper for table in tables]),
+            np.concatenate([table.counts for table in tables]),
+        )
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The fields by name, for the wire."""
+        return {name: getattr(self, name) for name in (*_TYPES, "counts")}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyTable:
+        """The inverse of :meth:`to_arrays`.
+
+        Raises
+        ------
+        DataError
+            If an array is absent, of another dtype, or does not fit the others.
+        """
+        for name, dtype in {**_TYPES, "counts": "int64"}.items():
+            if name not in arrays or arrays[name].dtype != dtype:
+                raise DataError(f"arrays: {name!r} is not an array of {dtype}; pass what to_arrays returned")
+        # Received buffers are read-only, for which numba would compile every kernel once more.
+        table = cls(**{name: np.require(arrays[name], requirements=["C", "W"]) for name in (*_TYPES, "counts")})
+        series, cells = len(table.capacities), len(table.lower)
+        fits = (
+            table.bits.shape == (series,)
+            and table.offsets.shape == (series + 1,)
+            and table.upper.shape == (cells,)
+            and table.counts.ndim == 2
+            and len(table.counts) == cells
+            and (table.offsets[0], table.offsets[-1]) == (0, cells)
+            and bool((np.diff(table.offsets) >= 0).all())
+            and bool((table.bits <= KEY_BITS).all())
+        )
+        if not fits:
+            raise DataError("arrays: their shapes and offsets contradict each other; pass what to_arrays returned")
+        return table
+
+
+@dataclass(frozen=True, eq=False)
+class KeyCounts:
+    """Counts of one series of float32 values in at most `capacity` cells.
+
+    Parameters
+    ----------
+    table : KeyTable
+        One series.
+
+    Examples
+    --------
+    >>> left, right = (KeyCounts.of(part, capacity=4) for part in (np.float32([1, 2, 2]), np.float32([3, 1])))
+    >>> both = left + right
+    >>> both.values.tolist(), both.counts[:, 0].tolist()
+    ([1.0, 2.0, 3.0], [2, 2, 1])
+    """
+
+    table: KeyTable
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike, counts: npt.ArrayLike | None = None, *, capacity: int) -> KeyCounts:
+        """Count values.
+
+        Parameters
+        ----------
+        values : float32 array, shape (n,)
+            Infinities count as values.
+        counts : int64 array, shape (n,) or (n, columns), or None for ones
+            What each value adds to each column: not negative. A row of zeros leaves no trace.
+        capacity : int
+            The most cells kept, at least 1; the summary is exact while the distinct values number at most that.
+
+        Raises
+        ------
+        DataError
+            For NaN values, counts that are negative or of another length, and capacities below 1.
+        """
+        floats = np.ascontiguousarray(values, dtype=np.float32)
+        if capacity < 1:
+            raise DataError(f"capacity: {capacity} is not positive; keep at least one cell")
+        if np.isnan(floats).any():
+            raise DataError("values: contain NaN, which has no place in an order; leave such rows out")
+        keys, columns = keys_of(floats), None
+        if counts is not None:
+            columns = np.array(counts, dtype=np.int64)  # a copy, since counting sorts it
+            columns = columns[:, None] if columns.ndim == 1 else columns
+            if len(columns) != len(keys):
+                raise DataError(f"counts: {len(columns)} rows for {len(keys)} values; pass one row per value")
+            if (columns < 0).any():
+                raise DataError(f"counts: the least is {columns.min()}; pass counts that are not negative")
+            seen = columns.any(axis=1)
+            if not seen.all():
+                keys, columns = keys[seen], columns[seen]
+        start, end = np.zeros(1, np.int64), np.array([len(keys)], np.int64)
+        return cls(KeyTable.count(keys, columns, start, end, np.array([capacity], np.int64)))
+
+    def merge(self, other: KeyCounts) -> KeyCounts:
+        """The counts of both series together; both need the same capacity and number of columns."""
+        return KeyCounts(self.table + other.table)
+
+    __add__ = merge
+
+    @property
+    def bits(self) -> int:
+        """Resolution: how many top bits of a key tell cells apart; 32 if every cell is one value."""
+        return int(self.table.bits[0])
+
+    @property
+    def capacity(self) -> int:
+        return int(self.table.capacities[0])
+
+    @property
+    def exact(self) -> bool:
+        """Whether every cell is known to hold a single value."""
+        return bool((self.table.lower == self.table.upper).all())
+
+    @property
+    def counts(self) -> Int64:
+        """Counts per cell, in increasing order of values; int64, shape (cells, columns)."""
+        return self.table.counts
+
+    @property
+    def values(self) -> Float32:
+        """The least value seen in each cell, strictly increasing; float32, shape (cells,)."""
+        return values_of(self.table.lower)
+
+    @property
+    def upper_values(self) -> Float32:
+        """The greatest value seen in each cell; float32, shape (cells,)."""
+        return values_of(self.table.upper)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The fields by name, for the wire."""
+        return self.table.to_arrays()
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyCounts:
+        """The inverse of :meth:`to_arrays`; raises DataError as :meth:`KeyTable.from_arrays` does."""
+        table = KeyTable.from_arrays(arrays)
+        if len(table.bits) != 1:
+            raise DataError(f"arrays: hold {len(table.bits)} series; KeyCounts holds one")
+        return cls(table)
+
+
+def _sort(keys: UInt32, counts: Int64 | None) -> None:
+    """Sort keys in place, and the rows of counts along with them."""
+    from daskboost.devices.cpu.key_counts import pack_places, unpack_places
+
+    if counts is None:
+        keys.sort()
+        return
+    # Places fill the low half of a 64-bit word: a vectorised sort of words beats an argsort of keys.
+    words = np.empty(len(keys), np.uint64)
+    pack_places(keys, words)
+    words.sort()
+    unpack_places(words, counts.copy(), keys, counts)

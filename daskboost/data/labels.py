@@ -1,0 +1,166 @@
+"""What a fit must know about its labels before it starts: their range, their weights, their classes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.classes import ClassWeights, class_array, class_codes, merge_classes, unique_labels
+from daskboost.data.convert import plain_values
+from daskboost.data.rows import RowBatch
+from daskboost.errors import DataError
+
+if TYPE_CHECKING:
+    from daskboost.data.source import Source
+
+__all__ = [
+    "ClassWeights",
+    "LabelStats",
+    "class_array",
+    "class_codes",
+    "column_labels",
+    "computed",
+    "count_classes",
+    "find_classes",
+    "merge_classes",
+    "unique_labels",
+]
+
+MAX_CLASSES = 2**16
+"""Most classes of a classifier: what `num_class` may be."""
+
+
+@dataclass(frozen=True)
+class LabelStats:
+    """A summary of labels and weights; `a + b` is that of both parts, in any order."""
+
+    n_rows: int = 0
+    minimum: float = math.inf
+    """Smallest label; infinity without rows."""
+    maximum: float = -math.inf
+    """Largest label; minus infinity without rows."""
+    all_integer: bool = True
+    """Whether every label is a whole number."""
+    max_weight: float = 0.0
+    """Largest weight: 1 where rows have none, 0 without rows."""
+    positive_weight_rows: int = 0
+    """Rows whose weight is above 0: those that count."""
+
+    @classmethod
+    def of(cls, batch: RowBatch) -> LabelStats:
+        """The summary of one partition; a batch without labels counts its rows and weights only."""
+        if batch.n_rows == 0:
+            return cls()
+        label = np.zeros(0, dtype=np.float32) if batch.label is None else batch.label
+        return cls(
+            n_rows=batch.n_rows,
+            minimum=float(label.min(initial=np.float32(np.inf))),
+            maximum=float(label.max(initial=np.float32(-np.inf))),
+            all_integer=bool((label == np.rint(label)).all()),
+            max_weight=1.0 if batch.weight is None else float(batch.weight.max()),
+            positive_weight_rows=batch.n_rows if batch.weight is None else int(np.count_nonzero(batch.weight)),
+        )
+
+    def __add__(self, other: LabelStats) -> LabelStats:
+        return LabelStats(
+            self.n_rows + other.n_rows,
+            min(self.minimum, other.minimum),
+            max(self.maximum, other.maximum),
+            self.all_integer and other.all_integer,
+            max(self.max_weight, other.max_weight),
+            self.positive_weight_rows + other.positive_weight_rows,
+        )
+
+    def check_trainable(self) -> None:
+        """Refuse data that has nothing to learn from.
+
+        Raises
+        ------
+        DataError
+            When there are no rows, or every weight is 0.
+        """
+        if self.n_rows == 0:
+            raise DataError("X has no rows in any partition. Pass at least one row.")
+        if self.positive_weight_rows == 0:
+            raise DataError(
+                f"weight is 0 in all {self.n_rows} rows. Give at least one row a positive weight; rows whose weight is "
+                "zero do not count."
+            )
+
+
+def column_labels(source: Source) -> list[Any]:
+    """The raw labels of every partition, or a Delayed for each that reads no features.
+
+    Raises
+    ------
+    DataError
+        When the source has no labels.
+    """
+    if source.spec.label_column is not None:
+        return source.x.column_blocks(source.spec.label_column)
+    if source.y is None:
+        raise DataError("y is missing. Pass labels as the name of a column of X, or as a collection aligned with X.")
+    return source.y.blocks()
+
+
+def find_classes(source: Source) -> npt.NDArray[Any]:
+    """The distinct labels of a source, sorted; computed by the current Dask client if there is one.
+
+    Raises
+    ------
+    DataError
+        When a label is missing, there are no rows, or more labels than a classifier can have.
+    DataTypeError
+        When labels are of mixed types, or neither strings, booleans nor numbers.
+    """
+    blocks = column_labels(source)
+    if not source.is_dask:
+        return merge_classes([_few_labels(computed(block)) for block in blocks])
+    from dask import compute, delayed
+
+    return merge_classes(compute(*[delayed(_few_labels)(block) for block in blocks]))
+
+
+def _few_labels(block: Any) -> npt.NDArray[Any]:
+    """The labels of one partition; refused here where they are too many to be sent about."""
+    found = unique_labels(block)
+    if len(found) > MAX_CLASSES:
+        raise DataError(
+            f"y has {len(found)} different labels in one partition; at most {MAX_CLASSES} classes are possible. "
+            "Unknown label type: continuous. Use DaskBoostRegressor for numbers."
+        )
+    return found
+
+
+def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Rows of every class in all partitions; int64, shape (classes,).
+
+    Raises
+    ------
+    DataError
+        When a label is none of the classes.
+    """
+    blocks = column_labels(source)
+    if not source.is_dask:
+        parts = [_class_counts(computed(block), classes) for block in blocks]
+    else:
+        from dask import compute, delayed
+
+        parts = list(compute(*[delayed(_class_counts)(block, classes) for block in blocks]))
+    total: npt.NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
+    return total
+
+
+def _class_counts(block: Any, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    codes = class_codes(plain_values(block, "y"), classes.tolist()).astype(np.intp)
+    counts: npt.NDArray[np.int64] = np.bincount(codes, minlength=len(classes)).astype(np.int64)
+    return counts
+
+
+def computed(block: Any) -> Any:
+    """A block of local input: itself, or what its Delayed (a column of a Parquet file) yields in this thread."""
+    return block.compute(scheduler="synchronous") if hasattr(block, "__dask_graph__") else block

@@ -1,0 +1,237 @@
+"""How the raw blocks of one partition become a checked `RowBatch`; the only place that judges values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.classes import ClassWeights, class_codes
+from daskboost.data.convert import (
+    Columns,
+    column_of,
+    dense_values,
+    float_vector,
+    is_sparse,
+    margin_values,
+    plain_values,
+)
+from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch, SparseRows
+from daskboost.data.schema import listed
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError, DataTypeError
+
+T = TypeVar("T", bound=np.generic)
+
+_LIMIT = np.finfo(np.float32).max  # the split that sends all present values left is `x < _LIMIT`
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """What `read` must know about every partition: small, and the same for all.
+
+    Parameters
+    ----------
+    schema : FeatureSchema
+    columns : tuple, or None
+        The features within a block, in the schema's order: names of a frame's columns, positions of an array's;
+        None for all of an array's columns.
+    missing : float
+        A further value that stands for missing, compared in float32; NaN for none.
+    label_column, weight_column : hashable, or None
+        Column of the frame where the label (weight) lies; None when it comes as a block of its own, or not at all.
+    margin_columns : tuple, or None
+        Columns of the frame where the base margins lie, one per output.
+    classes : tuple, or None
+        Class labels in the order of their codes; None when labels are numbers.
+    n_margin_outputs : int, or None
+        Columns every base margin must have; None where the source does not tell.
+    class_weights : ClassWeights, or None
+        Factors on the weights of rows by their class.
+    """
+
+    schema: FeatureSchema
+    columns: Columns = None
+    missing: float = math.nan
+    label_column: Hashable | None = None
+    weight_column: Hashable | None = None
+    margin_columns: tuple[Hashable, ...] | None = None
+    classes: tuple[Any, ...] | None = None
+    n_margin_outputs: int | None = None
+    class_weights: ClassWeights | None = None
+
+    @property
+    def frame_columns(self) -> list[Hashable]:
+        """All columns of a frame that `read` looks at, each once."""
+        inside = [self.label_column, self.weight_column, *(self.margin_columns or ())]
+        return list(dict.fromkeys([*(self.columns or ()), *(name for name in inside if name is not None)]))
+
+    def with_classes(self, classes: tuple[Any, ...]) -> ReadSpec:
+        """The same, with labels read as codes of `classes`."""
+        return replace(self, classes=classes)
+
+    def read(self, x: Any, y: Any = None, weight: Any = None, base_margin: Any = None, *, where: str = "") -> RowBatch:
+        """Convert and check one partition.
+
+        Parameters
+        ----------
+        x : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup
+        y, weight, base_margin : 1-D (base_margin: 1-D or 2-D) block of as many rows, or None
+        where : str
+            What messages call the partition.
+
+        Returns
+        -------
+        RowBatch
+            Its arrays are read-only and may share memory with the blocks.
+
+        Raises
+        ------
+        DataTypeError
+            When a column does not hold numbers.
+        DataError
+            For infinite features, missing or infinite labels and base margins, negative, missing or infinite weights,
+            a label that is not among the classes, blocks of different lengths, another number of features.
+        """
+        try:
+            return self._read(x, y, weight, base_margin)
+        except DataError as error:
+            if not where:
+                raise
+            raise type(error)(f"{where}: {error}") from error
+
+    def _read(self, x: Any, y: Any, weight: Any, base_margin: Any) -> RowBatch:
+        if self.label_column is not None:
+            y = column_of(x, self.label_column)
+        if self.weight_column is not None:
+            weight = column_of(x, self.weight_column)
+        if self.margin_columns is not None:
+            base_margin = x
+        features = self._features(x)
+        n = features.n_rows
+        label = None if y is None else _of_length(self._label(y), n, "y")
+        weight = None if weight is None else _of_length(_checked_weight(weight), n, "weight")
+        if self.class_weights is not None and label is not None:
+            weight = _frozen(self.class_weights.weigh(label, weight))
+        return RowBatch(
+            features,
+            label=label,
+            weight=weight,
+            base_margin=None if base_margin is None else _of_length(self._margin(base_margin), n, "base_margin"),
+        )
+
+    def _features(self, x: Any) -> Features:
+        if is_sparse(x):
+            features: Features = self._sparse(x)
+        else:
+            values = dense_values(x, self.columns)
+            if not math.isnan(self.missing):
+                given = values
+                values = np.where(given == np.float32(self.missing), np.float32(np.nan), given)
+            features = DenseRows(_frozen(values))
+            if features.n_rows and _beyond(values):
+                with np.errstate(invalid="ignore"):
+                    self._refuse_infinite((np.abs(values) >= _LIMIT).any(axis=0))
+        if features.n_features != self.schema.n_features:
+            raise DataError(
+                f"X has {features.n_features} features here, but {self.schema.n_features} were expected. "
+                "Make all partitions have the same columns."
+            )
+        return features
+
+    def _sparse(self, x: Any) -> SparseRows:
+        x = x.tocsr()
+        if self.columns is not None:
+            x = x[:, np.asarray(self.columns, dtype=np.intp)]
+        if not x.has_canonical_format:
+            x = x.copy()
+            x.sum_duplicates()
+        if x.dtype.kind not in "fiub":
+            raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+        with np.errstate(over="ignore"):
+            values = x.data[: x.indptr[-1]].astype(np.float32, copy=False)
+        indices = x.indices[: len(values)].astype(np.int32, copy=False)
+        indptr = x.indptr.astype(np.int64, copy=False)
+        absent = np.isnan(values)
+        if not math.isnan(self.missing):
+            absent |= values == np.float32(self.missing)
+        if absent.any():
+            kept = np.concatenate([[0], np.cumsum(~absent)])
+            values, indices, indptr = values[~absent], indices[~absent], kept[indptr]
+        if len(values) and _beyond(values):
+            self._refuse_infinite(np.bincount(indices[np.abs(values) >= _LIMIT], minlength=x.shape[1]) > 0)
+        return SparseRows(_frozen(indptr), _frozen(indices), _frozen(values), int(x.shape[1]))
+
+    def _refuse_infinite(self, columns: Any) -> None:
+        names = [repr(self.schema.label(int(i))) for i in np.flatnonzero(columns)]
+        raise DataError(
+            f"X has values that are infinite or too large for float32 (3.4e38) in: {listed(names)}. "
+            "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
+        )
+
+    def _label(self, y: Any) -> Float32:
+        if self.classes is not None:
+            return class_codes(plain_values(y, "y"), self.classes)
+        label = float_vector(y, "y")
+        _require_finite(label, "y", "labels", "Drop these rows")
+        return label
+
+    def _margin(self, base_margin: Any) -> Float32:
+        margin = margin_values(base_margin, self.margin_columns)
+        _require_finite(margin, "base_margin", "base margins", "Replace them by finite raw scores")
+        if self.n_margin_outputs is not None and margin.shape[1] != self.n_margin_outputs:
+            raise DataError(
+                f"base_margin has {margin.shape[1]} columns here, but {self.n_margin_outputs} elsewhere. "
+                "Pass one column per output in every partition."
+            )
+        return margin
+
+
+def read_partition(spec: ReadSpec, x: Any, y: Any, weight: Any, base_margin: Any, where: str) -> RowBatch:
+    """`spec.read` as a plain function with positional arguments: what Dask's graphs call."""
+    return spec.read(x, y, weight, base_margin, where=where)
+
+
+def _checked_weight(block: Any) -> Float32:
+    weight = float_vector(block, "weight")
+    bad = ~((weight >= 0) & (weight < _LIMIT))
+    if bad.any():
+        raise DataError(
+            f"weight has {int(bad.sum())} values that are negative, missing or infinite, e.g. {weight[bad][0]}. "
+            "Weights must be finite and at least 0; a row of weight 0 is ignored."
+        )
+    return weight
+
+
+def _require_finite(values: Float32, name: str, what: str, remedy: str) -> None:
+    missing = int(np.isnan(values).sum())
+    if missing:
+        raise DataError(f"{name} has {missing} missing values; {what} must be present. {remedy}.")
+    infinite = int(np.isinf(values).sum())
+    if infinite:
+        raise DataError(f"{name} has {infinite} values that are infinite or too large for float32 (3.4e38). {remedy}.")
+
+
+def _of_length(values: Float32, n_rows: int, name: str) -> Float32:
+    if len(values) != n_rows:
+        raise DataError(
+            f"{name} has {len(values)} rows where X has {n_rows}. Pass them with the same rows in the same order and, "
+            "as Dask collections, cut into partitions at the same rows."
+        )
+    return _frozen(values)
+
+
+def _beyond(values: Float32) -> bool:
+    """Whether any value is at or beyond float32's largest; NaN is not."""
+    return bool(np.fmax.reduce(values, axis=None) >= _LIMIT or np.fmin.reduce(values, axis=None) <= -_LIMIT)
+
+
+def _frozen(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    """A read-only view: a batch may be the user's own memory, which nobody may write to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

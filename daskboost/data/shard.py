@@ -1,0 +1,139 @@
+"""A shard: the chunks of one data set that one engine owns, with the labels, weights and margins of their rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from daskboost.data.chunk import ChunkRows, QuantizedChunk, Quantizer, rows_of
+from daskboost.data.cuts import Cuts
+from daskboost.data.pack import Layout
+from daskboost.data.rows import RowBatch
+from daskboost.data.store import ChunkHandle, ChunkStore
+from daskboost.data.stream import stream
+from daskboost.errors import DataError, ParameterError
+
+
+@dataclass(frozen=True)
+class ShardChunk:
+    """One chunk of a shard: where its bins are, and what else its rows have."""
+
+    handle: ChunkHandle
+    rows: ChunkRows
+    first_row: int
+    n_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """What one engine owns of one data set.
+
+    Parameters
+    ----------
+    store : ChunkStore
+        Holds the bins; may be shared with other shards.
+    entries : tuple of ShardChunk
+        In increasing order of `first_row`; the rows between two chunks belong to other shards.
+    cuts : Cuts
+    layout : DenseLayout or CsrLayout
+        The same in all shards of the data set.
+    """
+
+    store: ChunkStore
+    entries: tuple[ShardChunk, ...]
+    cuts: Cuts
+    layout: Layout
+
+    @property
+    def n_rows(self) -> int:
+        return sum(entry.n_rows for entry in self.entries)
+
+    def chunks(self, ahead: int = 1) -> Iterator[tuple[int, QuantizedChunk]]:
+        """All chunks with their positions in `entries`, those on disk read ahead (see `stream`)."""
+        return stream(self.store, [entry.handle for entry in self.entries], ahead)
+
+    def close(self) -> None:
+        """Delete the shard's chunks from the store, which stays open."""
+        for entry in self.entries:
+            self.store.delete(entry.handle)
+
+    @classmethod
+    def build(
+        cls,
+        batches: Iterable[tuple[int, RowBatch]],
+        cuts: Cuts,
+        layout: Layout,
+        chunk_rows: int,
+        store: ChunkStore,
+        threads: int = 1,
+    ) -> Shard:
+        """Quantize batches given with the global ids of their first rows; see `ShardBuilder`."""
+        with ShardBuilder(cuts, layout, chunk_rows, store, threads) as builder:
+            for first_row, batch in batches:
+                builder.add(first_row, batch)
+                del batch  # free a generator's batch before it makes the next one
+            return builder.finish()
+
+
+class ShardBuilder:
+    """Builds a shard batch by batch; keeps nothing of a batch but copies of its rows' labels, weights and margins.
+
+    A context manager: left without `finish`, as after an exception, it deletes the chunks it has made.
+
+    Parameters
+    ----------
+    cuts : Cuts
+    layout : DenseLayout or CsrLayout
+    chunk_rows : int
+        Most rows of a chunk. Larger batches are divided, smaller ones are not joined: results do not depend on it.
+    store : ChunkStore
+    threads : int
+        Row ranges quantized at the same time.
+    """
+
+    def __init__(self, cuts: Cuts, layout: Layout, chunk_rows: int, store: ChunkStore, threads: int = 1) -> None:
+        if chunk_rows < 1:
+            raise ParameterError(f"chunk_rows must be at least 1, got {chunk_rows}")
+        self._quantizer = Quantizer.of(cuts, layout)
+        self._chunk_rows = chunk_rows
+        self._store = store
+        self._threads = threads
+        self._entries: list[ShardChunk] = []
+
+    def __enter__(self) -> ShardBuilder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for entry in self._entries:
+            self._store.delete(entry.handle)
+
+    def add(self, first_row: int, batch: RowBatch) -> None:
+        """Quantize a batch, the first row of which has global id `first_row`."""
+        for start in range(0, batch.n_rows, self._chunk_rows):
+            stop = min(start + self._chunk_rows, batch.n_rows)
+            features = rows_of(batch.features, start, stop)
+            chunk = self._quantizer.quantize(features, first_row + start, self._threads)
+            self.add_chunk(chunk, ChunkRows.of(batch, start, stop))
+
+    def add_chunk(self, chunk: QuantizedChunk, rows: ChunkRows) -> None:
+        """Take over a chunk that is quantized already, as from a saved data set."""
+        self._entries.append(ShardChunk(self._store.put(chunk), rows, chunk.first_row, chunk.n_rows))
+
+    def finish(self) -> Shard:
+        """The shard; the builder is empty afterwards.
+
+        Raises
+        ------
+        DataError
+            Rows were added twice, or only some of the batches have a label, weight or base margin.
+        """
+        entries = sorted(self._entries, key=lambda entry: entry.first_row)
+        for before, after in itertools.pairwise(entries):
+            if before.first_row + before.n_rows > after.first_row:
+                raise DataError(f"row {after.first_row} was added twice: batches must have row ids of their own")
+        for name in ("label", "weight", "base_margin"):
+            if len({getattr(entry.rows, name) is None for entry in entries}) == 2:
+                raise DataError(f"some partitions have a {name} and others have none: pass it for all or for none")
+        self._entries = []
+        return Shard(self._store, tuple(entries), self._quantizer.cuts, self._quantizer.layout)

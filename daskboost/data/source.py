@@ -1,0 +1,295 @@
+"""Any supported input becomes partitions of rows: judged by its metadata now, read later, one partition at a time.
+
+X, y, weight, base_margin → Blocks (cut and aligned) → Partition → ReadSpec.read → RowBatch
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
+from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
+from daskboost.data.classes import class_array
+from daskboost.data.features import choose_features
+from daskboost.data.frontend import OpenedInput, kind_of, open_input
+from daskboost.data.read import ReadSpec
+from daskboost.data.rows import FeatureSchema, RowBatch
+from daskboost.errors import DataError, DataTypeError, ParameterError
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
+__all__ = ["Partition", "ReadSpec", "Source", "kind_of", "make_source"]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The raw rows of one partition, read only when asked for."""
+
+    index: int
+    blocks: tuple[Any, Any, Any, Any]
+    """x, y, weight, base_margin: raw objects or Delayed; None where absent or a column of x."""
+    where: str = ""
+    """What messages call it."""
+
+    def load(self, spec: ReadSpec) -> RowBatch:
+        """Compute the blocks with Dask's current scheduler (threads, or the client there is) and read them here."""
+        blocks: Sequence[Any] = self.blocks
+        if any(hasattr(block, "__dask_graph__") for block in blocks):
+            from dask import compute
+
+            blocks = compute(*blocks, traverse=False)
+        return spec.read(*blocks, where=self.where)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Partitions of rows with one schema. Made by `make_source`; nothing has been read or computed."""
+
+    schema: FeatureSchema
+    spec: ReadSpec
+    x: Blocks
+    y: Blocks | None = None
+    weight: Blocks | None = None
+    base_margin: Blocks | None = None
+    label_dtype: Any = None
+    """The labels' dtype as the metadata gives it; None without labels."""
+
+    @property
+    def is_dask(self) -> bool:
+        """Whether the rows lie in a Dask collection."""
+        return isinstance(self.x, DaskFrameBlocks | DaskArrayBlocks)
+
+    @property
+    def has_labels(self) -> bool:
+        return self.y is not None or self.spec.label_column is not None
+
+    @property
+    def has_weights(self) -> bool:
+        return self.weight is not None or self.spec.weight_column is not None
+
+    @property
+    def has_base_margin(self) -> bool:
+        return self.base_margin is not None or self.spec.margin_columns is not None
+
+    @property
+    def n_partitions(self) -> int:
+        return self.x.n_partitions
+
+    @property
+    def n_rows(self) -> int | None:
+        """Rows in all; None where only computing would tell."""
+        return None if self.x.lengths is None else sum(self.x.lengths)
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions in order."""
+        absent = [None] * self.n_partitions
+        columns = [absent if part is None else part.blocks() for part in self._inputs]
+        rows = zip(*columns, strict=True)
+        return tuple(Partition(i, (x, y, w, m), self.x.name_of(i)) for i, (x, y, w, m) in enumerate(rows))
+
+    @property
+    def _inputs(self) -> tuple[Blocks | None, ...]:
+        return self.x, self.y, self.weight, self.base_margin
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Read the partitions one after another; one is in memory at a time.
+
+        Raises
+        ------
+        DataTypeError
+            For text labels without classes (before anything is read), and as `ReadSpec.read`.
+        DataError
+            As `ReadSpec.read`.
+        """
+        self._require_numeric_labels()
+        return (partition.load(self.spec) for partition in self.partitions)
+
+    def with_classes(self, classes: npt.NDArray[Any]) -> Source:
+        """The same rows with labels read as codes 0 to k - 1, by exact match.
+
+        Parameters
+        ----------
+        classes : array, shape (k,)
+            Distinct strings, booleans or numbers, in the order of their codes.
+
+        Raises
+        ------
+        DataError
+            When classes are empty or not distinct; a label that is none of them is refused when it is read.
+        """
+        return replace(self, spec=self.spec.with_classes(tuple(class_array(classes).tolist())))
+
+    def delayed(self) -> list[Delayed]:
+        """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs.
+
+        Loading, aligning and reading a partition of DataFrames or of Arrays is fused into one task, so the raw rows are
+        freed as soon as they are read.
+
+        Raises
+        ------
+        DataTypeError
+            For text labels without classes.
+        """
+        self._require_numeric_labels()
+        present = [part for part in self._inputs if part is not None]
+        if all(isinstance(part, DaskFrameBlocks) for part in present):
+            return self._delayed_frames()
+        if all(isinstance(part, DaskArrayBlocks) for part in present):
+            return self._delayed_arrays()
+        from dask import delayed, optimize
+
+        name = f"daskboost-read-{uuid4().hex}"
+        read = delayed(self.spec.read, pure=False, traverse=False)
+        lazy = [read(*p.blocks, where=p.where, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
+        return list(optimize(*lazy)) if self.is_dask else lazy
+
+    def _delayed_frames(self) -> list[Delayed]:
+        import dask.dataframe as dd
+
+        frames = [None if part is None else _data(part) for part in self._inputs]
+        batches = dd.map_partitions(
+            _read_frames, *frames, self.spec, align_dataframes=False, meta=(None, object), enforce_metadata=False
+        )
+        return list(batches.to_delayed(optimize_graph=True))
+
+    def _delayed_arrays(self) -> list[Delayed]:
+        import dask.array as da
+
+        numbers = da.from_array(np.arange(self.n_partitions), chunks=1)
+        pairs: list[Any] = [numbers, (0,)]
+        for axis, part in enumerate(self._inputs, start=1):
+            array = None if part is None else _data(part)
+            pairs += [array, None if array is None else (0, axis)[: array.ndim]]
+        batches = da.blockwise(
+            _read_arrays,
+            (0,),
+            *pairs,
+            spec=self.spec,
+            dtype=object,
+            concatenate=True,
+            align_arrays=False,
+            meta=np.empty(0, dtype=object),
+        )
+        return list(batches.to_delayed(optimize_graph=True))
+
+    def _require_numeric_labels(self) -> None:
+        if self.spec.classes is None and self.label_dtype is not None and is_text(self.label_dtype):
+            raise DataTypeError(
+                f"y is of type {self.label_dtype}, but this objective needs numbers. "
+                "Use DaskBoostClassifier for class labels, or convert y to numbers."
+            )
+
+
+def _read_frames(x: Any, y: Any, weight: Any, base_margin: Any, spec: ReadSpec, partition_info: Any = None) -> RowBatch:
+    """Dask fills in `partition_info`."""
+    where = f"partition {partition_info['number']}" if partition_info else ""
+    return spec.read(x, y, weight, base_margin, where=where)
+
+
+def _read_arrays(number: Any, x: Any, y: Any, weight: Any, base_margin: Any, *, spec: ReadSpec) -> RowBatch:
+    return spec.read(x, y, weight, base_margin, where=f"partition {int(number[0])}")
+
+
+def make_source(
+    X: Any,
+    y: Any = None,
+    *,
+    weight: Any = None,
+    base_margin: Any = None,
+    missing: float | None = math.nan,
+    feature_names: Sequence[str] | None = None,
+    schema: FeatureSchema | None = None,
+) -> Source:
+    """Describe any supported input as partitions of rows, without reading them.
+
+    Parameters
+    ----------
+    X : Dask DataFrame or Array, pandas DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or path
+        Features, shape (rows, features): floats, integers, booleans, nullable types. Dask Arrays may have unknown chunk
+        sizes and scipy.sparse blocks. A path is a Parquet file or a directory of them (``protocol://`` through Dask).
+        In sparse data an absent entry is missing and a stored zero is a value.
+    y, weight, base_margin : column name of X, or collection of as many rows, optional
+        A named column is no feature. `base_margin` may have several columns, one per output (a list of names).
+        A Dask collection must be cut at the same rows as X. A local one goes with a local X, a Parquet path, or a Dask
+        Array of known chunk sizes.
+    missing : float, default NaN
+        A further value that stands for missing (NaN and nulls always do), compared in float32; None is NaN.
+    feature_names : sequence of str, optional
+        Names for the columns of a matrix; for a frame, which of its columns are the features, in this order.
+    schema : FeatureSchema, optional
+        Of the training data. Frames are matched to it by name (columns it lacks are ignored), matrices by position.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    DataTypeError
+        For an unsupported type of input, and columns that are not numbers, naming them.
+    DataError
+        For zero rows (unless predicting) or columns, duplicate names, other lengths or numbers of partitions, features
+        that the schema has and X lacks.
+    ParameterError
+        When `missing` is not a number.
+
+    Notes
+    -----
+    What only the rows can tell (infinities, bad weights and labels, lengths inside Dask partitions) is refused when
+    they are read.
+    """
+    opened = open_input(X)
+    label_column = column_named(y, opened.columns, "y")
+    weight_column = column_named(weight, opened.columns, "weight")
+    margin_columns = columns_named(base_margin, opened.columns, "base_margin")
+    named = {label_column, weight_column, *(margin_columns or ())}
+    columns, expected = choose_features(opened, named, feature_names, schema)
+    spec = ReadSpec(expected, columns, _missing_value(missing), label_column, weight_column, margin_columns)
+    if margin_columns is not None:
+        spec = replace(spec, n_margin_outputs=len(margin_columns))
+    x = opened.cut(None if opened.columns is None else spec.frame_columns)
+    labels = None if y is None or label_column is not None else aligned(y, x, "y")
+    weights = None if weight is None or weight_column is not None else aligned(weight, x, "weight")
+    margins = None if base_margin is None or margin_columns is not None else aligned(base_margin, x, "base_margin")
+    if margins is not None:
+        spec = replace(spec, n_margin_outputs=width_of(_data(margins)))
+    label_dtype = _check_dtypes(opened, spec, labels)
+    if x.lengths is not None and sum(x.lengths) == 0 and (schema is None or y is not None):
+        raise DataError("X has 0 rows. Pass at least one row.")
+    return Source(expected, spec, x, labels, weights, margins, label_dtype)
+
+
+def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) -> Any:
+    """Judge label, weight and base margin columns of X; the labels' dtype."""
+    dtypes = dict(zip(opened.columns or (), opened.dtypes, strict=False))
+    if spec.weight_column is not None:
+        check_dtype(dtypes[spec.weight_column], "weight")
+    for column in spec.margin_columns or ():
+        check_dtype(dtypes[column], "base_margin")
+    if spec.label_column is not None:
+        check_dtype(dtypes[spec.label_column], "y")
+        return dtypes[spec.label_column]
+    return None if labels is None else dtypes_of(_data(labels))[0]
+
+
+def _missing_value(missing: Any) -> float:
+    if missing is None:
+        return math.nan
+    if isinstance(missing, bool) or not isinstance(missing, int | float | np.integer | np.floating):
+        raise ParameterError(f"missing is {missing!r}, but must be a number, e.g. -999, 0 or NaN (the default).")
+    return float(missing)
+
+
+def _data(blocks: Blocks) -> Any:
+    assert isinstance(blocks, LocalBlocks | DaskFrameBlocks | DaskArrayBlocks)
+    return blocks.data if isinstance(blocks, LocalBlocks) else blocks.collection

@@ -1,0 +1,183 @@
+"""Key counts: against the naive twin, and the law that order and partitioning leave no trace."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import sketch as reference
+
+from daskboost.data.key_counts import KeyCounts, KeyTable, keys_of, values_of
+from daskboost.errors import DataError
+
+unhurried = settings(deadline=None, max_examples=150)
+floats = st.floats(allow_nan=False, width=32)
+# Few distinct values, neighbours in the last bits, denormals, both zeros, and anything at all.
+values_lists = st.lists(
+    st.one_of(
+        floats,
+        st.sampled_from([0.0, -0.0, 1.0, 2.0, -1.5]),
+        st.integers(0, 40).map(lambda i: float(np.float32(1) + np.float32(i) * np.finfo(np.float32).eps)),
+        st.integers(0, 9).map(lambda i: i * float(np.finfo(np.float32).smallest_subnormal)),
+    ),
+    max_size=60,
+)
+capacities = st.integers(1, 20)
+
+
+def dump(counts: KeyCounts) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in counts.to_arrays().items()}
+
+
+@unhurried
+@given(st.lists(floats, min_size=1, max_size=30))
+def test_keys_order_as_values_and_return(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    keys = keys_of(array)
+    assert keys.tolist() == [reference.key(value) for value in values]
+    assert (values_of(keys) == array).all()
+    assert ((keys[:, None] < keys) == (array[:, None] < array)).all()
+
+
+@unhurried
+@given(values_lists, capacities, st.data())
+def test_counts_equal_the_naive_twin(values: list[float], capacity: int, data: st.DataObject) -> None:
+    row = st.lists(st.sampled_from([0, 0, 1, 5, 2**40]), min_size=2, max_size=2)
+    counts = data.draw(st.lists(row, min_size=len(values), max_size=len(values)))
+    found = KeyCounts.of(values, np.array(counts, np.int64).reshape(-1, 2), capacity=capacity)
+    bits, cells = reference.key_counts(values, counts, capacity)
+    assert found.bits == bits
+    assert found.counts.tolist() == [sums for _, _, sums in cells]
+    assert keys_of(found.values).tolist() == [low for low, _, _ in cells]
+    assert keys_of(found.upper_values).tolist() == [high for _, high, _ in cells]
+
+
+@unhurried
+@given(values_lists, capacities)
+def test_counts_of_ones_equal_the_naive_twin(values: list[float], capacity: int) -> None:
+    found = KeyCounts.of(values, capacity=capacity)
+    bits, cells = reference.key_counts(values, [[1]] * len(values), capacity)
+    assert (found.bits, found.counts.tolist()) == (bits, [sums for _, _, sums in cells])
+    assert len(found.values) <= capacity
+    assert found.counts.sum() == len(values)
+
+
+@unhurried
+@given(values_lists, capacities, st.randoms(use_true_random=False), st.lists(st.integers(0, 60), max_size=6))
+def test_order_partitions_and_merge_order_leave_no_trace(
+    values: list[float], capacity: int, generator: random.Random, cuts: list[int]
+) -> None:
+    whole = dump(KeyCounts.of(values, capacity=capacity))
+    shuffled = values.copy()
+    generator.shuffle(shuffled)
+    bounds = [0, *sorted(cuts), len(values)]
+    parts = [KeyCounts.of(shuffled[a:b], capacity=capacity) for a, b in itertools.pairwise(bounds)]
+    while len(parts) > 1:  # any tree of merges
+        first, second = (parts.pop(generator.randrange(len(parts))) for _ in range(2))
+        parts.append(first + second)
+    assert dump(parts[0]) == whole
+
+
+@unhurried
+@given(values_lists, values_lists, values_lists, capacities)
+def test_merging_is_associative_and_commutative(a: list[float], b: list[float], c: list[float], capacity: int) -> None:
+    x, y, z = (KeyCounts.of(part, capacity=capacity) for part in (a, b, c))
+    assert dump((x + y) + z) == dump(x + (y + z))
+    assert dump(x.merge(y)) == dump(y.merge(x))
+    assert dump(x + KeyCounts.of([], capacity=capacity)) == dump(x)
+
+
+def test_many_values_of_every_shape_merge_to_the_whole(rng: np.random.Generator) -> None:
+    n = 60_000
+    shapes = {
+        "normal": rng.standard_normal(n),
+        "heavy tails": np.exp(rng.normal(0, 15, n)),
+        "integers": rng.integers(0, 5000, n),
+        "narrow band": 1000 + 1e-2 * rng.random(n),
+        "constant": np.full(n, 3.5),
+        "denormals": rng.integers(0, 2**14, n) * 2.0**-149,
+    }
+    for name, shape in shapes.items():
+        values = shape.astype(np.float32)
+        counts = rng.integers(0, 3, n)
+        whole = KeyCounts.of(values, counts, capacity=500)
+        parts = [
+            KeyCounts.of(v, c, capacity=500)
+            for v, c in zip(np.array_split(values, 7), np.array_split(counts, 7), strict=True)
+        ]
+        assert dump(functools.reduce(KeyCounts.merge, parts)) == dump(whole), name
+        distinct = len(np.unique(values[counts > 0]))
+        assert whole.exact == (distinct <= 500), name
+        if distinct > 500:  # the next finer resolution would not fit
+            keys = keys_of(values[counts > 0])
+            assert len(np.unique(keys >> np.uint32(31 - whole.bits))) > 500 >= len(whole.values), name
+
+
+def test_the_wire_form_returns() -> None:
+    counts = KeyCounts.of([1.0, 2.0, -3.0, 2.0], [[1, 0], [0, 1], [2, 2], [1, 1]], capacity=3)
+    assert dump(KeyCounts.from_arrays(counts.to_arrays())) == dump(counts)
+
+
+def test_the_example_of_the_docstring() -> None:
+    left, right = (KeyCounts.of(part, capacity=4) for part in ([1, 2, 2], [3, 1]))
+    both = left + right
+    assert both.values.tolist() == [1.0, 2.0, 3.0]
+    assert both.counts[:, 0].tolist() == [2, 2, 1]
+    assert (both.bits, both.capacity, both.exact) == (32, 4, True)
+
+
+def test_inputs_are_not_changed() -> None:
+    values, counts = np.array([3, 1, 2], np.float32), np.array([1, 2, 3])
+    KeyCounts.of(values, counts, capacity=2)
+    assert (values.tolist(), counts.tolist()) == ([3, 1, 2], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([1.0], None, 0), "capacity: 0 is not positive; keep at least one cell"),
+        (([float("nan")], None, 1), "values: contain NaN"),
+        (([1.0], [[1], [2]], 1), "counts: 2 rows for 1 values; pass one row per value"),
+        (([1.0], [-1], 1), "counts: the least is -1; pass counts that are not negative"),
+    ],
+)
+def test_bad_input_is_refused(arguments: tuple[list[float], object, int], message: str) -> None:
+    values, counts, capacity = arguments
+    with pytest.raises(DataError, match=message):
+        KeyCounts.of(values, counts, capacity=capacity)  # type: ignore[arg-type]
+
+
+def test_counts_of_unlike_kinds_do_not_merge() -> None:
+    with pytest.raises(DataError, match="only if they have the same series, capacities and count columns"):
+        KeyCounts.of([1.0], capacity=3) + KeyCounts.of([1.0], capacity=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("lower", None, "'lower' is not an array of uint32"),
+        ("counts", np.zeros((2, 1), np.int32), "'counts' is not an array of int64"),
+        ("counts", np.zeros((3, 1), np.int64), "shapes and offsets contradict each other"),
+        ("offsets", np.array([0, 5], np.int64), "shapes and offsets contradict each other"),
+        ("bits", np.array([33], np.uint8), "shapes and offsets contradict each other"),
+    ],
+)
+def test_foreign_arrays_are_refused(name: str, array: np.ndarray | None, message: str) -> None:
+    arrays = KeyCounts.of([1.0, 2.0], capacity=3).to_arrays()
+    if array is None:
+        del arrays[name]
+    else:
+        arrays[name] = array
+    with pytest.raises(DataError, match=message):
+        KeyCounts.from_arrays(arrays)
+
+
+def test_several_series_are_not_one() -> None:
+    both = KeyTable.concatenate([KeyCounts.of([1.0], capacity=3).table] * 2)
+    with pytest.raises(DataError, match="hold 2 series; KeyCounts holds one"):
+        KeyCounts.from_arrays(both.to_arrays())

@@ -1,0 +1,58 @@
+"""A small saved data set, and a way to tamper with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.chunk import ChunkRows
+from daskboost.data.cuts import Cuts
+from daskboost.data.manifest import digest
+from daskboost.data.pack import Encoding, Layout, Packing, choose_layout
+from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch
+from daskboost.data.shard import Shard
+from daskboost.data.shard_files import open_chunks, read_dataset, write_dataset
+from daskboost.data.store import ChunkStore
+
+CUTS = Cuts(np.array([-1, 0, 1, 0.5], np.float32), np.array([0, 3, 4, 4], np.int32), np.array([True, True, False]))
+SCHEMA = FeatureSchema(("a", "b", "ö"), ("float", "int", "i"))
+N_ROWS = 40
+
+
+def layout_for(encoding: Encoding, packing: Packing) -> Layout:
+    return choose_layout(CUTS, CUTS.has_missing, n_rows=40, n_entries=99, encoding=encoding, packing=packing)
+
+
+def batch(n_rows: int = N_ROWS, seed: int = 0) -> RowBatch:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(n_rows, 3)).astype(np.float32)
+    values[:, :2][rng.random((n_rows, 2)) < 0.3] = np.nan
+    label, weight, margin = rng.random(n_rows), rng.random(n_rows), rng.normal(size=(n_rows, 2))
+    return RowBatch(DenseRows(values), *(array.astype(np.float32) for array in (label, weight, margin)))
+
+
+def save(
+    path: Path, encoding: Encoding = "dense", packing: Packing = "tight", chunk_rows: int = 15, **options: Any
+) -> Layout:
+    layout = layout_for(encoding, packing)
+    with ChunkStore() as store:
+        shard = Shard.build([(0, batch())], CUTS, layout, chunk_rows, store)
+        write_dataset(path, CUTS, SCHEMA, layout, [shard], **options)
+    return layout
+
+
+def read_all(path: Path) -> list[ChunkRows]:
+    return [rows for _, rows in open_chunks(read_dataset(path))]
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the manifest as someone would who also mends its digest."""
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    change(manifest)
+    text = json.dumps(manifest).encode()
+    (path / "manifest.json").write_bytes(text)
+    (path / "manifest.blake2b").write_bytes(digest(text))
