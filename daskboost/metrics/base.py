@@ -1,0 +1,167 @@
+"""What a metric is: partial states of some rows, merged in any order, and one value in the end.
+
+Every partition gives a state, states add up, and the value of the sum does not depend on how rows were dealt to
+partitions: states hold exact sums, integer counts, or the rows themselves under their global ids.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.errors import DataError, ParameterError
+from daskboost.exact_sum import ExactSum
+
+if TYPE_CHECKING:
+    from daskboost.data.labels import LabelStats
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+
+class MetricState(Protocol):
+    """What a metric knows about some rows."""
+
+    def __add__(self, other: Any) -> Self:
+        """What it knows about both sets of rows; commutative and associative to the bit."""
+
+    def to_arrays(self) -> Arrays:
+        """The state for the wire."""
+
+
+StateT = TypeVar("StateT", bound=MetricState)
+
+
+@dataclass(frozen=True)
+class RatioState:
+    """Two exact sums whose ratio is the metric: losses times weights, and weights."""
+
+    numerator: ExactSum = ExactSum()  # noqa: RUF009  # frozen, so a shared default is safe
+    denominator: ExactSum = ExactSum()  # noqa: RUF009
+
+    def __add__(self, other: RatioState) -> RatioState:
+        return RatioState(self.numerator + other.numerator, self.denominator + other.denominator)
+
+    def to_arrays(self) -> Arrays:
+        return {"numerator": self.numerator.to_array(), "denominator": self.denominator.to_array()}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> RatioState:
+        """The inverse of `to_arrays`; raises DataError where an array is absent or malformed."""
+        for name in ("numerator", "denominator"):
+            if name not in arrays:
+                raise DataError(f"arrays: {name!r} is absent; pass what RatioState.to_arrays returned")
+        return cls(ExactSum.from_array(arrays["numerator"]), ExactSum.from_array(arrays["denominator"]))
+
+
+class Metric(ABC, Generic[StateT]):
+    """A number that says how good predictions are. Subclasses are frozen dataclasses of the metric's parameters."""
+
+    base_name: ClassVar[str]
+    """The registered name, without an ``@`` argument."""
+    needs_rows: ClassVar[bool] = False
+    """Whether states hold rows, so that `partial` needs `first_row` and states grow with the data."""
+
+    @property
+    def name(self) -> str:
+        """What logs call it, with its argument: ``error@0.7``."""
+        return self.base_name
+
+    @property
+    def maximize(self) -> bool:
+        """Whether larger is better; early stopping asks."""
+        return False
+
+    def prepare(self, stats: LabelStats) -> Metric[StateT]:
+        """The metric for data of that summary (all partitions'); call it once per evaluation set, before `partial`."""
+        return self
+
+    @abstractmethod
+    def partial(self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0) -> StateT:
+        """The state of some rows.
+
+        Parameters
+        ----------
+        label : float array, shape (n,)
+        prediction : float array, shape (n,) or (n, outputs)
+            `Objective.evaluation` of the margins: means, probabilities, quantiles.
+        weight : float array, shape (n,), or None for ones
+        first_row : int
+            Global id of the first row; the others follow it.
+
+        Raises
+        ------
+        DataError
+            Shapes the metric cannot use.
+        """
+
+    @abstractmethod
+    def value(self, state: StateT) -> float:
+        """The metric of all rows in the state; NaN where it is not defined (no rows, no weight, one class)."""
+
+    @abstractmethod
+    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> StateT:
+        """The inverse of the state's `to_arrays`.
+
+        Raises
+        ------
+        DataError
+            An array is absent or malformed.
+        """
+
+    def named_value(self, state: StateT) -> tuple[str, float]:
+        """`value` and the name to log it under."""
+        return self.name, self.value(state)
+
+    @classmethod
+    @abstractmethod
+    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
+        """Build from the text behind ``@`` (None without one) and the objective's `parameters()`.
+
+        Raises
+        ------
+        ParameterError
+            An argument that is missing, malformed or not taken.
+        """
+
+
+def evaluate(metric: Metric[Any], label: Array, prediction: Array, weight: Array | None = None) -> float:
+    """The metric of arrays that are all there is."""
+    from daskboost.data.labels import LabelStats
+
+    heaviest = 1.0 if weight is None else float(np.max(weight, initial=0.0))
+    whole = metric.prepare(LabelStats(n_rows=len(label), max_weight=heaviest))
+    return float(whole.value(whole.partial(label, prediction, weight)))
+
+
+def one_per_row(name: str, label: Array, prediction: Array) -> Array:
+    """The prediction as shape (n,); DataError for several outputs per row or another number of rows."""
+    flat = prediction[:, 0] if prediction.ndim == 2 and prediction.shape[1] == 1 else prediction
+    if flat.shape != label.shape:
+        raise DataError(
+            f"prediction of shape {prediction.shape} for labels of shape {label.shape}: metric {name!r} needs one "
+            "prediction per row; use mlogloss or merror for several classes, quantile for several quantiles"
+        )
+    return flat
+
+
+def refuse_argument(name: str, argument: str | None) -> None:
+    """ParameterError where a metric without an argument was given one."""
+    if argument is not None:
+        raise ParameterError(f"metric '{name}@{argument}': {name!r} takes no argument; write {name!r}")
+
+
+def number_argument(name: str, argument: str, low: float, high: float) -> float:
+    """The argument as a number in [low, high]; ParameterError otherwise."""
+    try:
+        number = float(argument)
+    except ValueError as error:
+        raise ParameterError(f"metric '{name}@{argument}': {argument!r} is not a number; write '{name}@0.5'") from error
+    if not low <= number <= high:
+        raise ParameterError(f"metric '{name}@{argument}': the argument must lie in [{low:g}, {high:g}]")
+    return number

@@ -1,0 +1,175 @@
+"""Weighted means of a loss per row, and the errors of real-valued predictions.
+
+Rows are taken in blocks that fit a processor's cache, in float64; the sums are exact, so blocks leave no trace.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError
+from daskboost.exact_sum import ExactSum
+from daskboost.metrics.base import Array, Metric, RatioState, number_argument, one_per_row, refuse_argument
+
+BLOCK_ROWS = 1 << 16  # 512 KB per float64 array of one output
+TINY = 1e-16
+"""Where XGBoost clips means and probabilities before a logarithm or a division."""
+
+
+class MeanMetric(Metric[RatioState]):
+    """The weighted mean of `loss` over rows, passed through `finish`."""
+
+    @abstractmethod
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        """The loss per row; float64, shape (n,). May overwrite neither argument."""
+
+    def finish(self, mean: float) -> float:
+        """What becomes of the mean loss."""
+        return mean
+
+    def shaped(self, label: Array, prediction: Array) -> Array:
+        """The prediction in the shape that `loss` expects."""
+        return one_per_row(self.name, label, prediction)
+
+    def partial(
+        self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0
+    ) -> RatioState:
+        prediction = self.shaped(label, prediction)
+        if weight is not None and weight.shape != label.shape:
+            raise DataError(f"weight of shape {weight.shape} for labels of shape {label.shape}; give one per row")
+        state = RatioState()
+        step = max(1, BLOCK_ROWS // (prediction.shape[1] if prediction.ndim == 2 else 1))
+        for start in range(0, len(label), step):
+            rows = slice(start, start + step)
+            state += self._block(label[rows], prediction[rows], None if weight is None else weight[rows])
+        return state
+
+    def _block(self, label: Array, prediction: Array, weight: Array | None) -> RatioState:
+        loss = self.loss(label.astype(np.float64), np.ascontiguousarray(prediction, dtype=np.float64))
+        if weight is None:
+            return RatioState(ExactSum.of(loss), ExactSum.of([float(len(label))]))
+        w = weight.astype(np.float64)
+        return RatioState(ExactSum.of(loss * w), ExactSum.of(w))
+
+    def value(self, state: RatioState) -> float:
+        return self.finish(state.numerator.ratio(state.denominator))
+
+    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> RatioState:
+        return RatioState.from_arrays(arrays)
+
+    @classmethod
+    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
+        refuse_argument(cls.base_name, argument)
+        return cls()
+
+
+@dataclass(frozen=True)
+class Rmse(MeanMetric):
+    """Root of the mean squared error."""
+
+    base_name: ClassVar[str] = "rmse"
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        return np.asarray(np.square(prediction - label))
+
+    def finish(self, mean: float) -> float:
+        return float(np.sqrt(mean))
+
+
+@dataclass(frozen=True)
+class Rmsle(MeanMetric):
+    """Root of the mean squared error of log(1 + x); predictions below -1 + 1e-6 count as that."""
+
+    base_name: ClassVar[str] = "rmsle"
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        least = -1 + 1e-6
+        return np.asarray(np.square(np.log1p(np.maximum(prediction, least)) - np.log1p(np.maximum(label, least))))
+
+    def finish(self, mean: float) -> float:
+        return float(np.sqrt(mean))
+
+
+@dataclass(frozen=True)
+class Mae(MeanMetric):
+    """Mean absolute error."""
+
+    base_name: ClassVar[str] = "mae"
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        return np.abs(prediction - label)
+
+
+@dataclass(frozen=True)
+class Mape(MeanMetric):
+    """Mean of |prediction - label| / |label|, as a share of 1; labels of 0 count as 2**-52, as in scikit-learn."""
+
+    base_name: ClassVar[str] = "mape"
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        return np.abs(prediction - label) / np.maximum(np.abs(label), np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class PseudoHuber(MeanMetric):
+    """Mean of slope**2 (sqrt(1 + (r / slope)**2) - 1), the loss of ``reg:pseudohubererror``.
+
+    Parameters
+    ----------
+    huber_slope : float, default 1
+    """
+
+    base_name: ClassVar[str] = "mphe"
+    huber_slope: float = 1.0
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        ratio = (prediction - label) / self.huber_slope
+        return np.asarray(self.huber_slope**2 * (np.sqrt(1 + np.square(ratio)) - 1))
+
+    @classmethod
+    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
+        refuse_argument(cls.base_name, argument)
+        return cls(float(params.get("huber_slope") or 1.0))
+
+
+@dataclass(frozen=True)
+class Quantile(MeanMetric):
+    """Mean pinball loss; with several quantiles, the mean over quantiles too.
+
+    Parameters
+    ----------
+    quantile_alpha : tuple of float, default (0.5,)
+        The quantile each output predicts, in (0, 1).
+    """
+
+    base_name: ClassVar[str] = "quantile"
+    quantile_alpha: tuple[float, ...] = (0.5,)
+
+    def shaped(self, label: Array, prediction: Array) -> Array:
+        expected = (len(label), len(self.quantile_alpha))
+        if prediction.shape != expected and not (expected[1] == 1 and prediction.shape == label.shape):
+            raise DataError(
+                f"prediction of shape {prediction.shape} for metric 'quantile' of {len(label)} rows and "
+                f"{expected[1]} quantiles: the shape must be {expected}; give quantile_alpha as the model has it"
+            )
+        return prediction.reshape(expected)
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        total = np.zeros(len(label))
+        for output, alpha in enumerate(self.quantile_alpha):  # in this order for every row
+            above = label - prediction[:, output]
+            total += np.maximum(alpha * above, (alpha - 1) * above)
+        return total / len(self.quantile_alpha)
+
+    @classmethod
+    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
+        given: Any = params.get("quantile_alpha") or (0.5,)
+        alphas = argument.split(",") if argument is not None else np.atleast_1d(given).tolist()
+        return cls(tuple(number_argument(cls.base_name, str(alpha), 0.0, 1.0) for alpha in alphas))

@@ -1,0 +1,201 @@
+"""What an objective is: gradients, links and the rules a fit asks it for. Frozen values, no state.
+
+Scores and margins: a *margin* is what trees add up; a *score* is what users read (mean, probability, quantile).
+The link between them is `to_margin` and `to_score`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError, ModelFormatError, ParameterError
+
+if TYPE_CHECKING:
+    from daskboost.data.labels import LabelStats
+
+BaseScoreRule = Literal["mean", "quantile", "constant"]
+LABEL_LIMIT = 2.0**60
+"""Largest absolute label of a regression: its square, and a weight of a million, still fit in float32."""
+
+
+class Objective(ABC):
+    """A loss of (label, margin), summed over rows.
+
+    Subclasses are frozen dataclasses whose fields are the loss's parameters; two equal values are the same loss.
+    Everything that touches rows is elementwise array code of the module `xp` (numpy or cupy) in float32, and never
+    reduces over rows, so a row's result depends on that row alone.
+    """
+
+    name: ClassVar[str]
+    """XGBoost's name."""
+    constant_hessian: ClassVar[bool] = False
+    """Whether the unweighted hessian is 1 for every row, so that a device need not store it."""
+    default_max_delta_step: ClassVar[float] = 0.0
+    """`max_delta_step` where the user gives none; 0 is unlimited."""
+    base_score_rule: ClassVar[BaseScoreRule] = "mean"
+    """How the base score comes from the labels: their weighted mean, their weighted quantiles at
+    `adaptive_quantiles`, or the constant `base_score_constant`."""
+    base_score_constant: ClassVar[float] = 0.5
+    """Base score of the rule "constant"; XGBoost's default."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Margins per row."""
+        return 1
+
+    @property
+    @abstractmethod
+    def default_metric(self) -> str:
+        """Name of the metric that evaluates it where the user names none."""
+
+    @property
+    def adaptive_quantiles(self) -> tuple[float, ...] | None:
+        """Per output, the quantile of (label - margin) that a leaf's value becomes after its tree has grown.
+
+        None where the Newton step is the leaf's value. Source: Friedman, "Greedy Function Approximation", 2001,
+        algorithm 3 (LAD_TreeBoost).
+        """
+        return None
+
+    @abstractmethod
+    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+        """First and second derivative of the loss by the margin, not weighted.
+
+        Parameters
+        ----------
+        label : float32 array, shape (n,)
+        margin : float32 array, shape (n, n_outputs)
+        xp : module
+            numpy or cupy, whichever made the arrays.
+
+        Returns
+        -------
+        gradient, hessian : float32 arrays, shape (n, n_outputs), C-contiguous
+            Finite for finite margins; the hessian is not negative.
+        """
+
+    def prediction(self, margin: Any, xp: Any = np) -> Any:
+        """What `predict` returns.
+
+        Parameters
+        ----------
+        margin : float32 array, shape (n, n_outputs)
+
+        Returns
+        -------
+        float32 array, shape (n,) for one output, else (n, n_outputs)
+        """
+        return flatten_single(margin)
+
+    def evaluation(self, margin: Any, xp: Any = np) -> Any:
+        """What metrics see; differs from `prediction` where that has lost what metrics need (classes, raw margins)."""
+        return self.prediction(margin, xp)
+
+    def to_margin(self, base_score: npt.ArrayLike) -> Float64:
+        """The link: scores to margins, float64, any shape.
+
+        Raises
+        ------
+        ParameterError
+            A score outside the link's domain.
+        """
+        return np.asarray(base_score, dtype=np.float64)
+
+    def to_score(self, margin: npt.ArrayLike) -> Float64:
+        """The inverse of `to_margin`."""
+        return np.asarray(margin, dtype=np.float64)
+
+    def base_score_of(self, mean: float) -> float:
+        """The base score for labels of that weighted mean (rule "mean"), moved inside the link's domain."""
+        return mean
+
+    def check_labels(self, stats: LabelStats) -> None:
+        """Refuse labels the loss is not defined for.
+
+        Raises
+        ------
+        DataError
+            Names the label's range, the offending value and the remedy.
+        """
+        if stats.minimum <= stats.maximum:  # false without rows, which have nothing to refuse
+            self.check_label_range(stats)
+
+    def check_label_range(self, stats: LabelStats) -> None:
+        """What `check_labels` does where there are labels; for subclasses to override."""
+        for value in (stats.minimum, stats.maximum):
+            if abs(value) > LABEL_LIMIT:
+                raise DataError(
+                    f"label {value:g} is too large for objective {self.name!r}: squares of labels must fit in float32, "
+                    f"so labels must lie within +-{LABEL_LIMIT:.3g}; rescale the labels"
+                )
+
+    def parameters(self) -> dict[str, Any]:
+        """The loss's parameters under the names users give them; metrics read theirs from here."""
+        return {}
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """`learner.objective` of XGBoost's model JSON: the name and parameters as texts."""
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """Build from training parameters, ignoring those of others.
+
+        Raises
+        ------
+        ParameterError
+            A parameter of this loss that is malformed or out of range.
+        """
+        return cls()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Build from `config()`'s or XGBoost's own JSON.
+
+        Raises
+        ------
+        ModelFormatError
+            A parameter that is malformed or out of range.
+        """
+        return cls()
+
+
+def flatten_single(margin: Any) -> Any:
+    """(n, 1) becomes (n,); anything wider stays."""
+    return margin[:, 0] if margin.shape[1] == 1 else margin
+
+
+def number_parameter(
+    params: Mapping[str, Any], name: str, default: float, low: float, high: float, *, closed_low: bool = False
+) -> float:
+    """A number in (low, high), or in [low, high) with `closed_low`; ParameterError otherwise."""
+    value = params.get(name)
+    if value is None:
+        return default
+    interval = f"{'[' if closed_low else '('}{low:g}, {high:g})"
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"{name}={value!r} is not a number; give one in {interval}") from error
+    if not ((low <= number if closed_low else low < number) and number < high):
+        raise ParameterError(f"{name}={value!r} is out of range; give a number in {interval}")
+    return number
+
+
+def json_number(value: float) -> str:
+    """A number as XGBoost's parameter texts hold it: the shortest text that reads back as the same number."""
+    return repr(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))
+
+
+def config_section(config: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """A sub-object of `learner.objective`; empty where the file has none, as older versions of XGBoost wrote it."""
+    found = config.get(section, {})
+    if not isinstance(found, Mapping):
+        raise ModelFormatError(f"objective.{section} of the model is {type(found).__name__}, not an object")
+    return dict(found)

@@ -1,0 +1,129 @@
+"""Logistic loss: two classes, or probabilities as labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError, ParameterError
+from daskboost.objectives.base import Objective, config_section, flatten_single, json_number, number_parameter
+from daskboost.objectives.elementary import sigmoid
+
+if TYPE_CHECKING:
+    from daskboost.data.labels import LabelStats
+
+_ONE = np.float32(1.0)
+_LEAST_HESSIAN = np.float32(1e-16)
+"""XGBoost's floor: a leaf of saturated rows still has a hessian to divide by."""
+_LEAST_PROBABILITY = 1e-6
+"""Base score stays this far from 0 and 1, where the link is infinite: a data set of one class can still be fitted."""
+
+
+@dataclass(frozen=True)
+class Logistic(Objective):
+    """log(1 + exp(margin)) - label * margin, label in [0, 1]; predicts the probability of label 1.
+
+    Parameters
+    ----------
+    scale_pos_weight : float, default 1
+        Factor on the weight of rows whose label is exactly 1, for unbalanced classes.
+    """
+
+    name: ClassVar[str] = "binary:logistic"
+    scale_pos_weight: float = 1.0
+
+    @property
+    def default_metric(self) -> str:
+        return "logloss"
+
+    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+        y = label[:, None]
+        p = sigmoid(margin, xp)
+        g, h = p - y, xp.maximum(p * (_ONE - p), _LEAST_HESSIAN)
+        if self.scale_pos_weight != 1.0:
+            factor = xp.where(y == _ONE, np.float32(self.scale_pos_weight), _ONE)
+            g, h = g * factor, h * factor
+        return g, h
+
+    def prediction(self, margin: Any, xp: Any = np) -> Any:
+        return flatten_single(sigmoid(margin, xp))
+
+    def to_margin(self, base_score: npt.ArrayLike) -> Float64:
+        score = np.asarray(base_score, dtype=np.float64)
+        if not np.all((score > 0) & (score < 1)):
+            raise ParameterError(
+                f"base_score={base_score!r} must lie in (0, 1) for objective {self.name!r}, whose base score is a "
+                "probability; give a probability or leave it out"
+            )
+        return np.asarray(np.log(score) - np.log1p(-score))
+
+    def to_score(self, margin: npt.ArrayLike) -> Float64:
+        m = np.asarray(margin, dtype=np.float64)
+        tail = np.exp(-np.minimum(np.abs(m), 700.0))
+        return np.asarray(np.where(m >= 0, 1.0, tail) / (1.0 + tail))
+
+    def base_score_of(self, mean: float) -> float:
+        positive = self.scale_pos_weight * mean
+        share = positive / (positive + (1.0 - mean))
+        return min(max(share, _LEAST_PROBABILITY), 1.0 - _LEAST_PROBABILITY)
+
+    def check_label_range(self, stats: LabelStats) -> None:
+        for value in (stats.minimum, stats.maximum):
+            if not 0 <= value <= 1:
+                raise DataError(
+                    f"label {value:g} is out of range for objective {self.name!r}: labels must lie in [0, 1]; "
+                    "encode the two classes as 0 and 1, or use DaskBoostClassifier, which encodes any classes"
+                )
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name, "reg_loss_param": {"scale_pos_weight": json_number(self.scale_pos_weight)}}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        return cls(number_parameter(params, "scale_pos_weight", 1.0, 0.0, math.inf))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls.from_params(config_section(config, "reg_loss_param"))
+
+
+@dataclass(frozen=True)
+class LogisticRegression(Logistic):
+    """The same loss for labels that are probabilities, judged by their squared error."""
+
+    name: ClassVar[str] = "reg:logistic"
+
+    @property
+    def default_metric(self) -> str:
+        return "rmse"
+
+
+@dataclass(frozen=True)
+class LogisticRaw(Logistic):
+    """The same loss; predicts the margin, and its base score is a margin, as in XGBoost.
+
+    Metrics still see probabilities, or log-loss would have no meaning.
+    """
+
+    name: ClassVar[str] = "binary:logitraw"
+
+    def to_margin(self, base_score: npt.ArrayLike) -> Float64:
+        return np.asarray(base_score, dtype=np.float64)
+
+    def to_score(self, margin: npt.ArrayLike) -> Float64:
+        return np.asarray(margin, dtype=np.float64)
+
+    def base_score_of(self, mean: float) -> float:
+        return float(super().to_margin(super().base_score_of(mean)))
+
+    def prediction(self, margin: Any, xp: Any = np) -> Any:
+        return flatten_single(margin)
+
+    def evaluation(self, margin: Any, xp: Any = np) -> Any:
+        return super().prediction(margin, xp)

@@ -1,0 +1,141 @@
+"""Metrics that users bring: functions of all rows, and registered classes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError, ParameterError
+from daskboost.metrics.base import evaluate
+from daskboost.metrics.elementwise import MeanMetric
+from daskboost.metrics.registry import make_metric, register_metric
+
+LABEL = np.array([3, 1, 2, 5, 4, 0], np.float32)
+PREDICTION = np.array([2, 1, 2, 7, 4, 1], np.float32)
+WEIGHT = np.array([1, 2, 0, 1, 1, 3], np.float32)
+
+
+def order_matters(y_true: np.ndarray, y_pred: np.ndarray) -> float:
+    return float((np.arange(1, len(y_true) + 1) * (y_true - y_pred)).sum())
+
+
+@given(data=st.data(), outputs=st.integers(1, 3), weighted=st.booleans())
+def test_rows_arrive_in_global_order(data: st.DataObject, outputs: int, weighted: bool) -> None:
+    seen = []
+
+    def spy(y_true: np.ndarray, y_pred: np.ndarray, sample_weight: Any = None) -> float:
+        seen.append((y_true.copy(), y_pred.copy(), sample_weight))
+        return 0.0
+
+    n = data.draw(st.integers(1, 20))
+    label = np.arange(n, dtype=np.float32)
+    prediction = np.arange(n * outputs, dtype=np.float32).reshape(n, outputs)
+    weight = label + 1 if weighted else None
+    bounds = [0, *sorted(data.draw(st.lists(st.integers(0, n), max_size=5))), n]
+    metric = make_metric(spy)
+    states = []
+    for begin, end in pairwise(bounds):
+        part = None if weight is None else weight[begin:end]
+        state = metric.partial(label[begin:end], prediction[begin:end], part, first_row=begin)
+        states.append(metric.state_from_arrays(state.to_arrays()))
+    total = None
+    for i in data.draw(st.permutations(range(len(states)))):
+        total = states[i] if total is None else total + states[i]
+    assert metric.value(total) == 0.0
+    y_true, y_pred, sample_weight = seen[0]
+    np.testing.assert_array_equal(y_true, label)
+    np.testing.assert_array_equal(y_pred, prediction[:, 0] if outputs == 1 else prediction)
+    if weighted:
+        np.testing.assert_array_equal(sample_weight, weight)
+    else:
+        assert sample_weight is None
+
+
+def test_value_and_name() -> None:
+    metric = make_metric(order_matters)
+    assert metric.name == "order_matters" and metric.needs_rows and not metric.maximize
+    assert evaluate(metric, LABEL, PREDICTION) == order_matters(LABEL, PREDICTION)
+    assert math.isnan(evaluate(metric, LABEL[:0], PREDICTION[:0]))
+
+
+def test_weights_reach_functions_that_take_them() -> None:
+    metric = make_metric(sklearn.metrics.mean_absolute_error)
+    expected = sklearn.metrics.mean_absolute_error(LABEL, PREDICTION, sample_weight=WEIGHT)
+    assert evaluate(metric, LABEL, PREDICTION, WEIGHT) == pytest.approx(expected)
+    assert evaluate(make_metric(order_matters), LABEL, PREDICTION, WEIGHT) == order_matters(LABEL, PREDICTION)
+
+
+def test_a_function_may_name_its_value_and_its_direction() -> None:
+    def named(y_true: np.ndarray, y_pred: np.ndarray) -> tuple[str, float]:
+        return "my-score", 3.5
+
+    named.maximize = True  # type: ignore[attr-defined]
+    metric = make_metric(named)
+    assert metric.maximize
+    assert metric.named_value(metric.partial(LABEL, PREDICTION)) == ("my-score", 3.5)
+
+
+def test_a_function_that_returns_no_number_is_refused() -> None:
+    def bad(y_true: np.ndarray, y_pred: np.ndarray) -> Any:
+        return "good"
+
+    with pytest.raises(ParameterError, match=r"metric 'bad' returned 'good'; it must return a number"):
+        evaluate(make_metric(bad), LABEL, PREDICTION)
+    with pytest.raises(ParameterError, match=r"eval_metric=3 is no name and no function"):
+        make_metric(3)
+
+
+def test_contradicting_states_are_refused() -> None:
+    metric = make_metric(order_matters)
+    first = metric.partial(LABEL, PREDICTION, first_row=0)
+    with pytest.raises(DataError, match=r"first_row: two partitions claim row 5; number"):
+        first + metric.partial(LABEL, PREDICTION, first_row=5)
+    with pytest.raises(DataError, match=r"weight: given for some partitions .*for all or for none"):
+        first + metric.partial(LABEL, PREDICTION, WEIGHT, first_row=6)
+    with pytest.raises(DataError, match=r"prediction has 2 rows, labels have 6"):
+        metric.partial(LABEL, PREDICTION[:2])
+    assert metric.state_from_arrays(metric.partial(LABEL[:0], PREDICTION[:0]).to_arrays()).segments == ()
+    with pytest.raises(DataError, match=r"'lengths'\] are absent"):
+        metric.state_from_arrays({"first_rows": LABEL})
+    arrays = first.to_arrays()
+    with pytest.raises(DataError, match=r"'label'.* are absent"):
+        metric.state_from_arrays({k: v for k, v in arrays.items() if k != "label"})
+    with pytest.raises(DataError, match=r"lengths contradict"):
+        metric.state_from_arrays({**arrays, "label": arrays["label"][:3]})
+
+
+@dataclass(frozen=True)
+class Bias(MeanMetric):
+    base_name: ClassVar[str] = "test-bias"
+
+    def loss(self, label: Float64, prediction: Float64) -> Float64:
+        return prediction - label
+
+
+def test_a_registered_class_is_found_by_name() -> None:
+    assert register_metric(register_metric(Bias)) is Bias
+    assert evaluate(make_metric("test-bias"), LABEL, PREDICTION) == pytest.approx((PREDICTION - LABEL).mean())
+
+
+def test_a_taken_or_malformed_name_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Taken(Bias):
+        base_name: ClassVar[str] = "rmse"
+
+    with pytest.raises(ParameterError, match=r"metric 'rmse' is already registered by Rmse; choose another name"):
+        register_metric(Taken)
+
+    class Malformed(Bias):
+        base_name: ClassVar[str] = "a@b"
+
+    with pytest.raises(ParameterError, match=r"Malformed has no name; set its class attribute `base_name`"):
+        register_metric(Malformed)

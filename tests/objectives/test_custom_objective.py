@@ -1,0 +1,111 @@
+"""Objectives that users bring: functions and classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from daskboost.errors import ParameterError
+from daskboost.objectives.base import Objective
+from daskboost.objectives.custom import CustomObjective
+from daskboost.objectives.registry import make_objective, objective_from_config, register_objective
+
+LABEL = np.array([0.0, 1.0, 2.0], dtype=np.float32)
+MARGIN = np.array([[0.5], [0.25], [-1.0]], dtype=np.float32)
+
+
+def squared(label: np.ndarray, margin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return margin.astype(np.float64) - label, np.ones(len(label))
+
+
+def test_a_function_becomes_the_objective() -> None:
+    objective = make_objective(squared, {"num_class": 0})
+    g, h = objective.gradients(LABEL, MARGIN)
+    expected = make_objective("reg:squarederror").gradients(LABEL, MARGIN)
+    for mine, theirs in zip((g, h), expected, strict=True):
+        assert mine.dtype == np.float32 and mine.flags.c_contiguous
+        np.testing.assert_array_equal(mine, theirs)
+    assert objective.n_outputs == 1 and objective.base_score_constant == 0.5
+    assert (
+        objective_from_config(objective.config()).prediction(MARGIN).tolist() == objective.prediction(MARGIN).tolist()
+    )
+
+
+def test_a_function_of_several_outputs_sees_the_matrix() -> None:
+    def gradients(label: np.ndarray, margin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert margin.shape == (3, 2)
+        return margin - label[:, None], np.ones_like(margin)
+
+    g, h = make_objective(gradients, {"num_class": 2}).gradients(LABEL, np.zeros((3, 2), np.float32))
+    assert g.shape == h.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (np.zeros(3), r"'bad' returned ndarray; it must return \(gradient, hessian\)"),
+        ((np.zeros(3),), r"'bad' returned tuple; it must return"),
+        (
+            (np.zeros(2), np.ones(3)),
+            r"'bad' returned a gradient of shape \(2,\); it must have the margin's shape \(3,\)",
+        ),
+        ((np.zeros(3), np.ones((3, 1))), r"'bad' returned a hessian of shape \(3, 1\)"),
+        ((np.full(3, np.nan), np.ones(3)), r"'bad' returned NaN, infinity .* in its gradient; guard"),
+        ((np.zeros(3), np.full(3, np.inf)), r"'bad' returned NaN, infinity .* in its hessian"),
+        ((np.full(3, 1e300), np.ones(3)), r"'bad' returned .* beyond float32 in its gradient"),
+        ((np.zeros(3), -np.ones(3)), r"'bad' returned a negative hessian"),
+        ((np.array(["a"] * 3), np.ones(3)), r"'bad' returned a gradient of dtype <U1; return numbers"),
+    ],
+)
+def test_wrong_results_are_refused_by_the_functions_name(result: Any, message: str) -> None:
+    def bad(label: np.ndarray, margin: np.ndarray) -> Any:
+        return result
+
+    bad.__qualname__ = "bad"
+    with pytest.raises(ParameterError, match=message):
+        CustomObjective(bad).gradients(LABEL, MARGIN)
+
+
+def test_something_that_is_no_objective_is_refused() -> None:
+    with pytest.raises(ParameterError, match=r"objective=3 is no function"):
+        make_objective(3)
+
+
+@dataclass(frozen=True)
+class Cubic(Objective):
+    name: ClassVar[str] = "test:cubic"
+
+    @property
+    def default_metric(self) -> str:
+        return "mae"
+
+    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+        return margin - label[:, None], xp.ones_like(margin)
+
+    def config(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def test_a_registered_class_is_found_by_name() -> None:
+    register_objective(Cubic)
+    assert register_objective(Cubic) is Cubic  # a module may be imported twice
+    assert make_objective("test:cubic") == Cubic() == objective_from_config({"name": "test:cubic"})
+    assert make_objective(Cubic()) == Cubic()
+
+
+def test_a_taken_or_missing_name_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Taken(Cubic):
+        name: ClassVar[str] = "reg:gamma"
+
+    with pytest.raises(ParameterError, match=r"'reg:gamma' is already registered by Gamma; choose another name"):
+        register_objective(Taken)
+
+    class Nameless(Cubic):
+        name: ClassVar[str] = ""
+
+    with pytest.raises(ParameterError, match=r"Nameless has no name; set its class attribute"):
+        register_objective(Nameless)
