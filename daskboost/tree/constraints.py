@@ -1,0 +1,116 @@
+"""Which features a node may split on, and in which direction: column samples, interaction and monotone constraints."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.rows import FeatureSchema
+from daskboost.dtypes import Bool, Int32, UInt8, UInt64
+from daskboost.errors import ParameterError
+from daskboost.hashing import Purpose, key, sample_without_replacement
+from daskboost.params import TrainParams
+
+
+def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
+    """`monotone_constraints` as -1, 0 or 1 per feature; int32, shape (features,)."""
+    out = np.zeros(schema.n_features, np.int32)
+    if value is None:
+        return out
+    if isinstance(value, str):
+        value = [int(part) for part in value.strip("() ").split(",") if part.strip()]
+    if isinstance(value, Mapping):
+        for name, direction in value.items():
+            out[_feature_index("monotone_constraints", name, schema)] = direction
+    else:
+        if len(value) > schema.n_features:
+            raise ParameterError(
+                f"monotone_constraints has {len(value)} entries for {schema.n_features} features; give one per feature "
+                "or a mapping from feature name to direction"
+            )
+        out[: len(value)] = list(value)
+    if not np.isin(out, (-1, 0, 1)).all():
+        raise ParameterError(f"monotone_constraints={value!r}: every direction must be -1, 0 or 1")
+    return out
+
+
+def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
+    """`interaction_constraints` as membership; bool, shape (groups, features), or None."""
+    if value is None or len(value) == 0:
+        return None
+    if isinstance(value, str) or not all(isinstance(group, Sequence) and not isinstance(group, str) for group in value):
+        raise ParameterError(
+            f"interaction_constraints={value!r} must be a list of lists of feature names or indices, "
+            "such as [['a', 'b'], ['c']]"
+        )
+    groups = np.zeros((len(value), schema.n_features), np.bool_)
+    for g, group in enumerate(value):
+        for feature in group:
+            groups[g, _feature_index("interaction_constraints", feature, schema)] = True
+    return groups
+
+
+def _feature_index(argument: str, feature: Any, schema: FeatureSchema) -> int:
+    if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool):
+        if 0 <= feature < schema.n_features:
+            return int(feature)
+        raise ParameterError(f"{argument} names feature {feature}, but there are {schema.n_features} features")
+    names = [schema.label(f) for f in range(schema.n_features)]
+    if feature in names:
+        return names.index(feature)
+    close = difflib.get_close_matches(str(feature), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise ParameterError(f"{argument} names the unknown feature {feature!r}{hint}")
+
+
+class FeatureRules:
+    """Features that the nodes of one tree may use.
+
+    Column samples nest as in XGBoost: a level samples from the tree's features, a node from the level's.
+    """
+
+    def __init__(self, params: TrainParams, n_features: int, groups: Bool | None, iteration: int, output: int) -> None:
+        self._params, self._n_features, self._groups = params, n_features, groups
+        self._place = (iteration, output)
+        everything = np.arange(n_features, dtype=np.uint64)
+        self._tree = self._sample(Purpose.TREE_FEATURES, everything, params.colsample_bytree)
+
+    @property
+    def by_path(self) -> bool:
+        """Whether a node's features depend on its path from the root."""
+        return self._groups is not None
+
+    def _sample(self, purpose: Purpose, candidates: UInt64, share: float, *where: int) -> UInt64:
+        if share >= 1:
+            return candidates
+        count = max(1, int(share * len(candidates)))  # XGBoost truncates too
+        hashed = key(self._params.random_state, purpose, *self._place, *where)
+        return sample_without_replacement(hashed, candidates, count)
+
+    def allowed(self, ids: Sequence[int], depths: Sequence[int], used: Sequence[frozenset[int]]) -> UInt8:
+        """Allowed features of nodes; uint8, shape (nodes, features), or (1, features) if all nodes agree.
+
+        `used` : the features on each node's path from the root; read only if `by_path`.
+        """
+        by_node = self._params.colsample_bynode < 1 and self._params.grow_policy != "symmetric"
+        if not by_node and not self.by_path and len(set(depths)) == 1:
+            return self._row(ids[0], depths[0], frozenset(), by_node=False)[None, :]
+        paths = used if self.by_path else [frozenset[int]()] * len(ids)
+        return np.stack([self._row(*node, by_node=by_node) for node in zip(ids, depths, paths, strict=True)])
+
+    def _row(self, node: int, depth: int, used: frozenset[int], by_node: bool) -> UInt8:
+        features = self._sample(Purpose.LEVEL_FEATURES, self._tree, self._params.colsample_bylevel, depth)
+        if self._params.colsample_bynode < 1:  # symmetric levels draw once for all their nodes
+            place = (depth, node if by_node else 0)
+            features = self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, *place)
+        row: UInt8 = np.zeros(self._n_features, np.uint8)
+        row[features.astype(np.int64)] = 1
+        if self._groups is not None and used:
+            path = np.fromiter(used, np.int64)
+            compatible: Bool = np.asarray(self._groups[self._groups[:, path].all(axis=1)].any(axis=0))
+            compatible[path] = True
+            row[~compatible] = 0
+        return row

@@ -1,0 +1,247 @@
+"""Growing trees: the tree under construction, and the three policies that choose which nodes split.
+
+The loop that uses them is `cluster/coordinator.py: grow_tree`, the only one, for all policies and devices.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from daskboost.data.cuts import Cuts
+from daskboost.devices.cpu.rows import RowSplits
+from daskboost.devices.cpu.split import LEAST_GAIN, leaf_weights, node_gains
+from daskboost.dtypes import Float32, Float64, Int32
+from daskboost.params import TrainParams
+from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.split import Candidates, OpenNodes, SplitRules
+from daskboost.tree.table import LEAF, TreeTable
+
+NODE = np.dtype([
+    ("parent", np.int32), ("depth", np.int32),
+    ("g", np.int64), ("h", np.int64),  # integer sums of the node's rows
+    ("low", np.float64), ("high", np.float64),  # limits of the leaf value under monotone constraints
+    ("left", np.int32), ("right", np.int32), ("feature", np.int32), ("split_bin", np.int32),
+    ("default_left", np.uint8), ("gain", np.float64),
+])  # fmt: skip
+"""A node of a tree under construction. Arrays, because a Python object per node costs more than its split search."""
+
+
+class GrowingTree:
+    """A tree under construction: decisions and integer sums, never rows.
+
+    Parameters
+    ----------
+    params, rules, cuts
+    features : FeatureRules
+        Of this tree.
+    sums : (int, int)
+        Integer sums of g and h over all rows.
+    units : (float, float)
+        What one quantum of g and of h is worth.
+    """
+
+    def __init__(self, params: TrainParams, rules: SplitRules, cuts: Cuts, features: FeatureRules,
+                 sums: tuple[int, int], units: tuple[float, float]) -> None:  # fmt: skip
+        self._params, self._rules, self._cuts, self._features, self._units = params, rules, cuts, features, units
+        self._nodes = np.zeros(64, NODE)
+        self._nodes[0] = (-1, 0, *sums, -np.inf, np.inf, LEAF, LEAF, 0, -1, 0, 0.0)
+        self._paths: list[frozenset[int]] = [frozenset()]
+        self._size = 1
+        self.n_leaves = 1
+
+    def openable(self, ids: Sequence[int]) -> list[int]:
+        """Those of newly made nodes whose best split is worth finding: depth, leaves and weight leave room for it."""
+        if self._params.max_leaves and self.n_leaves >= self._params.max_leaves:
+            return []
+        nodes = self._nodes[np.asarray(ids, np.int64)]
+        heavy = (nodes["h"] > 0) & (nodes["h"] * self._units[1] >= 2 * self._params.min_child_weight)
+        possible = (nodes["depth"] < self._params.depth_limit) & (heavy | self._rules.symmetric)
+        return [node for node, open_ in zip(ids, possible.tolist(), strict=True) if open_]
+
+    def open(self, ids: Sequence[int]) -> OpenNodes:
+        """Describe nodes for the split search; of two siblings only the lighter one is built from rows."""
+        nodes = self._nodes[np.asarray(ids, np.int64)]
+        paths = [self._paths[i] for i in ids] if self._features.by_path else []
+        return OpenNodes(
+            ids=np.array(ids, np.int32),
+            parents=np.ascontiguousarray(nodes["parent"]),
+            built=self._lighter(nodes["parent"]) if ids[0] > 0 else np.zeros(1, np.int32),
+            sums=np.stack([nodes["g"], nodes["h"]], axis=1),
+            bounds=np.stack([nodes["low"], nodes["high"]], axis=1),
+            allowed=self._features.allowed(ids, nodes["depth"].tolist(), paths),
+            units=self._units,
+        )
+
+    def _lighter(self, parents: Int32) -> Int32:
+        """The lighter child of each parent, the left one if they weigh the same; in order of the parents."""
+        parents = np.unique(parents)
+        left, right = self._nodes["left"][parents], self._nodes["right"][parents]
+        lighter: Int32 = np.where(self._nodes["h"][left] <= self._nodes["h"][right], left, right).astype(np.int32)
+        return lighter
+
+    def add(self, chosen: Sequence[tuple[int, int]], candidates: Candidates) -> tuple[RowSplits, list[int]]:
+        """Split nodes; `chosen` pairs each node with its row in `candidates`. Returns the splits and the children."""
+        ids, rows = np.array(chosen, np.int64).T
+        feature = candidates.feature[rows]
+        left_ids = (self._size + 2 * np.arange(len(ids))).astype(np.int32)
+        right_ids = left_ids + np.int32(1)
+        self._reserve(self._size + 2 * len(ids))
+        parents = self._nodes[ids]
+        sums = np.stack([parents["g"], parents["h"]], axis=1)
+        bounds = np.stack([parents["low"], parents["high"]], axis=1)
+        left = candidates.left[rows]
+        rules = self._rules
+        regular = (rules.reg_lambda, rules.reg_alpha, rules.max_delta_step)
+        columns = {
+            "left": left_ids, "right": right_ids, "feature": feature, "split_bin": candidates.split_bin[rows],
+            "default_left": candidates.default_left[rows],
+            "gain": node_gains(sums, left, *self._units, *regular, bounds),
+        }  # fmt: skip
+        for name, values in columns.items():
+            self._nodes[name][ids] = values
+        weights = [leaf_weights(side, *self._units, *regular, bounds) for side in (left, sums - left)]
+        middle = (weights[0] + weights[1]) / 2
+        direction = self._directions(feature, candidates.split_bin[rows], weights[1] - weights[0])
+        for side, (children, child_sums) in enumerate(((left_ids, left), (right_ids, sums - left))):
+            low, high = self._child_bounds(direction, bounds, side, middle)
+            new = np.zeros(len(ids), NODE)
+            new["parent"], new["depth"] = ids, parents["depth"] + 1
+            new["g"], new["h"], new["low"], new["high"] = child_sums[:, 0], child_sums[:, 1], low, high
+            new["left"] = new["right"] = LEAF
+            new["split_bin"] = -1
+            self._nodes[children] = new
+        if self._features.by_path:
+            for node, used in zip(ids.tolist(), feature.tolist(), strict=True):
+                self._paths += [self._paths[node] | {used}] * 2
+        self._size += 2 * len(ids)
+        self.n_leaves += len(ids)
+        splits = RowSplits(
+            ids.astype(np.int32), left_ids, right_ids, feature, columns["split_bin"], columns["default_left"]
+        )
+        return splits, np.stack([left_ids, right_ids], axis=1).ravel().tolist()
+
+    def _reserve(self, size: int) -> None:
+        if size > len(self._nodes):
+            grown = np.zeros(max(size, 2 * len(self._nodes)), NODE)
+            grown[: self._size] = self._nodes[: self._size]
+            self._nodes = grown
+
+    def _directions(self, feature: Int32, split_bin: Int32, rise: Float64) -> Int32:
+        """Monotone direction that each split keeps; `rise` is the right child's value less the left's."""
+        direction = self._rules.monotone[feature]
+        last = self._cuts.offsets[feature] + split_bin == self._cuts.offsets[feature + 1]
+        # Present against missing values: either may be the higher, and stays so.
+        return np.where(last & (direction != 0), np.sign(rise), direction).astype(np.int32)
+
+    @staticmethod
+    def _child_bounds(direction: Int32, bounds: Float64, side: int, middle: Float64) -> tuple[Float64, Float64]:
+        """Limits of the left (side 0) or right children: a constrained split keeps the sides apart at the middle."""
+        below = (direction > 0) if side == 0 else (direction < 0)
+        above = (direction < 0) if side == 0 else (direction > 0)
+        return np.where(above, middle, bounds[:, 0]), np.where(below, middle, bounds[:, 1])
+
+    def table(self, learning_rate: float) -> TreeTable:
+        """The finished tree; values include the learning rate."""
+        nodes, rules = self._nodes[: self._size], self._rules
+        sums = np.stack([nodes["g"], nodes["h"]], axis=1)
+        bounds = np.stack([nodes["low"], nodes["high"]], axis=1)
+        weights = leaf_weights(sums, *self._units, rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, bounds)
+        inner = nodes["left"] != LEAF
+        threshold = np.zeros(len(nodes), np.float32)
+        threshold[inner] = self._cuts.thresholds(nodes["feature"][inner], nodes["split_bin"][inner])
+        return TreeTable(
+            left_child=nodes["left"].copy(),
+            right_child=nodes["right"].copy(),
+            feature=nodes["feature"].copy(),
+            split_bin=nodes["split_bin"].copy(),
+            threshold=threshold,
+            default_left=nodes["default_left"].astype(np.bool_),
+            gain=_saturated(np.where(inner, nodes["gain"], 0)),
+            cover=_saturated(sums[:, 1] * self._units[1]),
+            value=_saturated(weights * learning_rate),
+        )
+
+
+def _saturated(values: Float64) -> Float32:
+    """As float32, models' type; what extreme weights or gradients carry beyond it stays finite."""
+    limit = np.finfo(np.float32).max
+    return np.clip(values, -limit, limit).astype(np.float32)
+
+
+class GrowPolicy(Protocol):
+    """Which open nodes split next."""
+
+    def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
+               ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
+        """Take in the candidates of newly opened nodes; give (node, row of candidates) pairs to split now."""
+        ...
+
+
+def is_worth_it(gain: float, params: TrainParams) -> bool:
+    """Whether a split's gain beats noise and `gamma`."""
+    return gain > LEAST_GAIN and gain >= params.gamma
+
+
+class Depthwise:
+    """Split every node of a level that is worth it; the best ones where `max_leaves` ends the tree."""
+
+    def __init__(self, params: TrainParams) -> None:
+        self._params = params
+
+    def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
+               ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
+        if nodes is None or candidates is None:
+            return [], None
+        worth = [row for row in range(len(nodes)) if is_worth_it(candidates.gain[row], self._params)]
+        room = self._params.max_leaves - tree.n_leaves if self._params.max_leaves else len(worth)
+        if len(worth) > room:
+            worth = sorted(sorted(worth, key=lambda row: -candidates.gain[row])[:room])
+        return [(int(nodes.ids[row]), row) for row in worth], candidates
+
+
+class Symmetric:
+    """Split all nodes of a level by the one split that gains most in sum (CatBoost's oblivious trees)."""
+
+    def __init__(self, params: TrainParams) -> None:
+        self._params = params
+
+    def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
+               ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
+        if nodes is None or candidates is None or not is_worth_it(candidates.gain[0], self._params):
+            return [], None
+        return [(int(node), row) for row, node in enumerate(nodes.ids)], candidates
+
+
+class Lossguide:
+    """Split the node with the largest gain, one at a time; ties go to the node that was made first."""
+
+    def __init__(self, params: TrainParams) -> None:
+        self._params = params
+        self._waiting: list[tuple[float, int, int, Candidates]] = []
+
+    def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
+               ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
+        if nodes is not None and candidates is not None:
+            for row, node in enumerate(nodes.ids.tolist()):
+                gain = float(candidates.gain[row])
+                if is_worth_it(gain, self._params):
+                    heapq.heappush(self._waiting, (-gain, node, row, candidates))
+        full = self._params.max_leaves and tree.n_leaves >= self._params.max_leaves
+        if full or not self._waiting:
+            return [], None
+        _, node, row, found = heapq.heappop(self._waiting)
+        return [(node, row)], found
+
+
+def make_policy(params: TrainParams) -> GrowPolicy:
+    """The policy that `grow_policy` names, fresh for one tree."""
+    policies: dict[str, Callable[[TrainParams], GrowPolicy]] = {
+        "depthwise": Depthwise,
+        "symmetric": Symmetric,
+        "lossguide": Lossguide,
+    }
+    return policies[params.grow_policy](params)

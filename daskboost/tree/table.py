@@ -1,0 +1,70 @@
+"""One decision tree as arrays per node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from daskboost.dtypes import Bool, Float32, Int32
+
+LEAF = -1
+"""`left_child` of a leaf."""
+
+
+@dataclass(frozen=True)
+class TreeTable:
+    """A tree; every array has shape (nodes,), node 0 is the root, children come after their parent.
+
+    A row with value `x` of `feature` goes to `left_child` if `x < threshold`, or if the value is missing and
+    `default_left`; otherwise to `right_child`.
+    """
+
+    left_child: Int32
+    """Left child, or -1 in a leaf."""
+    right_child: Int32
+    """Right child, or -1 in a leaf."""
+    feature: Int32
+    """Split feature; 0 in a leaf."""
+    split_bin: Int32
+    """Last bin that goes left; -1 where the cut points are not known (leaves, models read from files)."""
+    threshold: Float32
+    """Split value; 0 in a leaf."""
+    default_left: Bool
+    """Whether missing values go left."""
+    gain: Float32
+    """Loss reduction of the split; 0 in a leaf."""
+    cover: Float32
+    """Sum of hessians of the training rows in the node."""
+    value: Float32
+    """What a leaf adds to the margin (learning rate included); an inner node's would-be value."""
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.left_child)
+
+    @property
+    def is_leaf(self) -> Bool:
+        leaf: Bool = self.left_child == LEAF
+        return leaf
+
+    @property
+    def n_leaves(self) -> int:
+        return int(np.count_nonzero(self.is_leaf))
+
+    @property
+    def parent(self) -> Int32:
+        """Parent of each node, -1 for the root."""
+        parents = np.full(self.n_nodes, -1, np.int32)
+        inner = np.flatnonzero(~self.is_leaf)
+        parents[self.left_child[inner]] = inner
+        parents[self.right_child[inner]] = inner
+        return parents
+
+    @property
+    def depth(self) -> Int32:
+        """Depth of each node, 0 for the root."""
+        parents, depths = self.parent, np.zeros(self.n_nodes, np.int32)
+        for node in range(1, self.n_nodes):  # children come after their parent
+            depths[node] = depths[parents[node]] + 1
+        return depths

@@ -1,0 +1,124 @@
+"""The engines' trees are those of the naive trainer, to the last bit of every gain and value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import quantize
+from reference import trees as reference
+from strategies.trees import PARAMS as ANY_PARAMS
+from strategies.trees import Data, make_data, quantized
+
+from daskboost import train
+from daskboost.data.rows import DenseRows
+from daskboost.objectives.registry import make_objective
+from daskboost.params import TrainParams
+from daskboost.tree.table import TreeTable
+
+
+def assert_same_tree(found: TreeTable, expected: TreeTable, where: str) -> None:
+    for each in dataclasses.fields(TreeTable):
+        ours, theirs = getattr(found, each.name), getattr(expected, each.name)
+        assert ours.dtype == theirs.dtype, (where, each.name)
+        np.testing.assert_array_equal(ours, theirs, err_msg=f"{each.name} of {where}")
+        assert ours.tobytes() == theirs.tobytes(), (where, each.name)  # also tells 0 from -0
+
+
+def assert_naive(data: Data, chosen: dict[str, Any], n_rounds: int, **options: Any) -> list[TreeTable]:
+    params = TrainParams.from_mapping({"n_jobs": 2, **chosen})
+    objective = make_objective(params.objective, {**dataclasses.asdict(params), "num_class": params.num_class or None})
+    with quantized(data, **options) as dataset:
+        found = train(params, dataset, n_rounds)
+        symbols = quantize.symbols(DenseRows(data.X), dataset.cuts)
+        monotone, groups = params.monotone_constraints or (), params.interaction_constraints or ()
+        problem = reference.Problem(
+            params, objective, dataset.cuts, symbols, data.y, data.weight, monotone, groups
+        )
+        expected = reference.train(problem, n_rounds)
+    assert found.base_score == tuple(reference.base_score(problem))
+    assert len(found.trees) == len(expected)
+    for i, (ours, theirs) in enumerate(zip(found.trees, expected, strict=True)):
+        assert_same_tree(ours, theirs, f"tree {i}")
+    return list(found.trees)
+
+
+PARAMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no_penalty": {"reg_lambda": 0, "min_child_weight": 0},
+    "penalties": {"reg_alpha": 0.7, "gamma": 0.5, "min_child_weight": 6, "reg_lambda": 0.3},
+    "steps": {"max_delta_step": 0.4, "reg_alpha": 0.2},
+    "monotone": {"monotone_constraints": [1, -1, 0, -1, 1]},
+    "monotone_steps": {"monotone_constraints": [-1, 0, 1, 1, -1], "max_delta_step": 0.5, "reg_alpha": 0.1},
+    "interactions": {"interaction_constraints": [[0, 1], [1, 2, 4]]},
+    "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
+    "everything": {
+        "subsample": 0.7, "colsample_bynode": 0.6, "interaction_constraints": [[0, 1, 3], [2, 4]],
+        "monotone_constraints": [0, 1, 0, 0, -1], "reg_alpha": 0.1, "random_state": 77,
+    },
+}  # fmt: skip
+GROWTH: dict[str, dict[str, Any]] = {
+    "depthwise": {"grow_policy": "depthwise", "max_depth": 4},
+    "depthwise_leaves": {"grow_policy": "depthwise", "max_depth": 5, "max_leaves": 7},
+    "lossguide": {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 9},
+    "lossguide_depth": {"grow_policy": "lossguide", "max_depth": 3},
+    "symmetric": {"grow_policy": "symmetric", "max_depth": 3},
+}
+
+
+@pytest.mark.parametrize("growth", GROWTH)
+@pytest.mark.parametrize("name", PARAMS)
+def test_regression(name: str, growth: str, rng: np.random.Generator) -> None:
+    trees = assert_naive(make_data(rng), {**PARAMS[name], **GROWTH[growth]}, 2)
+    assert all(tree.n_nodes > 1 for tree in trees)
+
+
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "binary:logistic": {},
+    "multi:softprob": {"num_class": 5},
+    "count:poisson": {},
+    "reg:absoluteerror": {},
+    "reg:quantileerror": {"quantile_alpha": [0.1, 0.8]},
+    "reg:pseudohubererror": {},
+}
+
+
+@pytest.mark.parametrize("growth", ["depthwise", "lossguide", "symmetric"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> None:
+    params = {"objective": objective, **OBJECTIVES[objective], **GROWTH[growth], "subsample": 0.8}
+    assert_naive(make_data(rng, objective, n_rows=200), {**params, "min_child_weight": 0.5}, 2)
+
+
+@pytest.mark.parametrize("options", [
+    {"encoding": "csr", "engines": 2, "partitions": 5, "chunk_rows": 40},
+    {"encoding": "dense", "engines": 3, "partitions": 4, "chunk_rows": 7, "packing": "tight"},
+    {"encoding": "csr", "packing": "tight"},
+])  # fmt: skip
+@pytest.mark.parametrize("growth", ["depthwise_leaves", "lossguide", "symmetric"])
+def test_however_it_is_stored(growth: str, options: dict[str, Any], rng: np.random.Generator) -> None:
+    assert_naive(make_data(rng, missing=0.6), {**PARAMS["everything"], **GROWTH[growth]}, 2, **options)
+
+
+def test_one_feature_of_one_value(rng: np.random.Generator) -> None:
+    """Nothing to split on but being missing."""
+    X = np.where(rng.random((80, 1)) < 0.5, np.nan, 1).astype(np.float32)
+    y = np.isnan(X[:, 0]).astype(np.float32)
+    (tree,) = assert_naive(Data(X, y), {"max_depth": 3, "learning_rate": 1, "reg_lambda": 0}, 1)
+    assert tree.n_leaves == 2
+    assert sorted(tree.value[tree.is_leaf].tolist()) == pytest.approx([y.mean() * -1, 1 - y.mean()], abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    ANY_PARAMS, st.sampled_from(sorted(OBJECTIVES)), st.sampled_from([1, 2, 30, 120]), st.sampled_from([1, 4, 12]),
+    st.sampled_from([0.0, 0.3, 0.9]), st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_any_problem(params: dict[str, Any], objective: str, n_rows: int, n_values: int, missing: float, weighted: bool,
+                     seed: int) -> None:  # fmt: skip
+    data = make_data(np.random.default_rng(seed), objective, n_rows, 5, n_values, missing, weighted)
+    assert_naive(data, {**params, "objective": objective, **OBJECTIVES[objective]}, 2)
