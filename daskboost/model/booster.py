@@ -1,0 +1,262 @@
+"""The model: trees, what their sums mean, and everything one can ask of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daskboost.data.rows import FeatureSchema
+from daskboost.dtypes import Float32
+from daskboost.errors import ParameterError
+from daskboost.model.output import Output
+from daskboost.objectives.base import Objective
+from daskboost.tree.table import TreeTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from daskboost.devices.cpu.predict import PackedForest
+    from daskboost.model.importance import ImportanceType
+    from daskboost.model.serialize import Format
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Booster:
+    """A trained model; frozen.
+
+    Two boosters are equal if their files are. A booster pickles as the bytes of its own file format, so what a
+    file does not keep (the bins of splits, a custom objective's function) is lost on the way to another process.
+
+    Parameters
+    ----------
+    trees : tuple of TreeTable
+        In the order in which their values are added.
+    tree_outputs : tuple of int
+        The output each tree adds to: XGBoost's ``tree_info``.
+    iteration_indptr : tuple of int
+        Iteration ``i`` made trees ``iteration_indptr[i]`` to ``iteration_indptr[i + 1]``.
+    objective : Objective
+        Turns margins into predictions.
+    base_score : tuple of float, or float
+        Prediction without trees, in the user's space (a probability for logistic losses, a mean for log links): one
+        number for all outputs or one for each. Rounded to float32, which files hold.
+    schema : FeatureSchema
+    attributes : mapping of str to str
+        Kept in files: ``best_iteration`` and ``best_score`` from early stopping, and the user's own.
+    params : mapping of str to str
+        The training parameters, for the record; kept in files.
+    """
+
+    trees: tuple[TreeTable, ...]
+    tree_outputs: tuple[int, ...]
+    iteration_indptr: tuple[int, ...]
+    objective: Objective
+    base_score: tuple[float, ...]
+    schema: FeatureSchema
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        scores = np.atleast_1d(np.asarray(self.base_score, np.float32))
+        object.__setattr__(self, "base_score", tuple(scores.tolist()))
+        pointers = self.iteration_indptr
+        if not len(self.trees) == len(self.tree_outputs) == pointers[-1] or pointers[0] != 0:
+            raise ParameterError(
+                f"{len(self.trees)} trees with {len(self.tree_outputs)} tree_outputs and iteration_indptr from "
+                f"{pointers[0]} to {pointers[-1]}: all must be as many as the trees"
+            )
+        if len(scores) not in (1, self.n_outputs):
+            raise ParameterError(f"base_score has {len(scores)} numbers for {self.n_outputs} outputs; give one or all")
+
+    def __repr__(self) -> str:
+        return (
+            f"<Booster {self.objective.name}, {self.n_features} features, {self.n_iterations} iterations, "
+            f"{len(self.trees)} trees>"
+        )
+
+    @property
+    def n_features(self) -> int:
+        return self.schema.n_features
+
+    @property
+    def n_iterations(self) -> int:
+        return len(self.iteration_indptr) - 1
+
+    @property
+    def n_outputs(self) -> int:
+        """Margins per row; more than the objective's where one loss is applied to several targets."""
+        return max(self.objective.n_outputs, len(self.base_score), max(self.tree_outputs, default=0) + 1)
+
+    @property
+    def best_iteration(self) -> int | None:
+        """The iteration that early stopping found best; None where it did not run, or the model does not contain it."""
+        text = self.attributes.get("best_iteration", "")
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) < self.n_iterations):
+            return None
+        return int(text)
+
+    @property
+    def best_score(self) -> float | None:
+        """The evaluation metric at `best_iteration`; None where it is not known."""
+        if self.best_iteration is None:
+            return None
+        try:
+            return float(self.attributes["best_score"])
+        except (KeyError, ValueError):  # attributes are anybody's to write
+            return None
+
+    @property
+    def base_margin(self) -> Float32:
+        """Margin without trees; float32, shape (outputs,)."""
+        return np.broadcast_to(self.objective.to_margin(self.base_score), (self.n_outputs,)).astype(np.float32)
+
+    @cached_property
+    def forest(self) -> PackedForest:
+        """The trees as prediction reads them; made on first use and kept."""
+        from daskboost.model.predict import pack_forest
+
+        return pack_forest(self.trees, self.tree_outputs)
+
+    def __getitem__(self, iterations: int | slice) -> Booster:
+        """The model of some iterations, e.g. ``booster[:10]``; what early stopping found does not apply to it.
+
+        Raises
+        ------
+        ParameterError
+            A step other than 1, or no iteration left.
+        """
+        if isinstance(iterations, int):
+            wanted = range(self.n_iterations)[iterations : iterations + 1 or None]
+        else:
+            wanted = range(self.n_iterations)[iterations]
+        if not wanted or wanted.step != 1:
+            raise ParameterError(
+                f"booster[{iterations}] of {self.n_iterations} iterations: give a range of existing ones with step 1"
+            )
+        pointers = self.iteration_indptr[wanted.start : wanted.stop + 1]
+        trees = slice(pointers[0], pointers[-1])
+        return replace(
+            self,
+            trees=self.trees[trees],
+            tree_outputs=self.tree_outputs[trees],
+            iteration_indptr=tuple(pointer - pointers[0] for pointer in pointers),
+            attributes={k: v for k, v in self.attributes.items() if k not in ("best_iteration", "best_score")},
+        )
+
+    def predict(
+        self,
+        X: Any,
+        *,
+        output: Output = "prediction",
+        iteration_range: tuple[int, int] | None = None,
+        base_margin: Any = None,
+        missing: float = np.nan,
+        n_threads: int | None = None,
+    ) -> Any:
+        """Predict rows; lazily for a Dask collection.
+
+        Parameters
+        ----------
+        X : numpy array, scipy.sparse matrix, pandas DataFrame, pyarrow Table, or a Dask Array or DataFrame of such
+            Shape (rows, features). NaN, null and absent sparse entries are missing. Frames are matched by column name
+            where the model knows names; further columns are ignored.
+        output : {"prediction", "margin", "class", "leaf", "contributions"}, default "prediction"
+            ``"prediction"``: the mean, the quantiles, the probability of class 1, or of each class; ``"margin"``: raw
+            scores; ``"class"``: the class with the highest probability, for classification; ``"leaf"``: the node of
+            each tree in which a row ends; ``"contributions"``: SHAP values of the margin, and last the bias.
+        iteration_range : (int, int), optional
+            First iteration and the one after the last, 0 for all. Default: up to the best iteration where early
+            stopping found one, else all.
+        base_margin : array, shape (rows,) or (rows, outputs), optional
+            Replaces the base score; for Dask input a collection with the same partitions.
+        missing : float, default NaN
+            A further value that means missing.
+        n_threads : int, optional
+            Threads for local input; as many as the process may run on by default. Dask input uses one per task.
+
+        Returns
+        -------
+        numpy array for local input; Dask Series or DataFrame with X's partitions and index for a DataFrame; Dask Array
+        with X's row chunks for an Array. Float32 of shape (rows,) or (rows, outputs); int32 of shape (rows,) for
+        classes, (rows, trees) for leaves; contributions of shape (rows, features + 1), or (rows, outputs,
+        features + 1) for several outputs.
+
+        Raises
+        ------
+        ParameterError
+            An unknown output, classes of a regression, iterations the model does not have.
+        DataError
+            Columns that are missing or not numbers, infinite values, another number of features or base margins.
+        """
+        from daskboost.model.output import make_request
+        from daskboost.model.route import predict
+
+        return predict(make_request(self, output, iteration_range, n_threads), X, base_margin, missing)
+
+    def save_model(self, path: str | Path) -> None:
+        """Write the model to a file whose name ends in ``.json`` or ``.ubj``; see `to_bytes`."""
+        from daskboost.model.serialize import format_of
+
+        Path(path).write_bytes(self.to_bytes(format_of(path)))
+
+    @classmethod
+    def load_model(cls, path: str | Path) -> Booster:
+        """Read a model file of daskboost or XGBoost; see `from_bytes`."""
+        return cls.from_bytes(Path(path).read_bytes())
+
+    def to_bytes(self, format: Format = "ubj") -> bytes:
+        """The model in XGBoost's schema; equal models give equal bytes."""
+        from daskboost.model.serialize import to_bytes
+
+        return to_bytes(self, format)
+
+    save_raw = to_bytes
+
+    @classmethod
+    def from_bytes(cls, data: bytes | bytearray | memoryview) -> Booster:
+        """Read what `to_bytes` or XGBoost's ``save_raw`` gave, JSON or UBJSON.
+
+        Raises
+        ------
+        ModelFormatError
+            Data that is truncated, corrupt, hostile, from a newer version, or a model that this library cannot
+            represent (categorical splits, vector leaves, DART, linear boosters).
+        """
+        from daskboost.model.serialize import from_bytes
+
+        return from_bytes(data)
+
+    def get_score(self, importance_type: ImportanceType = "weight") -> dict[str, float]:
+        """Importance of each feature that some split uses; see `daskboost.model.importance.get_score`."""
+        from daskboost.model.importance import get_score
+
+        return get_score(self, importance_type)
+
+    def trees_to_dataframe(self) -> pd.DataFrame:
+        """One row per node, with XGBoost's columns; see `daskboost.model.frame.trees_to_dataframe`."""
+        from daskboost.model.frame import trees_to_dataframe
+
+        return trees_to_dataframe(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_bytes() == other.to_bytes() if isinstance(other, Booster) else NotImplemented
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the model's file, in hexadecimal."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return ("daskboost.Booster", self.digest)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Booster], tuple[bytes]]:
+        return Booster.from_bytes, (self.to_bytes(),)

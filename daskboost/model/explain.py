@@ -1,0 +1,110 @@
+"""SHAP values, from libraries that do nothing else: xgboost where it is installed, else shap.
+
+Both compute TreeSHAP with the training covers as weights (Lundberg et al., "Consistent Individualized Feature
+Attribution for Tree Ensembles", 2018), from our trees as they are exported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daskboost.data.rows import Features, FeatureSchema, SparseRows
+from daskboost.dtypes import Float32, Float64
+from daskboost.errors import MissingDependencyError
+from daskboost.tree.table import TreeTable
+
+if TYPE_CHECKING:
+    from daskboost.model.booster import Booster
+
+
+def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple[int, int]) -> Float32:
+    """How much each feature moves each margin.
+
+    Parameters
+    ----------
+    booster : Booster
+    rows : DenseRows or SparseRows
+    start : float32 array, shape (rows, outputs)
+        Margins before the first tree; they belong to the bias.
+    trees : tuple of int
+        First tree and the one after the last; whole iterations.
+
+    Returns
+    -------
+    float32 array, shape (rows, features + 1), or (rows, outputs, features + 1) for several outputs
+        The last column is the bias. The sum over the last axis is the margin, up to rounding.
+
+    Raises
+    ------
+    MissingDependencyError
+        Neither xgboost nor shap is installed.
+    """
+    first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
+    part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
+    if find_spec("xgboost") is not None:
+        values = _with_xgboost(part, rows)
+        bias = start.astype(np.float64) - booster.base_margin
+    elif find_spec("shap") is not None:
+        values = _with_shap(part, rows)
+        bias = start.astype(np.float64)
+    else:
+        raise MissingDependencyError("contributions need xgboost or shap; install one of them: pip install xgboost")
+    values[:, :, -1] += bias
+    return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
+
+
+def _matrix(rows: Features) -> Any:
+    if not isinstance(rows, SparseRows):
+        return rows.values
+    from scipy.sparse import csr_matrix
+
+    return csr_matrix((rows.values, rows.indices, rows.indptr), (rows.n_rows, rows.n_features))
+
+
+def _with_xgboost(booster: Booster, rows: Features) -> Float64:
+    """Contributions that include the base score; shape (rows, outputs, features + 1)."""
+    import xgboost
+
+    nameless = replace(booster, schema=FeatureSchema(None, ("float",) * booster.n_features), attributes={}, params={})
+    model = xgboost.Booster(model_file=bytearray(nameless.to_bytes()))
+    values = model.predict(xgboost.DMatrix(_matrix(rows)), pred_contribs=True, strict_shape=True)
+    return np.asarray(values, np.float64)
+
+
+def _with_shap(booster: Booster, rows: Features) -> Float64:
+    """Contributions without the base score; shape (rows, outputs, features + 1)."""
+    import shap
+
+    pairs = zip(booster.trees, booster.tree_outputs, strict=True)
+    trees = [_shap_tree(tree, k, booster.n_outputs) for tree, k in pairs]
+    explainer = shap.TreeExplainer({"trees": trees, "input_dtype": np.float32})
+    dense = np.full((rows.n_rows, rows.n_features), np.nan, np.float32)
+    if isinstance(rows, SparseRows):
+        dense[np.repeat(np.arange(rows.n_rows), np.diff(rows.indptr)), rows.indices] = rows.values
+    else:
+        dense = rows.values
+    values = np.empty((rows.n_rows, booster.n_outputs, booster.n_features + 1))
+    found = np.asarray(explainer.shap_values(dense, check_additivity=False))
+    values[:, :, :-1] = found.reshape(rows.n_rows, booster.n_features, booster.n_outputs).transpose(0, 2, 1)
+    values[:, :, -1] = explainer.expected_value
+    return values
+
+
+def _shap_tree(tree: TreeTable, output: int, n_outputs: int) -> dict[str, Any]:
+    """A tree in shap's own form; it goes left at ``<=``, so thresholds move down to the float before."""
+    leaf = tree.is_leaf
+    values = np.zeros((tree.n_nodes, n_outputs))
+    values[:, output] = np.where(leaf, tree.value, 0)
+    return {
+        "children_left": tree.left_child,
+        "children_right": tree.right_child,
+        "children_default": np.where(tree.default_left, tree.left_child, tree.right_child),
+        "feature": tree.feature,
+        "threshold": np.where(leaf, 0, np.nextafter(tree.threshold, np.float32(-np.inf))).astype(np.float64),
+        "value": values,
+        "node_sample_weight": tree.cover.astype(np.float64),
+    }

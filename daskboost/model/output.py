@@ -1,0 +1,124 @@
+"""What a prediction is asked for, and how margins become it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.rows import RowBatch
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError, ParameterError
+
+if TYPE_CHECKING:
+    from daskboost.model.booster import Booster
+
+Output = Literal["prediction", "margin", "class", "leaf", "contributions"]
+
+
+@dataclass(frozen=True)
+class PredictRequest:
+    """One call of predict: the same for all partitions."""
+
+    booster: Booster
+    output: Output
+    trees: tuple[int, int]
+    """First tree and the one after the last."""
+    n_threads: int | None
+    """Threads for a batch; None for all the process may run on."""
+
+    def run(self, batch: RowBatch) -> npt.NDArray[Any]:
+        """Predict rows in memory."""
+        from daskboost.model.predict import add_margins, find_leaves
+
+        if self.output == "leaf":
+            return find_leaves(self.booster.forest, batch.features, self.trees, self.n_threads)
+        start = self.start(batch)
+        if self.output == "contributions":
+            from daskboost.model.explain import contributions
+
+            return contributions(self.booster, batch.features, start, self.trees)
+        add_margins(self.booster.forest, batch.features, self.trees, start, self.n_threads)
+        return self.finish(start)
+
+    def start(self, batch: RowBatch) -> Float32:
+        """Margins before the first tree, shape (rows, outputs)."""
+        shape = (batch.n_rows, self.booster.n_outputs)
+        if batch.base_margin is None:
+            return np.tile(self.booster.base_margin, (batch.n_rows, 1))
+        if batch.base_margin.shape != shape:
+            raise DataError(
+                f"base_margin has shape {batch.base_margin.shape}, but X has {shape[0]} rows and the model {shape[1]} "
+                "outputs; give one number per row and output"
+            )
+        return np.array(batch.base_margin, np.float32, order="C")
+
+    def finish(self, margins: Float32) -> npt.NDArray[Any]:
+        """Margins of shape (rows, outputs) to what was asked for."""
+        if self.output == "class":
+            if self.booster.n_outputs == 1:
+                return (margins[:, 0] > 0).astype(np.int32)
+            classes: npt.NDArray[Any] = margins.argmax(axis=1).astype(np.int32)
+            return classes
+        if self.output == "margin":
+            return margins[:, 0] if margins.shape[1] == 1 else margins
+        predictions: npt.NDArray[Any] = self.booster.objective.prediction(margins)
+        return predictions
+
+    def empty(self) -> npt.NDArray[Any]:
+        """The result for no rows: dtype and shape of what `run` returns."""
+        n_outputs, n_columns = self.booster.n_outputs, self.booster.n_features + 1
+        if self.output == "leaf":
+            return np.empty((0, self.trees[1] - self.trees[0]), np.int32)
+        if self.output == "contributions":
+            return np.empty((0, n_columns) if n_outputs == 1 else (0, n_outputs, n_columns), np.float32)
+        return self.finish(np.empty((0, n_outputs), np.float32))
+
+    def column_names(self) -> list[str]:
+        """Names of the columns of a two-dimensional result, for data frames."""
+        width = self.empty().shape[1]
+        if self.output == "leaf":
+            return [f"tree_{tree}" for tree in range(*self.trees)]
+        if self.output == "contributions":
+            return [*(self.booster.schema.label(i) for i in range(width - 1)), "bias"]
+        return [f"{self.output}_{k}" for k in range(width)]
+
+
+def make_request(
+    booster: Booster, output: str, iteration_range: tuple[int, int] | None, n_threads: int | None
+) -> PredictRequest:
+    """Check the arguments of a call of predict.
+
+    Raises
+    ------
+    ParameterError
+        Naming the argument, its value and what is valid.
+    """
+    if output not in get_args(Output):
+        raise ParameterError(f"output={output!r} is unknown; give one of {', '.join(map(repr, get_args(Output)))}")
+    if output == "class" and not booster.objective.name.startswith(("binary:", "multi:")):
+        raise ParameterError(f"output='class': objective {booster.objective.name!r} has no classes; use 'prediction'")
+    if n_threads is not None and n_threads < 1:
+        raise ParameterError(f"n_threads={n_threads!r}: give at least 1, or None for all")
+    trees = tree_range(booster, iteration_range)
+    return PredictRequest(booster, output, trees, n_threads)  # type: ignore[arg-type]
+
+
+def tree_range(booster: Booster, iteration_range: tuple[int, int] | None) -> tuple[int, int]:
+    """Trees of a range of iterations; by default those up to the best iteration."""
+    if iteration_range is None:
+        best = booster.best_iteration
+        iteration_range = (0, booster.n_iterations if best is None else best + 1)
+    n = booster.n_iterations
+    try:
+        first, stop = (int(i) for i in iteration_range)
+    except (TypeError, ValueError) as error:
+        raise ParameterError(f"iteration_range={iteration_range!r}: give (first, stop)") from error
+    stop = stop or n
+    if not 0 <= first <= stop <= n or (first == stop and n > 0):
+        raise ParameterError(
+            f"iteration_range={iteration_range!r}: the model has iterations 0 to {n}; give 0 <= first < stop <= {n}"
+        )
+    return booster.iteration_indptr[first], booster.iteration_indptr[stop]

@@ -1,0 +1,193 @@
+"""Pictures of a model: importance, one tree, the learning curve. Drawn by matplotlib (the extra ``plot``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daskboost.dtypes import Float64
+from daskboost.errors import MissingDependencyError, ParameterError
+from daskboost.model.importance import get_score
+from daskboost.tree.table import TreeTable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from daskboost.model.booster import Booster
+
+MAX_DRAWN_LEAVES = 512
+"""More boxes than this no picture can show; `to_graphviz` has no limit."""
+
+
+def _axes(ax: Axes | None, size: tuple[float, float] | None = None) -> Axes:
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise MissingDependencyError("plots need matplotlib; install it: pip install 'daskboost[plot]'") from error
+    return pyplot.subplots(figsize=size)[1] if ax is None else ax
+
+
+def plot_importance(
+    booster: Booster, importance_type: str = "gain", max_num_features: int | None = 20, ax: Axes | None = None
+) -> Axes:
+    """Bars of the most important features, the first on top.
+
+    Parameters
+    ----------
+    booster : Booster
+    importance_type : str, default "gain"
+        As in `Booster.get_score`.
+    max_num_features : int or None, default 20
+        How many to show, as many as a page has room for; None for all.
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    ParameterError
+        A model without any split.
+    MissingDependencyError
+        matplotlib is not installed.
+    """
+    ax = _axes(ax)
+    scores = sorted(get_score(booster, importance_type).items(), key=lambda item: item[1])
+    if not scores:
+        raise ParameterError("the model has no splits, so no feature has any importance to plot")
+    shown = scores[-max_num_features:] if max_num_features else scores
+    bars = ax.barh([name for name, _ in shown], [score for _, score in shown])
+    ax.bar_label(bars, fmt="%.3g", padding=2)
+    ax.margins(x=0.12)
+    ax.set(xlabel=importance_type.replace("_", " "), title="Feature importance")
+    return ax
+
+
+def plot_learning_curve(
+    evals_result: Mapping[str, Mapping[str, Sequence[float]]],
+    metric: str | None = None,
+    best_iteration: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The metric of every evaluation set over the iterations.
+
+    Parameters
+    ----------
+    evals_result : mapping of set name to mapping of metric name to values per iteration
+    metric : str, optional
+        Default: the last metric of the first set, which is the one that early stopping watches.
+    best_iteration : int, optional
+        Marked by a line.
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    ParameterError
+        No evaluation, or a metric that was not evaluated.
+    MissingDependencyError
+        matplotlib is not installed.
+    """
+    metrics = list(dict.fromkeys(name for values in evals_result.values() for name in values))
+    if not metrics:
+        raise ParameterError("evals_result is empty: train with evals=[(data, name)] to have a learning curve")
+    metric = metric or list(next(iter(evals_result.values())))[-1]
+    if metric not in metrics:
+        raise ParameterError(f"metric={metric!r} was not evaluated; evals_result has {', '.join(map(repr, metrics))}")
+    ax = _axes(ax)
+    for name, values in evals_result.items():
+        if metric in values:
+            ax.plot(values[metric], label=name)
+    if best_iteration is not None:
+        ax.axvline(best_iteration, color="gray", linestyle=":", label=f"best iteration ({best_iteration})")
+    ax.set(xlabel="iteration", ylabel=metric, title="Learning curve")
+    ax.legend()
+    return ax
+
+
+def _chosen(booster: Booster, tree: int) -> TreeTable:
+    if not 0 <= tree < len(booster.trees):
+        raise ParameterError(f"tree={tree}: the model has trees 0 to {len(booster.trees) - 1}")
+    return booster.trees[tree]
+
+
+def to_graphviz(booster: Booster, tree: int = 0) -> str:
+    """A tree in the DOT language, for ``graphviz.Source`` or the `dot` command; needs neither to be installed.
+
+    Parameters
+    ----------
+    booster : Booster
+    tree : int, default 0
+    """
+    table = _chosen(booster, tree)
+    lines = ["digraph {", "    graph [rankdir=TB]"]
+    for node in range(table.n_nodes):
+        lines.append(f"    {node} [label={json.dumps(_text(booster, table, node))}]")
+        if table.left_child[node] >= 0:
+            for child, word, is_default in (
+                (table.left_child[node], "yes", table.default_left[node]),
+                (table.right_child[node], "no", not table.default_left[node]),
+            ):
+                lines.append(f'    {node} -> {child} [label="{word}{", missing" if is_default else ""}"]')
+    return "\n".join([*lines, "}", ""])
+
+
+def _text(booster: Booster, tree: TreeTable, node: int) -> str:
+    if tree.left_child[node] < 0:
+        return f"leaf={tree.value[node]:.6g}"
+    return f"{booster.schema.label(int(tree.feature[node]))}<{tree.threshold[node]:.6g}"
+
+
+def plot_tree(booster: Booster, tree: int = 0, ax: Axes | None = None) -> Axes:
+    """A tree as boxes: left is yes, a solid line also takes missing values.
+
+    Parameters
+    ----------
+    booster : Booster
+    tree : int, default 0
+    ax : matplotlib Axes, optional
+
+    Raises
+    ------
+    ParameterError
+        A tree the model does not have, or one of more than `MAX_DRAWN_LEAVES` leaves.
+    MissingDependencyError
+        matplotlib is not installed.
+    """
+    table = _chosen(booster, tree)
+    if table.n_leaves > MAX_DRAWN_LEAVES:
+        raise ParameterError(
+            f"tree={tree} has {table.n_leaves} leaves, too many for one picture (at most {MAX_DRAWN_LEAVES}); "
+            "use to_graphviz, or trees_to_dataframe"
+        )
+    depth = table.depth
+    x = _positions(table)
+    ax = _axes(ax, (max(4.0, 1.1 * table.n_leaves), max(3.0, 1.2 * (1 + depth.max()))))
+    for node in range(table.n_nodes):
+        for child, default in (
+            (table.left_child[node], table.default_left[node]),
+            (table.right_child[node], not table.default_left[node]),
+        ):
+            if child >= 0:
+                line = "-" if default else "--"
+                ax.plot([x[node], x[child]], [-depth[node], -depth[child]], line, color="gray", zorder=1)
+        style: dict[str, Any] = {"boxstyle": "round", "fc": "white" if table.left_child[node] >= 0 else "honeydew"}
+        ax.text(x[node], -depth[node], _text(booster, table, node), ha="center", va="center", size=8, bbox=style)
+    ax.set(xlim=(-0.5, table.n_leaves - 0.5), ylim=(-depth.max() - 0.5, 0.5), title=f"Tree {tree}")
+    ax.set_axis_off()
+    return ax
+
+
+def _positions(tree: TreeTable) -> Float64:
+    """Leaves side by side, a parent in the middle of its children; float64, shape (nodes,)."""
+    x = np.zeros(tree.n_nodes)
+    leaves, stack = 0, [0]
+    while stack:
+        node = stack.pop()
+        if tree.left_child[node] < 0:
+            x[node], leaves = leaves, leaves + 1
+        else:
+            stack += [int(tree.right_child[node]), int(tree.left_child[node])]
+    for node in range(tree.n_nodes - 1, -1, -1):  # children come after their parent
+        if tree.left_child[node] >= 0:
+            x[node] = (x[tree.left_child[node]] + x[tree.right_child[node]]) / 2
+    return x

@@ -1,0 +1,215 @@
+"""Writing models in XGBoost's schema, as JSON or UBJSON.
+
+One document of dicts, lists and arrays serves both formats. Its keys are sorted and its numbers are the shortest text
+that reads back as the same float32, so equal models are equal bytes. xgboost, treelite and shap read it.
+
+What the schema cannot say lies in `learner.attributes`, texts that all of them keep or ignore; our own under the key
+`daskboost`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.dtypes import Float32
+from daskboost.errors import ModelFormatError, ParameterError
+from daskboost.model import ubjson
+from daskboost.tree.table import TreeTable
+
+if TYPE_CHECKING:
+    from daskboost.model.booster import Booster
+
+Format = Literal["json", "ubj"]
+
+ATTRIBUTE: Final = "daskboost"
+"""Key of our own attribute: a JSON object with the version of its layout and the training parameters."""
+ATTRIBUTE_VERSION: Final = 1
+ROOT_PARENT: Final = 2**31 - 1
+"""Parent of a root, in XGBoost's words."""
+
+_SCALAR_VERSION: Final = [3, 0, 0]
+_VECTOR_VERSION: Final = [3, 1, 0]
+"""XGBoost's versions whose schema we write: since 3.1 a base score may have a number per output."""
+
+
+def to_bytes(booster: Booster, format: Format = "ubj") -> bytes:
+    """A model as the bytes of a file; equal models give equal bytes.
+
+    Parameters
+    ----------
+    booster : Booster
+    format : {"ubj", "json"}, default "ubj"
+        UBJSON is about half the size and much faster to read; JSON is for human readers.
+    """
+    if format == "ubj":
+        return ubjson.encode(document(booster))
+    if format == "json":
+        return "".join(_json(document(booster))).encode()
+    raise ParameterError(f"format={format!r} is unknown; give one of {get_args(Format)}")
+
+
+def from_bytes(data: bytes | bytearray | memoryview) -> Booster:
+    """Read a model that daskboost or XGBoost (1.3 and later) wrote, JSON or UBJSON.
+
+    Raises
+    ------
+    ModelFormatError
+        Data that is truncated, corrupt or hostile, from a newer version, or a model that this library cannot
+        represent; the message says which.
+    """
+    from daskboost.model.validate import read_model
+
+    data = bytes(data)
+    if not data.startswith(b"{"):
+        raise ModelFormatError(
+            f"the model begins with {data[:8]!r}, which is neither JSON nor UBJSON; XGBoost's old binary format and "
+            "compressed files are not read: save the model again as .json or .ubj"
+        )
+    return read_model(_parse_json(data) if _is_json(data) else ubjson.decode(data))
+
+
+def _is_json(data: bytes) -> bool:
+    """A key of UBJSON starts with the type of its size, a key of JSON with a quotation mark."""
+    return data[1:].lstrip()[:1] in (b'"', b"}") and data[1:2] not in (b"i", b"U", b"I", b"l", b"L")
+
+
+def _parse_json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ModelFormatError("JSON: values nest too deeply for a model") from error
+    except ValueError as error:  # malformed JSON, bytes that are not UTF-8, integers of thousands of digits
+        raise ModelFormatError(f"JSON: the model is truncated or corrupt: {error}") from error
+
+
+def format_of(path: str | Path) -> Format:
+    """The format that a file name asks for.
+
+    Raises
+    ------
+    ParameterError
+        A name that ends neither in ``.json`` nor in ``.ubj``.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".json", ".ubj"):
+        raise ParameterError(f"path={str(path)!r}: the name of a model file ends in .json or .ubj")
+    return "json" if suffix == ".json" else "ubj"
+
+
+def document(booster: Booster) -> dict[str, Any]:
+    """The model as XGBoost's document; numeric arrays are NumPy arrays."""
+    schema, objective = booster.schema, booster.objective
+    multiclass = objective.name.startswith("multi:")
+    base_score, scalar = _base_score(booster)
+    model = {
+        "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(booster.trees))},
+        # Lists, not arrays: XGBoost writes and treelite reads these value by value.
+        "iteration_indptr": list(booster.iteration_indptr),
+        "tree_info": list(booster.tree_outputs),
+        "trees": [_tree(i, tree, schema.n_features) for i, tree in enumerate(booster.trees)],
+    }
+    return {
+        "learner": {
+            "attributes": dict(sorted({**booster.attributes, **_own_attribute(booster)}.items())),
+            "feature_names": list(schema.names or ()),
+            "feature_types": list(schema.kinds) if set(schema.kinds) > {"float"} or schema.names else [],
+            "gradient_booster": {"model": model, "name": "gbtree"},
+            "learner_model_param": {
+                "base_score": base_score,
+                "boost_from_average": "0",  # the base score stands: XGBoost must not estimate another
+                "num_class": str(booster.n_outputs) if multiclass else "0",
+                "num_feature": str(schema.n_features),
+                "num_target": "1" if multiclass else str(booster.n_outputs),
+            },
+            "objective": dict(objective.config()),
+        },
+        "version": _SCALAR_VERSION if scalar else _VECTOR_VERSION,
+    }
+
+
+def _base_score(booster: Booster) -> tuple[str, bool]:
+    """The base score's text, and whether it is a plain number, which every version of every reader understands."""
+    texts = [str(np.float32(score)) for score in booster.base_score]
+    return (texts[0], True) if len(set(texts)) == 1 else (f"[{','.join(texts)}]", False)
+
+
+def _own_attribute(booster: Booster) -> dict[str, str]:
+    if not booster.params:
+        return {}
+    own = {"version": ATTRIBUTE_VERSION, "params": dict(booster.params)}
+    return {ATTRIBUTE: json.dumps(own, sort_keys=True, separators=(",", ":"))}
+
+
+def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
+    n, leaf = tree.n_nodes, tree.is_leaf
+    parents = tree.parent
+    parents[0] = ROOT_PARENT
+    return {
+        "base_weights": tree.value,
+        "categories": np.empty(0, np.int32),
+        "categories_nodes": np.empty(0, np.int32),
+        "categories_segments": np.empty(0, np.int64),
+        "categories_sizes": np.empty(0, np.int64),
+        "default_left": tree.default_left.astype(np.uint8),
+        "id": index,
+        "left_children": tree.left_child,
+        "loss_changes": tree.gain,
+        "parents": parents,
+        "right_children": tree.right_child,
+        "split_conditions": np.where(leaf, tree.value, tree.threshold).astype(np.float32),
+        "split_indices": tree.feature,
+        "split_type": np.zeros(n, np.uint8),
+        "sum_hessian": tree.cover,
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(n_features),
+            "num_nodes": str(n),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def _json(value: object) -> Iterator[str]:
+    """JSON text in pieces, with neither spaces nor line breaks."""
+    match value:
+        case dict():
+            for i, (key, item) in enumerate(value.items()):
+                yield f"{',' if i else '{'}{_json_text(key)}:"
+                yield from _json(item)
+            yield "}" if value else "{}"
+        case list():
+            for i, item in enumerate(value):
+                yield "," if i else "["
+                yield from _json(item)
+            yield "]" if value else "[]"
+        case np.ndarray():
+            yield f"[{','.join(_number_texts(value))}]"
+        case _:
+            yield _json_text(value)
+
+
+def _json_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)  # XGBoost does not understand escapes of other characters
+
+
+def _number_texts(array: npt.NDArray[Any]) -> list[str]:
+    """Floats always with a point or an exponent: readers of the schema refuse the integer 0 in an array of floats."""
+    texts: list[str] = array.astype(str).tolist()
+    if array.dtype == np.float32 and not np.isfinite(array).all():
+        texts = [_INFINITIES.get(text, text) for text in texts]
+    return texts
+
+
+_INFINITIES: Final = {"inf": "Infinity", "-inf": "-Infinity"}
+
+
+def as_float32(values: npt.ArrayLike) -> Float32:
+    """Round once to float32; what does not fit becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values).astype(np.float32)

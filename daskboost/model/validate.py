@@ -1,0 +1,350 @@
+"""Reading models: a parsed document becomes a Booster, or a ModelFormatError that names the place and the fault.
+
+A file is trusted in nothing. Every array is compared with the others before it is used as an index; a tree must be
+one, each node reached once from its root; numbers are of the right type and range. Time and memory stay
+proportional to the document.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.rows import FeatureSchema
+from daskboost.dtypes import Float32, Int64
+from daskboost.errors import ModelFormatError, ParameterError
+from daskboost.model.booster import Booster
+from daskboost.model.serialize import ATTRIBUTE, ATTRIBUTE_VERSION, as_float32
+from daskboost.objectives.base import Objective
+from daskboost.objectives.registry import objective_from_config
+from daskboost.tree.table import TreeTable
+
+NEWEST_MAJOR: Final = 3
+"""XGBoost's last major version whose schema this module knows."""
+MAX_FEATURES: Final = 2**25
+"""A number in the file, not backed by data, decides what we allocate per feature; this many cost 256 MB."""
+MAX_OUTPUTS: Final = 2**16
+_KINDS: Final = {"float": "float", "int": "int", "i": "i", "q": "float"}
+_UNSUPPORTED: Final = {
+    "dart": "DART drops trees at random and weights them; its trees are not those of a gradient booster",
+    "gblinear": "a linear model has no trees",
+}
+
+
+def fail(message: str) -> NoReturn:
+    raise ModelFormatError(f"the model is corrupt or not one of XGBoost's: {message}")
+
+
+def read_model(document: object) -> Booster:
+    """Check and convert a parsed file.
+
+    Parameters
+    ----------
+    document : object
+        Dicts, lists, texts, numbers, and NumPy arrays where the format has typed arrays.
+    """
+    root = _object(document, "the document")
+    _check_version(root)
+    learner = _child(root, "learner")
+    objective = objective_from_config(_child(learner, "objective"))
+    param = _child(learner, "learner_model_param")
+    n_features = _count(param, "num_feature", MAX_FEATURES)
+    n_outputs = max(_count(param, "num_class", MAX_OUTPUTS), _count(param, "num_target", MAX_OUTPUTS, 1), 1)
+    if objective.n_outputs not in (1, n_outputs):
+        fail(f"num_class or num_target is {n_outputs}, but {objective.name!r} has {objective.n_outputs} outputs")
+    model = _gbtree(learner)
+    trees = _trees(model, n_features)
+    outputs = _integers(model, "tree_info", len(trees), 0, n_outputs)
+    attributes, params = _attributes(learner)
+    return Booster(
+        trees=trees,
+        tree_outputs=tuple(outputs.tolist()),
+        iteration_indptr=_iteration_indptr(model, len(trees), n_outputs),
+        objective=objective,
+        base_score=_base_score(param, objective, n_outputs),
+        schema=_schema(learner, n_features),
+        attributes=attributes,
+        params=params,
+    )
+
+
+def _check_version(root: Mapping[str, Any]) -> None:
+    version = root.get("version")
+    numbers = version.tolist() if isinstance(version, np.ndarray) else version
+    if not isinstance(numbers, list) or len(numbers) != 3 or {type(n) for n in numbers} != {int}:
+        fail(f"'version' is {_shown(version)}, not three integers")
+    if numbers[0] > NEWEST_MAJOR:
+        raise ModelFormatError(
+            f"the model was written by version {'.'.join(map(str, numbers))} of XGBoost's format, newer than "
+            f"{NEWEST_MAJOR}.x, the newest this daskboost reads; update daskboost, or save it from an older XGBoost"
+        )
+
+
+def _gbtree(learner: Mapping[str, Any]) -> Mapping[str, Any]:
+    booster = _child(learner, "gradient_booster")
+    name = _text(booster, "name")
+    if name in _UNSUPPORTED:
+        raise ModelFormatError(f"booster {name!r} is not supported: {_UNSUPPORTED[name]}; train with booster='gbtree'")
+    if name != "gbtree":
+        fail(f"gradient_booster.name is {_shown(name)}")
+    return _child(booster, "model")
+
+
+def _trees(model: Mapping[str, Any], n_features: int) -> tuple[TreeTable, ...]:
+    listed = _list(model, "trees")
+    declared = _count(_child(model, "gbtree_model_param"), "num_trees", 2**31)
+    if declared != len(listed):
+        fail(f"num_trees is {declared}, but the file has {len(listed)} trees")
+    documents = [_object(tree, f"trees[{i}]") for i, tree in enumerate(listed)]
+    places = [tree.get("id", i) for i, tree in enumerate(documents)]
+    if {type(place) for place in places} - {int} or sorted(places) != list(range(len(places))):
+        fail("the trees' 'id's are not 0, 1, 2, ...")
+    ordered = dict(sorted(zip(places, documents, strict=True)))
+    return tuple(_tree(tree, i, n_features) for i, tree in ordered.items())
+
+
+def _tree(tree: Mapping[str, Any], index: int, n_features: int) -> TreeTable:
+    try:
+        return _checked_tree(tree, n_features)
+    except ModelFormatError as error:
+        raise ModelFormatError(f"tree {index}: {error}") from error
+
+
+def _checked_tree(tree: Mapping[str, Any], n_features: int) -> TreeTable:
+    param = _child(tree, "tree_param")
+    n = _count(param, "num_nodes", 2**31)
+    if n < 1:
+        fail("it has no nodes")
+    if _count(param, "size_leaf_vector", 2**31, 1) > 1 or "leaf_weights" in tree:
+        raise ModelFormatError(
+            "its leaves are vectors (multi_strategy='multi_output_tree'), which is not supported; "
+            "train with multi_strategy='one_output_per_tree'"
+        )
+    left = _integers(tree, "left_children", n, -1, n)
+    right = _integers(tree, "right_children", n, -1, n)
+    order = reachable(left, right, n - _count(param, "num_deleted", 2**31, 0))
+    leaf = left[order] < 0
+    if "split_type" in tree and _integers(tree, "split_type", n, 0, 2)[order][~leaf].any():
+        raise ModelFormatError(
+            "it splits on categories, which is not supported; encode the column as numbers and retrain"
+        )
+    condition = _floats(tree, "split_conditions", n)[order]
+    feature = np.where(leaf, 0, _integers(tree, "split_indices", n, 0, 2**31)[order])
+    if (feature >= n_features).any():
+        fail(f"it splits on feature {feature.max()}, but the model has {n_features} features")
+    if not np.isfinite(condition[leaf]).all():
+        fail("a leaf's value is infinite")
+    numbers = np.empty(n, np.int32)  # new numbers of the old nodes
+    numbers[order] = np.arange(len(order), dtype=np.int32)
+    return TreeTable(
+        left_child=np.where(leaf, -1, numbers[left[order]]).astype(np.int32),
+        right_child=np.where(leaf, -1, numbers[right[order]]).astype(np.int32),
+        feature=feature.astype(np.int32),
+        split_bin=np.full(len(order), -1, np.int32),
+        threshold=np.where(leaf, np.float32(0), condition),
+        default_left=_integers(tree, "default_left", n, 0, 2)[order].astype(np.bool_),
+        gain=np.where(leaf, np.float32(0), _floats(tree, "loss_changes", n)[order]),
+        cover=_floats(tree, "sum_hessian", n)[order],
+        value=np.where(leaf, condition, _floats(tree, "base_weights", n)[order]),
+    )
+
+
+def reachable(left: Int64, right: Int64, expected: int) -> Int64:
+    """Nodes in an order in which children follow their parent; the nodes' own numbers where those already do.
+
+    Parameters
+    ----------
+    left, right : int64 arrays, shape (nodes,), values in [-1, nodes)
+    expected : int
+        How many nodes the tree has; XGBoost leaves pruned ones behind in its arrays.
+
+    Raises
+    ------
+    ModelFormatError
+        A node with one child or two parents, a cycle, or another number of nodes than expected.
+    """
+    parents = np.flatnonzero((left >= 0) & (right >= 0))
+    children = np.concatenate([left[parents], right[parents]])
+    whole = len(left) == expected and np.array_equal(left >= 0, right >= 0)
+    in_order = whole and (np.minimum(left[parents], right[parents]) > parents).all()
+    if in_order and np.array_equal(np.sort(children), np.arange(1, expected)):
+        return np.arange(expected)
+    return _walk(left.tolist(), right.tolist(), expected)
+
+
+def _walk(left: Sequence[int], right: Sequence[int], expected: int) -> Int64:
+    order, seen = [0], {0}
+    for node in order:  # grows while it is read: breadth first
+        if left[node] < 0 and right[node] < 0:
+            continue
+        for child in (left[node], right[node]):
+            if child < 0:
+                fail(f"node {node} has only one child")
+            if child in seen:
+                fail(f"node {child} has two parents or lies on a cycle")
+            seen.add(child)
+            order.append(child)
+    if len(order) != expected:
+        fail(f"{len(order)} of {expected} nodes can be reached from the root")
+    return np.array(order, np.int64)
+
+
+def _iteration_indptr(model: Mapping[str, Any], n_trees: int, n_outputs: int) -> tuple[int, ...]:
+    """Where each iteration's trees begin; before version 2.0 they were as many in every iteration."""
+    if "iteration_indptr" not in model:
+        size = n_outputs * max(_count(_child(model, "gbtree_model_param"), "num_parallel_tree", 2**31, 1), 1)
+        if n_trees % size:
+            fail(f"{n_trees} trees are no whole number of iterations of {size} trees")
+        return tuple(range(0, n_trees + 1, size))
+    pointers = _integers(model, "iteration_indptr", None, 0, n_trees + 1)
+    if len(pointers) == 0 and n_trees == 0:
+        return (0,)
+    if len(pointers) == 0 or pointers[0] != 0 or pointers[-1] != n_trees or (np.diff(pointers) <= 0).any():
+        fail(f"'iteration_indptr' does not rise from 0 to the number of trees, {n_trees}")
+    return tuple(pointers.tolist())
+
+
+def _base_score(param: Mapping[str, Any], objective: Objective, n_outputs: int) -> tuple[float, ...]:
+    """A number, since XGBoost 3.1 also one per output in brackets."""
+    text = _text(param, "base_score")
+    try:
+        numbers = as_float32([float(part) for part in text.strip().removeprefix("[").removesuffix("]").split(",")])
+        margins = objective.to_margin(numbers)
+    except (ValueError, ParameterError) as error:
+        raise ModelFormatError(f"base_score is {_shown(text)}: {error}") from error
+    if not (np.isfinite(numbers).all() and np.isfinite(margins).all()) or len(numbers) not in (1, n_outputs):
+        fail(f"base_score is {_shown(text)}, for {n_outputs} outputs of objective {objective.name!r}")
+    if len(numbers) < n_outputs != objective.n_outputs:
+        numbers = np.repeat(numbers, n_outputs)  # several targets of a loss of one output
+    return tuple(numbers.tolist())
+
+
+def _schema(learner: Mapping[str, Any], n_features: int) -> FeatureSchema:
+    names = _texts(learner, "feature_names")
+    types = _texts(learner, "feature_types")
+    for what, given in (("feature_names", names), ("feature_types", types)):
+        if given and len(given) != n_features:
+            fail(f"{what!r} has {len(given)} entries, but the model has {n_features} features")
+    if len(set(names)) != len(names):
+        fail("two features have the same name")
+    if unknown := sorted(set(types) - _KINDS.keys()):
+        reason = "categorical features are not supported" if unknown == ["c"] else "known are float, int, i and q"
+        raise ModelFormatError(f"feature_types has {unknown}: {reason}")
+    kinds = tuple(_KINDS[kind] for kind in types) or ("float",) * n_features
+    return FeatureSchema(tuple(names) or None, kinds)
+
+
+def _attributes(learner: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """The user's attributes, and the parameters of the training from our own."""
+    attributes = dict(_child(learner, "attributes")) if "attributes" in learner else {}
+    if not all(map(_is_text, [*attributes, *attributes.values()])):
+        fail("'attributes' holds values that are not texts")
+    if ATTRIBUTE not in attributes:
+        return attributes, {}
+    try:
+        own = json.loads(attributes.pop(ATTRIBUTE))
+        version, params = own["version"], own["params"]
+        if not isinstance(version, int) or not all(map(_is_text, [*params, *params.values()])):
+            raise TypeError("wrong types")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ModelFormatError(f"attribute {ATTRIBUTE!r} is damaged: {error}") from error
+    if version > ATTRIBUTE_VERSION:
+        raise ModelFormatError(
+            f"attribute {ATTRIBUTE!r} has version {version}, newer than {ATTRIBUTE_VERSION}; update daskboost"
+        )
+    return attributes, params
+
+
+def _shown(value: object) -> str:
+    """A value for a message, cut short."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        fail(f"{where} is {type(value).__name__}, not an object")
+    return value
+
+
+def _get(parent: Mapping[str, Any], key: str) -> Any:
+    if key not in parent:
+        fail(f"{key!r} is missing")
+    return parent[key]
+
+
+def _child(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    return _object(_get(parent, key), repr(key))
+
+
+def _text(parent: Mapping[str, Any], key: str) -> str:
+    value = _get(parent, key)
+    if not _is_text(value):
+        fail(f"{key!r} is {_shown(value)}, not a text")
+    return str(value)
+
+
+def _is_text(value: object) -> bool:
+    """A text that can be written again: JSON may escape halves of characters."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def _list(parent: Mapping[str, Any], key: str) -> list[Any]:
+    value = _get(parent, key)
+    if isinstance(value, np.ndarray):
+        return list(value.tolist())
+    if not isinstance(value, list):
+        fail(f"{key!r} is {type(value).__name__}, not a list")
+    return value
+
+
+def _texts(parent: Mapping[str, Any], key: str) -> list[str]:
+    values = _list(parent, key) if key in parent else []
+    if not all(map(_is_text, values)):
+        fail(f"{key!r} holds values that are not texts")
+    return values
+
+
+def _count(parent: Mapping[str, Any], key: str, limit: int, default: int | None = None) -> int:
+    """A parameter: a whole number as a text."""
+    if default is not None and key not in parent:
+        return default
+    text = _text(parent, key)
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= limit):
+        fail(f"{key!r} is {_shown(text)}, not a whole number up to {limit}")
+    return int(text)
+
+
+def _array(parent: Mapping[str, Any], key: str, n: int | None, types: set[type]) -> npt.NDArray[Any]:
+    """An array, or a list of numbers of the given types, of n values."""
+    value = _get(parent, key)
+    if isinstance(value, list) and set(map(type, value)) <= types:
+        try:
+            value = np.array(value, np.float64 if float in types else np.int64)
+        except OverflowError as error:
+            raise ModelFormatError(f"{key!r} holds a number that does not fit") from error
+    if not isinstance(value, np.ndarray):
+        fail(f"{key!r} is no list of {'numbers' if float in types else 'integers'}")
+    if n is not None and len(value) != n:
+        fail(f"{key!r} has {len(value)} entries, but num_nodes or num_trees says {n}")
+    return value
+
+
+def _integers(parent: Mapping[str, Any], key: str, n: int | None, low: int, stop: int) -> Int64:
+    values = _array(parent, key, n, {int, bool})
+    if values.dtype.kind not in "iu":
+        fail(f"{key!r} holds numbers that are not integers")
+    if len(values) and not (low <= values.min() and values.max() < stop):
+        fail(f"{key!r} holds {values.min()} to {values.max()}; at least {low} and less than {stop} is possible")
+    return values.astype(np.int64)
+
+
+def _floats(parent: Mapping[str, Any], key: str, n: int) -> Float32:
+    values = as_float32(_array(parent, key, n, {int, float}))
+    if np.isnan(values).any():
+        fail(f"{key!r} holds NaN")
+    return values

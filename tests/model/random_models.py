@@ -1,0 +1,99 @@
+"""Models made of random trees, so that tests of models need no training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daskboost.data.rows import FeatureSchema
+from daskboost.dtypes import Float32
+from daskboost.model.booster import Booster
+from daskboost.objectives.base import Objective
+from daskboost.objectives.binary import Logistic
+from daskboost.objectives.log_link import Gamma, Poisson, Tweedie
+from daskboost.objectives.multiclass import SoftMax, SoftProb
+from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, QuantileError, SquaredError
+from daskboost.tree.table import TreeTable
+
+OBJECTIVES: tuple[Objective, ...] = (
+    SquaredError(),
+    AbsoluteError(),
+    PseudoHuberError(1.5),
+    QuantileError((0.1, 0.5, 0.9)),
+    Poisson(),
+    Gamma(),
+    Tweedie(1.3),
+    Logistic(),
+    SoftProb(4),
+    SoftMax(3),
+)
+"""One of every kind that XGBoost knows too."""
+
+
+def random_tree(rng: np.random.Generator, n_features: int, n_splits: int, chain: bool = False) -> TreeTable:
+    """A tree grown by splitting random leaves, or always the newest one (`chain`), on random values."""
+    children: dict[int, tuple[int, int]] = {}
+    leaves = [0]
+    for split in range(n_splits):
+        node = leaves.pop(-1 if chain else int(rng.integers(len(leaves))))
+        children[node] = (2 * split + 1, 2 * split + 2)
+        leaves += children[node]
+    n = 2 * n_splits + 1
+    inner = np.isin(np.arange(n), list(children))
+    values = rng.normal(size=n).astype(np.float32)
+    # Thresholds from a small grid, both zeros among them, so that rows often hit them exactly.
+    grid = np.array([-1.5, -0.5, -0.0, 0.0, 0.25, 1.0], np.float32)
+    return TreeTable(
+        left_child=np.array([children.get(i, (-1, -1))[0] for i in range(n)], np.int32),
+        right_child=np.array([children.get(i, (-1, -1))[1] for i in range(n)], np.int32),
+        feature=np.where(inner, rng.integers(0, n_features, n), 0).astype(np.int32),
+        split_bin=np.full(n, -1, np.int32),
+        threshold=np.where(inner, rng.choice(grid, n), 0).astype(np.float32),
+        default_left=inner & (rng.random(n) < 0.5),
+        gain=np.where(inner, rng.random(n), 0).astype(np.float32),
+        cover=_covers(rng, children, n),
+        value=(0.3 * values).astype(np.float32),
+    )
+
+
+def _covers(rng: np.random.Generator, children: dict[int, tuple[int, int]], n: int) -> Float32:
+    """Whole numbers whose children add up to their parent, as in a trained tree."""
+    cover = rng.integers(1, 50, n).astype(np.float32)
+    for node in sorted(children, reverse=True):
+        cover[node] = cover[children[node][0]] + cover[children[node][1]]
+    return cover
+
+
+def random_booster(
+    rng: np.random.Generator,
+    objective: Objective,
+    *,
+    n_features: int = 5,
+    n_iterations: int = 6,
+    n_splits: int = 12,
+    chain: bool = False,
+    base_score: float | Sequence[float] = 0.4,
+    names: bool = False,
+) -> Booster:
+    """A model of random trees, as many per iteration as the objective has outputs."""
+    n_outputs = objective.n_outputs
+    trees = [random_tree(rng, n_features, n_splits, chain) for _ in range(n_iterations * n_outputs)]
+    labels = tuple(f"feature {i}" for i in range(n_features)) if names else None
+    return Booster(
+        trees=tuple(trees),
+        tree_outputs=tuple(range(n_outputs)) * n_iterations,
+        iteration_indptr=tuple(range(0, len(trees) + 1, n_outputs)),
+        objective=objective,
+        base_score=tuple(np.atleast_1d(base_score).tolist()),
+        schema=FeatureSchema(labels, ("float",) * n_features),
+    )
+
+
+def random_rows(rng: np.random.Generator, n_rows: int, n_features: int = 5) -> Float32:
+    """Rows with missing values, and with values that equal thresholds of `random_tree`."""
+    rows = rng.normal(size=(n_rows, n_features)).astype(np.float32)
+    exact = rng.choice(np.array([-1.5, -0.5, -0.0, 0.0, 0.25, 1.0], np.float32), rows.shape)
+    rows = np.where(rng.random(rows.shape) < 0.3, exact, rows)
+    rows[rng.random(rows.shape) < 0.2] = np.nan
+    return rows

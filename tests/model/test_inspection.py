@@ -1,0 +1,202 @@
+"""Importance, the table of nodes, SHAP values and plots."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from model.random_models import OBJECTIVES, random_booster, random_rows
+from scipy.sparse import csr_matrix
+
+from daskboost.errors import MissingDependencyError, ParameterError
+from daskboost.model import plotting
+from daskboost.model.booster import Booster
+from daskboost.model.importance import ImportanceType, importance
+from daskboost.objectives.base import Objective
+from daskboost.objectives.binary import Logistic
+from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.regression import SquaredError
+
+
+def exported(booster: Booster) -> xgb.Booster:
+    return xgb.Booster(model_file=bytearray(booster.to_bytes()))
+
+
+@pytest.mark.parametrize("kind", get_args(ImportanceType))
+@pytest.mark.parametrize("names", [False, True])
+def test_importance_is_xgboosts(rng: np.random.Generator, kind: ImportanceType, names: bool) -> None:
+    booster = random_booster(rng, SoftProb(3), n_features=40, names=names)
+    expected = exported(booster).get_score(importance_type=kind)
+    assert booster.get_score(kind) == pytest.approx(expected, rel=1e-5)
+    assert 0 < len(expected) < 41
+    values = importance(booster, kind)
+    assert values.shape == (40,)
+    assert (
+        values[booster.trees[0].feature[0]]
+        == booster.get_score(kind)[booster.schema.label(booster.trees[0].feature[0])]
+    )
+
+
+def test_unknown_importance(rng: np.random.Generator) -> None:
+    with pytest.raises(ParameterError, match="importance_type='split' is unknown; give one of 'weight', 'gain'"):
+        random_booster(rng, SquaredError()).get_score("split")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("names", [False, True])
+def test_table_is_xgboosts(rng: np.random.Generator, names: bool) -> None:
+    booster = random_booster(rng, SoftProb(3), names=names)
+    found, expected = booster.trees_to_dataframe(), exported(booster).trees_to_dataframe()
+    assert list(found.columns) == list(expected.columns)
+    texts = ["Tree", "Node", "ID", "Feature", "Yes", "No", "Missing"]
+    pd.testing.assert_frame_equal(found[texts], expected[texts], check_dtype=False)
+    numbers = ["Split", "Gain", "Cover"]
+    np.testing.assert_allclose(found[numbers], expected[numbers], rtol=1e-6)
+    assert found["Category"].isna().all()
+
+
+@pytest.fixture
+def only_shap(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "xgboost")
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("daskboost.model.explain.find_spec", lambda name: None if name in packages else find(name))
+
+
+def check_contributions(rng: np.random.Generator, booster: Booster, reference: xgb.Booster) -> None:
+    rows = random_rows(rng, 40)
+    found = booster.predict(rows, output="contributions")
+    expected = reference.predict(xgb.DMatrix(rows), pred_contribs=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found.sum(axis=-1), booster.predict(rows, output="margin"), rtol=1e-5, atol=1e-5)
+    present = ~np.isnan(rows)
+    sparse = csr_matrix((rows[present], np.nonzero(present)), rows.shape)
+    np.testing.assert_array_equal(booster.predict(sparse, output="contributions"), found)
+    margin = rng.normal(size=(40, booster.n_outputs)).astype(np.float32)
+    found = booster.predict(rows, output="contributions", base_margin=margin, iteration_range=(1, 3))
+    expected = booster.predict(rows, output="margin", base_margin=margin, iteration_range=(1, 3))
+    np.testing.assert_allclose(found.sum(axis=-1), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.name)
+def test_contributions_through_xgboost(rng: np.random.Generator, objective: Objective) -> None:
+    booster = random_booster(rng, objective)
+    check_contributions(rng, booster, exported(booster))
+
+
+# shap colours its plots when it is imported, in a way that matplotlib is about to drop.
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.name)
+def test_contributions_through_shap(rng: np.random.Generator, objective: Objective, only_shap: None) -> None:
+    booster = random_booster(rng, objective)
+    check_contributions(rng, booster, exported(booster))
+
+
+def test_contributions_without_either(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "xgboost", "shap")
+    with pytest.raises(MissingDependencyError, match="contributions need xgboost or shap; install one of them"):
+        random_booster(rng, Logistic()).predict(random_rows(rng, 3), output="contributions")
+
+
+@pytest.fixture
+def pyplot() -> Iterator[Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    yield pyplot
+    pyplot.close("all")
+
+
+def test_plot_importance(rng: np.random.Generator, pyplot: Any) -> None:
+    booster = random_booster(rng, Logistic(), names=True)
+    axes = plotting.plot_importance(booster, "weight", max_num_features=3)
+    bars: list[Any] = list(axes.patches)
+    scores = sorted(booster.get_score("weight").values())[-3:]
+    assert [bar.get_width() for bar in bars] == scores
+    assert axes.get_xlabel() == "weight"
+    given = pyplot.subplots()[1]
+    assert plotting.plot_importance(booster, max_num_features=None, ax=given) is given
+    assert len(given.patches) == len(booster.get_score())
+    with pytest.raises(ParameterError, match="no splits"):
+        plotting.plot_importance(random_booster(rng, Logistic(), n_splits=0))
+
+
+def test_plot_learning_curve(pyplot: Any) -> None:
+    result = {"train": {"auc": [0.6, 0.7], "logloss": [0.5, 0.4]}, "valid": {"logloss": [0.6, 0.55]}}
+    axes = plotting.plot_learning_curve(result, best_iteration=1)
+    assert axes.get_ylabel() == "logloss"
+    assert [line.get_label() for line in axes.lines] == ["train", "valid", "best iteration (1)"]
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), [0.6, 0.55])
+    assert len(plotting.plot_learning_curve(result, "auc").lines) == 1
+    with pytest.raises(ParameterError, match="metric='rmse' was not evaluated; evals_result has 'auc', 'logloss'"):
+        plotting.plot_learning_curve(result, "rmse")
+    with pytest.raises(ParameterError, match="evals_result is empty: train with evals="):
+        plotting.plot_learning_curve({})
+
+
+def test_plot_tree(rng: np.random.Generator, pyplot: Any) -> None:
+    booster = random_booster(rng, Logistic(), names=True)
+    axes = plotting.plot_tree(booster, 2)
+    tree = booster.trees[2]
+    texts = [text.get_text() for text in axes.texts]
+    assert len(texts) == tree.n_nodes and len(axes.lines) == tree.n_nodes - 1
+    assert texts[0] == f"feature {tree.feature[0]}<{tree.threshold[0]:.6g}"
+    places = {text.get_position() for text in axes.texts}
+    assert len(places) == tree.n_nodes  # no box hides another
+    axes.figure.canvas.draw()
+    for n_splits, wrong, message in (
+        (12, 6, "tree=6: the model has trees 0 to 5"),
+        (600, 0, "too many for one picture"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            plotting.plot_tree(random_booster(rng, Logistic(), n_splits=n_splits), wrong)
+
+
+def test_to_graphviz(rng: np.random.Generator) -> None:
+    booster = random_booster(rng, Logistic(), names=True)
+    tree = booster.trees[0]
+    source = plotting.to_graphviz(booster)
+    assert source.startswith("digraph {") and source.count("->") == tree.n_nodes - 1
+    default = tree.left_child[0] if tree.default_left[0] else tree.right_child[0]
+    word = "yes" if tree.default_left[0] else "no"
+    assert f'0 -> {default} [label="{word}, missing"]' in source
+    assert source.count("leaf=") == tree.n_leaves
+
+
+def test_plots_without_matplotlib(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    booster = random_booster(rng, Logistic())
+    with pytest.raises(
+        MissingDependencyError, match=r"plots need matplotlib; install it: pip install 'daskboost\[plot\]'"
+    ):
+        plotting.plot_importance(booster)
+    assert plotting.to_graphviz(booster).startswith("digraph")  # needs nothing
+
+
+def test_reading_a_model_imports_little() -> None:
+    """Models are loaded where nothing else is needed: no pandas, Dask, numba or matplotlib."""
+    code = (
+        "import sys; from daskboost.model.booster import Booster; import daskboost.model.validate; "
+        "heavy = {'numba', 'pandas', 'dask', 'distributed', 'matplotlib', 'xgboost', 'scipy'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
