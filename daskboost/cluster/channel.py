@@ -1,0 +1,216 @@
+"""Messages over a connected socket, in blocking calls of the thread that owns it.
+
+A round trip over such a socket takes a tenth of what it takes through an event loop (15 against 170 microseconds on
+loopback), which is why connections to Dask's own ports are taken off the loop (see `dask_comms`).
+
+Every message is a prelude (magic, kind, number of frames, bytes to come), the frames' lengths, and the frames, each
+on a multiple of 64 bytes, so that one read into one aligned buffer makes the arrays. A TLS socket must not be read
+and written by two threads at once; the conversations here are half-duplex, and who might write beside them (the
+heartbeat) holds the write lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from daskboost.cluster.wire import MAX_FRAMES, Frame, WireError, decode, encode
+from daskboost.devices.cpu.buffers import SMALL_BYTES, Buffers
+from daskboost.errors import DaskBoostError
+
+MAGIC: Final = b"DkB1"
+PRELUDE: Final = struct.Struct("<4sBxxxIIQ")  # magic, kind, frames, reserved, bytes after the prelude
+MESSAGE, ALIVE = 0, 1
+ALIGNMENT: Final = 64
+MAX_BYTES: Final = 1 << 40  # only touched pages cost memory, so a lying length costs no more than what really arrives
+JOIN_BYTES: Final = 1 << 16  # below this, one copy is cheaper than one system call per frame
+Buffer = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class ChannelClosedError(DaskBoostError, ConnectionError):
+    """The other side hung up, or the connection broke."""
+
+
+class ChannelSilentError(ChannelClosedError):
+    """Nothing came from the other side for longer than a live one would keep quiet."""
+
+
+def pack(frames: Sequence[Frame]) -> list[Frame]:
+    """What goes over the socket for a message's frames, in as few pieces as are worth a system call."""
+    lengths = struct.pack(f"<{len(frames)}Q", *(len(frame) for frame in frames))
+    pieces: list[Frame] = []
+    offset = 0
+    for piece in (lengths, *frames):
+        padding = -offset % ALIGNMENT
+        if padding:
+            pieces.append(bytes(padding))
+        pieces.append(piece)
+        offset += padding + len(piece)
+    pieces.insert(0, PRELUDE.pack(MAGIC, MESSAGE, len(frames), 0, offset))
+    return [b"".join(pieces)] if offset <= JOIN_BYTES else pieces
+
+
+class Channel:
+    """One end of a connection between two threads, most often in two processes.
+
+    Parameters
+    ----------
+    sock : socket.socket
+        Connected, plain or TLS. The channel owns it from here on.
+    silence_s : float, optional
+        Seconds without a byte, in the middle of a receive, after which the other side counts as lost.
+    """
+
+    def __init__(self, sock: socket.socket, silence_s: float | None = None) -> None:
+        self._socket = sock
+        self._buffers = Buffers()
+        self._write_lock = threading.Lock()
+        self._closed = False
+        self.limit_silence(silence_s)
+
+    def limit_silence(self, silence_s: float | None) -> None:
+        """Change the seconds of silence that a receive bears; None for any."""
+        self._socket.settimeout(silence_s)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Any) -> None:
+        """Send a message: any value that `wire.encode` takes."""
+        self.send_packed(pack(encode(message)))
+
+    def send_packed(self, pieces: Sequence[Frame]) -> None:
+        """Send what `pack` made: lets one encoding serve many channels."""
+        with self._write_lock:
+            self._write(pieces)
+
+    def send_alive(self) -> None:
+        """Tell a waiting receiver that the reply is still being worked on."""
+        with self._write_lock:
+            self._write([PRELUDE.pack(MAGIC, ALIVE, 0, 0, 0)])
+
+    def receive(self) -> Any:
+        """The next message; signs of life before it are skipped.
+
+        Raises
+        ------
+        ChannelClosedError
+            The other side hung up.
+        ChannelSilentError
+            The other side fell silent.
+        WireError
+            Something that is no message of ours came.
+        """
+        while True:
+            is_message, message = self.receive_any()
+            if is_message:
+                return message
+
+    def receive_any(self) -> tuple[bool, Any]:
+        """(True, the message), or (False, None) for a sign of life."""
+        prelude = bytearray(PRELUDE.size)
+        self._read(memoryview(prelude))
+        magic, kind, n_frames, _, n_bytes = PRELUDE.unpack(prelude)
+        if magic == MAGIC and kind == ALIVE:
+            return False, None
+        if magic != MAGIC or kind != MESSAGE or not 1 <= n_frames <= MAX_FRAMES or n_bytes > MAX_BYTES:
+            raise WireError("the connection carries something else than daskboost's messages")
+        body = _aligned(n_bytes, self._buffers)
+        self._read(body.data)
+        return True, decode(_split(body, n_frames))
+
+    def has_buffered(self) -> bool:
+        """Whether bytes wait that the operating system no longer knows of (decrypted ones)."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def hung_up(self) -> bool:
+        """Whether the other side closed the connection; safe from any thread, and takes no bytes."""
+        if self._closed:
+            return True
+        try:  # on the raw socket, below TLS: SSLSocket refuses to peek
+            return socket.socket.recv(self._socket, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def interrupt(self) -> None:
+        """Hang up from any thread: whoever waits on either end gets ChannelClosedError."""
+        with contextlib.suppress(OSError):  # gone already
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def finish(self) -> None:
+        """Say that no further message will come, and leave the other side to hang up."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+
+    def drain(self, patience_s: float) -> None:
+        """Wait until the other side hung up, at most so long; what it still sends is thrown away."""
+        with contextlib.suppress(OSError):
+            self._socket.settimeout(patience_s)
+            while socket.socket.recv(self._socket, 1 << 16):
+                pass
+
+    def close(self) -> None:
+        """Free the socket. Only the owner's thread may call it. Idempotent."""
+        self._closed = True
+        self.interrupt()
+        self._socket.close()
+
+    def _write(self, pieces: Sequence[Frame]) -> None:
+        try:
+            for piece in pieces:
+                self._socket.sendall(piece)
+        except TimeoutError as error:
+            raise ChannelSilentError("the other side takes no more bytes") from error
+        except OSError as error:
+            raise ChannelClosedError(f"the connection broke while sending: {error}") from error
+
+    def _read(self, view: memoryview) -> None:
+        try:
+            while view:
+                n = self._socket.recv_into(view, len(view))
+                if n == 0:
+                    raise ChannelClosedError("the other side hung up")
+                view = view[n:]
+        except TimeoutError as error:
+            raise ChannelSilentError("the other side fell silent") from error
+        except ChannelClosedError:
+            raise
+        except OSError as error:
+            raise ChannelClosedError(f"the connection broke while receiving: {error}") from error
+
+
+def _aligned(n_bytes: int, buffers: Buffers) -> Buffer:
+    """Memory for a message: large messages follow each other in the same pages."""
+    try:
+        if n_bytes >= SMALL_BYTES:
+            return buffers.empty((n_bytes,), np.uint8)
+        room = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    except MemoryError as error:
+        raise WireError(f"no memory for a message of {n_bytes} bytes") from error
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + n_bytes]
+
+
+def _split(body: Buffer, n_frames: int) -> list[memoryview]:
+    offset = 8 * n_frames
+    if offset > len(body):
+        raise WireError("corrupt message: it ends within its table of lengths")
+    frames = []
+    for length in struct.unpack_from(f"<{n_frames}Q", body.data):
+        offset += -offset % ALIGNMENT
+        if offset + length > len(body):
+            raise WireError("corrupt message: its frames are longer than the message")
+        frames.append(body[offset : offset + length].data)
+        offset += length
+    if offset != len(body):
+        raise WireError("corrupt message: bytes follow its last frame")
+    return frames

@@ -1,0 +1,139 @@
+"""What an engine, a coordinator and a quantizing task are given when they start; none of it knows of Dask.
+
+Code travels as the import path of a function of an installed package plus a message with its arguments, never
+pickled. Python callables of users (custom objectives and metrics) come as `extras`, carried by Dask's own
+serialization.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from daskboost.cluster.links import Engines, Peers
+from daskboost.cluster.wire import WireError, decode, encode, register
+
+
+@register
+@dataclass(frozen=True)
+class RemoteCall:
+    """A function to call in another process. Make it with `RemoteCall.of`."""
+
+    function: str
+    """Import path: "package.module:function"."""
+    argument: tuple[bytes, ...]
+    """Its message, encoded, so that those who only pass the call on need not know the message's class."""
+
+    @classmethod
+    def of(cls, function: str, argument: Any) -> RemoteCall:
+        """A call of `function(context, argument)`; the argument is anything that `wire.encode` takes."""
+        return cls(function, tuple(bytes(frame) for frame in encode(argument)))
+
+    def resolve(self) -> tuple[Callable[..., Any], Any]:
+        """The function, imported, and its argument.
+
+        Raises
+        ------
+        WireError
+            There is no such function here.
+        """
+        module_name, _, name = self.function.partition(":")
+        try:
+            function = getattr(importlib.import_module(module_name), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise WireError(
+                f"{self.function!r} cannot be imported here ({error}); "
+                "client, scheduler and workers need the same version of daskboost"
+            ) from error
+        # Only now: importing the module has registered the classes of the message.
+        return function, decode([bytearray(frame) for frame in self.argument])
+
+
+class WorkerShards:
+    """Parts of data sets that stay on one worker between tasks and fits. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[str, dict[Any, Any]] = {}
+
+    def put(self, dataset: str, key: Any, part: Any) -> None:
+        """Keep a part; one with the same key is replaced, which makes a repeated task harmless."""
+        with self._lock:
+            parts = self._parts.setdefault(dataset, {})
+            old = parts.get(key)
+            parts[key] = part
+        if old is not None and old is not part:
+            _close(old)
+
+    def parts(self, dataset: str) -> dict[Any, Any]:
+        """All parts of a data set that lie here, by key; empty if none do."""
+        with self._lock:
+            return dict(self._parts.get(dataset, {}))
+
+    def drop(self, dataset: str) -> None:
+        """Forget a data set, and call `close()` on those of its parts that have it."""
+        with self._lock:
+            parts = self._parts.pop(dataset, {})
+        for part in parts.values():
+            _close(part)
+
+    def datasets(self) -> list[str]:
+        """Names of the data sets with parts here."""
+        with self._lock:
+            return sorted(self._parts)
+
+    def close(self) -> None:
+        """Drop everything."""
+        with contextlib.ExitStack() as stack:  # all are closed even if one fails
+            for dataset in self.datasets():
+                stack.callback(self.drop, dataset)
+
+
+def _close(part: Any) -> None:
+    close = getattr(part, "close", None)
+    if close is not None:
+        close()
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """The worker on which something runs."""
+
+    address: str
+    n_threads: int
+    memory_limit_bytes: int | None
+    """None for a worker without a limit."""
+    local_directory: str
+    """The worker's own; Dask removes it when the worker ends."""
+    shards: WorkerShards
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """First argument of functions that open an engine: `open(context, message) -> Engine`."""
+
+    place: WorkerPlace
+    rank: int
+    n_engines: int
+    peers: Peers
+    extras: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CoordinatorContext:
+    """First argument of functions that coordinate a fit: `coordinate(context, message) -> result`."""
+
+    engines: Engines
+    workers: tuple[str, ...]
+    """Where each engine runs."""
+    place: str
+    """"scheduler" or "client": whose process this is."""
+    report: Callable[[Mapping[str, Any]], None]
+    """Sends a small progress event of plain values to the client; does not wait."""
+    check_cancelled: Callable[[], None]
+    """Raises FitCancelledError if the client cancelled the fit. Calls of engines check by themselves."""
+    extras: Mapping[str, Any]

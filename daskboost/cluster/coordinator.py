@@ -1,0 +1,312 @@
+"""The decisions of a fit: a plain synchronous function over engines. It knows nothing of Dask and never sees rows.
+
+    base score -> for every round: gradients -> for every output: grow_tree -> leaf values -> metrics -> stop?
+
+`grow_tree` is the tree loop, the only one: all growth policies, devices and reductions go through it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from daskboost.cluster import messages as m
+from daskboost.cluster.outbox import AsksEngines, Outbox
+from daskboost.cluster.quantiles import residual_quantiles
+from daskboost.cluster.reduce.strategies import Reduction, make_reduction
+from daskboost.data.cuts import Cuts
+from daskboost.devices.cpu.rows import Rounding, RowSplits
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError
+from daskboost.exact_sum import ExactSum
+from daskboost.hashing import Purpose, key
+from daskboost.metrics.base import Metric
+from daskboost.objectives.base import Objective
+from daskboost.params import TrainParams
+from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.growth import GrowingTree, make_policy
+from daskboost.tree.split import SplitRules
+from daskboost.tree.table import TreeTable
+
+QUANTUM_LIMIT = 2**15 - 1
+"""Largest quantized gradient or hessian."""
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """When a fit ends before its last round.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds without improvement of the last metric on the last evaluation set.
+    min_delta : float
+        Least change that counts as an improvement.
+    """
+
+    rounds: int
+    min_delta: float = 0.0
+
+
+@dataclass(frozen=True)
+class FitSpec:
+    """Everything a fit decides by, apart from the engines."""
+
+    params: TrainParams
+    objective: Objective
+    metrics: Sequence[Sequence[Metric[Any]]]
+    """Of each evaluation set, prepared for it."""
+    cuts: Cuts
+    layout: SlotLayout
+    rules: SplitRules
+    interaction_groups: Any
+    learning_rates: Sequence[float]
+    """One per round; its length is the number of rounds."""
+    eval_names: Sequence[str] = ()
+    largest_weight: float = 1.0
+    early_stopping: EarlyStopping | None = None
+    earlier_trees: Sequence[TreeTable] = ()
+    """Trees of a model that the fit continues, whose margins the engines already hold."""
+    earlier_outputs: Sequence[int] = ()
+    first_iteration: int = 0
+    base_score: tuple[float, ...] | None = None
+    """Known base score (a continued model's); otherwise the parameters' or the data's."""
+    earlier_best: tuple[int, float] | None = None
+    """Best iteration and score so far of a model that the fit resumes."""
+
+
+@dataclass
+class Progress:
+    """What has been built so far; a snapshot of it is a checkpoint."""
+
+    base_score: tuple[float, ...]
+    """In the label's space: one for all outputs, or one each."""
+    trees: list[TreeTable] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    best_iteration: int | None = None
+    best_score: float | None = None
+
+
+Report = Callable[[int, Progress], bool]
+"""Called after every round with its number; returns whether to stop."""
+
+
+def fit(
+    engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report, *, whole_trees: bool = False
+) -> Progress:
+    """Run a whole fit over `engines`; with `whole_trees` the only one of them grows trees by itself (`WholeTrees`).
+
+    Raises
+    ------
+    DataError
+        The objective gave NaN or infinite gradients.
+    """
+    outbox = Outbox(engines)
+    reduction = make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads)
+    progress = Progress(_base_score(outbox, spec), [*spec.earlier_trees], [*spec.earlier_outputs])
+    outbox.later(m.SetBaseMargin(_margins(spec, progress.base_score)))
+    for tree, output in zip(spec.earlier_trees, spec.earlier_outputs, strict=True):
+        outbox.later(m.AddTree(_walk_arrays(tree), output))
+    stopper = Stopper(spec, progress)
+    last = len(spec.learning_rates) - 1
+    ranges = outbox.ask(m.StartRound())
+    for round_, learning_rate in enumerate(spec.learning_rates):
+        iteration = spec.first_iteration + round_
+        for output in range(spec.objective.n_outputs):
+            rounding = _rounding(spec, iteration, output, ranges)
+            if whole_trees:
+                (tree,) = outbox.ask(m.GrowTree(iteration, output, rounding, learning_rate))
+            else:
+                tree = grow_tree(outbox, reduction, spec, iteration, output, rounding, learning_rate)
+            progress.trees.append(tree)
+            progress.outputs.append(output)
+        evaluated, ranges = _between_rounds(outbox, spec, another=round_ < last)
+        stop = stopper.after_round(iteration, evaluated)
+        if report(iteration, progress) or stop:
+            break
+    return progress
+
+
+def _between_rounds(outbox: Outbox, spec: FitSpec, another: bool) -> tuple[list[list[tuple[str, float]]], list[Any]]:
+    """Finish a round and start the next in one round trip: metrics, and the range of the next gradients."""
+    requests = [m.Evaluate()] if spec.eval_names else []
+    replies = outbox.ask_all(*requests, *([m.StartRound()] if another else []))
+    evaluated = _metric_values(spec, replies[0]) if requests else []
+    return evaluated, replies[-1] if another else []
+
+
+def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, output: int, rounding: Rounding,
+              learning_rate: float) -> TreeTable:  # fmt: skip
+    """Grow one tree and add it to all margins."""
+    sums = reduction.start_tree(m.StartTree(output, rounding))
+    units = (1 / rounding.scale_g, 1 / rounding.scale_h)
+    features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, output)
+    root = (sum(part.g for part in sums), sum(part.h for part in sums))
+    tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, units)
+    policy = make_policy(spec.params)
+    opened, pending = tree.openable([0]), None
+    while True:
+        nodes = tree.open(opened) if opened else None
+        found = None
+        if nodes is not None:
+            found, pending = reduction.search(pending, nodes), None
+        chosen, candidates = policy.choose(tree, nodes, found)
+        if not chosen or candidates is None:
+            break
+        splits, children = tree.add(chosen, candidates)
+        pending = splits if pending is None else _join(pending, splits)
+        opened = tree.openable(children)
+    reduction.end_tree()
+    table = tree.table(learning_rate)
+    if spec.objective.adaptive_quantiles is not None:
+        if pending is not None:
+            outbox.later(m.ApplySplits(pending))
+        table, pending = _with_quantiles(outbox, spec, output, table, learning_rate), None
+    outbox.later(m.FinishTree(pending, _walk_arrays(table), output))
+    return table
+
+
+def _join(first: RowSplits, second: RowSplits) -> RowSplits:
+    """Splits of different nodes, applied in order."""
+    names = ("node", "left", "right", "feature", "split_bin", "default_left")
+    return RowSplits(*(np.concatenate([getattr(first, n), getattr(second, n)]) for n in names))
+
+
+def _with_quantiles(engines: AsksEngines, spec: FitSpec, output: int, table: TreeTable, learning_rate: float
+                    ) -> TreeTable:  # fmt: skip
+    """Replace leaf values by quantiles of the residuals of the rows that grew the tree."""
+    quantiles = spec.objective.adaptive_quantiles
+    assert quantiles is not None
+    leaves = np.flatnonzero(table.is_leaf).astype(np.int32)
+    found = residual_quantiles(engines, output, leaves, quantiles[output], spec.largest_weight)
+    value = table.value.copy()
+    known = ~np.isnan(found)
+    value[leaves[known]] = found[known] * np.float32(learning_rate)
+    return replace(table, value=value)
+
+
+def _walk_arrays(table: TreeTable) -> WalkArrays:
+    return WalkArrays(
+        table.left_child, table.right_child, table.feature, table.split_bin, table.default_left, table.value
+    )
+
+
+def _rounding(spec: FitSpec, iteration: int, output: int, ranges: Sequence[m.GradientRange]) -> Rounding:
+    largest_g = float(np.max([part.largest_g[output] for part in ranges]))
+    largest_h = float(np.max([part.largest_h[output] for part in ranges]))
+    for name, largest in (("gradient", largest_g), ("hessian", largest_h)):
+        if not math.isfinite(largest):
+            raise DataError(
+                f"objective {spec.objective.name!r} gave a {name} of {largest} in iteration {iteration}; check labels "
+                "and weights for extreme values, or lower learning_rate or set max_delta_step"
+            )
+    seed, share = spec.params.random_state, spec.params.subsample
+    return Rounding(
+        scale_g=_scale(largest_g),
+        scale_h=_scale(largest_h),
+        round_key=int(key(seed, Purpose.ROUNDING, iteration, output)),
+        sample_key=int(key(seed, Purpose.ROW_SAMPLE, iteration, output)),
+        sample_below=2**32 if share >= 1 else math.ceil(share * 2**32),
+    )
+
+
+def _scale(largest: float) -> float:
+    """The largest power of two that keeps `largest` within 15 bits after rounding up; 1 if all values are 0."""
+    if largest == 0:
+        return 1.0
+    exponent = 15 - math.frexp(largest)[1]
+    if largest * 2.0**exponent > QUANTUM_LIMIT:
+        exponent -= 1
+    return float(2.0 ** min(exponent, 1000))
+
+
+def _base_score(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
+    """The base score in the label's space: given, or from the labels of all engines."""
+    objective = spec.objective
+    if spec.base_score is not None:
+        return spec.base_score
+    if spec.params.base_score is not None:
+        objective.to_margin(spec.params.base_score)  # refuses scores outside the link's domain
+        return (spec.params.base_score,)
+    if objective.base_score_rule == "constant":
+        return (objective.base_score_constant,)
+    if objective.base_score_rule == "quantile":
+        quantiles = objective.adaptive_quantiles
+        assert quantiles is not None
+        engines.ask(m.SetBaseMargin(np.zeros(objective.n_outputs)))
+        everyone = np.array([-1], np.int32)
+        return tuple(
+            float(residual_quantiles(engines, output, everyone, alpha, spec.largest_weight)[0])
+            for output, alpha in enumerate(quantiles)
+        )
+    parts = engines.ask(m.LabelSums())
+    labels = sum((ExactSum.from_array(part.labels) for part in parts), ExactSum())
+    weights = sum((ExactSum.from_array(part.weights) for part in parts), ExactSum())
+    return (float(np.float32(objective.base_score_of(labels.ratio(weights)))),)  # files hold float32
+
+
+def _margins(spec: FitSpec, base_score: tuple[float, ...]) -> Float64:
+    """Margin before the first tree, per output, as `Booster.base_margin` has it."""
+    margin = spec.objective.to_margin(np.asarray(base_score, np.float32))
+    return np.broadcast_to(margin, (spec.objective.n_outputs,)).astype(np.float64)
+
+
+def _metric_values(spec: FitSpec, parts: Sequence[m.MetricParts]) -> list[list[tuple[str, float]]]:
+    """Name and value of each metric on each evaluation set."""
+    return [
+        [
+            metric.named_value(reduce(add, [metric.state_from_arrays(part.states[s][k]) for part in parts]))
+            for k, metric in enumerate(metrics)
+        ]
+        for s, metrics in enumerate(spec.metrics)
+    ]
+
+
+class Stopper:
+    """Keeps the evaluation history and says when to stop."""
+
+    def __init__(self, spec: FitSpec, progress: Progress) -> None:
+        self._spec, self._progress = spec, progress
+        if spec.early_stopping is not None and spec.earlier_best is not None:
+            progress.best_iteration, progress.best_score = spec.earlier_best
+
+    def after_round(self, iteration: int, values: list[list[tuple[str, float]]]) -> bool:
+        """Record the metrics of a round; whether training has stopped improving.
+
+        NaN is no improvement over anything.
+
+        Raises
+        ------
+        DataError
+            There is to be an end, and the metric has been NaN in all rounds.
+        """
+        spec, progress = self._spec, self._progress
+        for name, row in zip(spec.eval_names, values, strict=True) if values else ():
+            for metric_name, value in row:
+                progress.history.setdefault(name, {}).setdefault(metric_name, []).append(value)
+        if spec.early_stopping is None:
+            return False
+        score, metric = values[-1][-1][1], spec.metrics[-1][-1]
+        best, delta = progress.best_score, spec.early_stopping.min_delta
+        better = best is None or (score > best + delta if metric.maximize else score < best - delta)
+        if better and not math.isnan(score):
+            progress.best_score, progress.best_iteration = score, iteration
+        if progress.best_iteration is not None:
+            return iteration - progress.best_iteration >= spec.early_stopping.rounds
+        n_rounds = iteration - spec.first_iteration + 1
+        if n_rounds >= min(spec.early_stopping.rounds, len(spec.learning_rates)):
+            raise DataError(
+                f"metric {values[-1][-1][0]!r} of evaluation set {spec.eval_names[-1]!r} was NaN in all of the first "
+                f"{n_rounds} rounds, so early stopping has nothing to compare; use an evaluation set on which it is "
+                "defined (auc needs both classes), or another metric"
+            )
+        return False

@@ -1,0 +1,126 @@
+"""Connections to Dask's own ports, taken off the event loop.
+
+A connection to a worker's existing port inherits its TLS, its port and its firewall rules. It starts as a Dask comm;
+one request and one answer over it settle that both ends hold a plain or TLS socket, and then each end takes the socket
+from its event loop and hands it to a thread as a `Channel`:
+
+    initiator: connect, write {"op": "daskboost_channel", "raw": true} ----------------------> worker's handler
+    initiator: read, detach         <----------------------- write {"raw": true}, detach in the same step of the loop
+    initiator's thread: send the first message -------------------------------------------------> worker's thread
+
+The worker sends nothing more before that first message, so no byte can get stuck in a buffer of the event loop.
+Comms of other kinds (inproc, ucx, ...) stay on the loop, and a pump copies between them and a local socket pair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from distributed.comm import Comm, CommClosedError, connect
+from distributed.comm.tcp import TCP
+
+from daskboost.cluster.channel import Channel, ChannelClosedError
+
+OP = "daskboost_channel"
+CONNECT_TIMEOUT_S = 10.0
+PUMP_BYTES = 1 << 20
+
+_pumps: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
+
+
+async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel:
+    """Connect to a worker that has our plugin.
+
+    Raises
+    ------
+    ChannelClosedError
+        The worker cannot be reached, or does not know daskboost.
+    """
+    try:
+        comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **connection_args)
+    except OSError as error:
+        raise ChannelClosedError(f"cannot connect to {address}: {error}") from error
+    try:
+        await comm.write({"op": OP, "raw": _can_detach(comm), "reply": True})
+        answer = await asyncio.wait_for(comm.read(), CONNECT_TIMEOUT_S)
+        if not isinstance(answer, dict) or not isinstance(answer.get("raw"), bool):
+            raise ChannelClosedError(f"{address} has no daskboost plugin; is daskboost installed there? ({answer!r})")
+        if answer["raw"]:
+            return Channel(_detach(comm))
+    except (CommClosedError, TimeoutError) as error:
+        comm.abort()
+        raise ChannelClosedError(f"{address} hung up: {error}") from error
+    except BaseException:
+        comm.abort()
+        raise
+    near, far = socket.socketpair()
+    task = asyncio.create_task(_pump(comm, far))
+    _pumps.add(task)
+    task.add_done_callback(_pumps.discard)
+    return Channel(near)
+
+
+async def accept_channel(comm: Comm, raw: bool, serve: Callable[[Channel], None]) -> None:
+    """The handler's side of `open_channel`: hands the channel to `serve`, which must not block."""
+    raw = raw and _can_detach(comm)
+    await comm.write({"raw": raw})
+    if raw:
+        serve(Channel(_detach(comm)))
+        return
+    near, far = socket.socketpair()
+    serve(Channel(near))
+    await _pump(comm, far)
+
+
+def _can_detach(comm: Comm) -> bool:
+    return isinstance(comm, TCP) and comm.stream is not None
+
+
+def _detach(comm: Comm) -> socket.socket:
+    """Take the socket out of a comm, which then counts as closed.
+
+    Tornado has no call for it: its stream must stop watching the file descriptor and believe itself closed without
+    closing it, so it is left with another socket to close.
+    """
+    stream: Any = getattr(comm, "stream", None)
+    if stream is None or stream.closed():
+        raise ChannelClosedError("the connection closed while it was set up")
+    if stream.writing() or stream._read_buffer_size:
+        raise ChannelClosedError("the connection carries unexpected bytes")
+    if stream._state is not None:
+        stream.io_loop.remove_handler(stream.fileno())
+        stream._state = None
+    sock: socket.socket = stream.socket
+    stream.socket = socket.socket()
+    comm.abort()
+    sock.setblocking(True)
+    return sock
+
+
+async def _pump(comm: Comm, far: socket.socket) -> None:
+    """Copy bytes both ways until one side hangs up."""
+    loop = asyncio.get_running_loop()
+    far.setblocking(False)
+
+    async def outward() -> None:
+        while data := await loop.sock_recv(far, PUMP_BYTES):
+            await comm.write(data)
+
+    async def inward() -> None:
+        while True:
+            await loop.sock_sendall(far, await comm.read())
+
+    copies = [asyncio.ensure_future(outward()), asyncio.ensure_future(inward())]
+    try:
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for copy in copies:
+            copy.cancel()
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # how either side hangs up
+                await copy
+        far.close()
+        comm.abort()

@@ -1,0 +1,167 @@
+"""Fits over a data set on a cluster: one engine per worker with chunks, the coordinator beside the scheduler, and the
+client's copy of the progress, from which callbacks and the model are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
+from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
+from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
+from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.messages import WIRE_TYPES
+from daskboost.cluster.on_dask import run_fit_blocking
+from daskboost.cluster.priority import compute_in_batches
+from daskboost.cluster.whole_trees import WholeTrees
+from daskboost.cluster.wire import register
+from daskboost.data.shard import Shard
+from daskboost.data.store import ChunkStore
+from daskboost.devices.cpu.threads import Threads
+from daskboost.errors import WorkerLostError
+from daskboost.tree.table import TreeTable
+
+GRADIENT_SHARE = 0.05
+"""Share of a worker's memory limit up to which gradients are kept rather than computed twice."""
+COORDINATOR_THREADS = 4
+"""Most threads of the split search beside the scheduler, which must stay responsive."""
+
+for _message in (*WIRE_TYPES, TreeTable):
+    register(_message)
+
+
+@register
+@dataclass(frozen=True)
+class OpenFit:
+    """Which data sets an engine works on: the training set, then the evaluation sets."""
+
+    names: list[str]
+    n_partitions: list[int]
+    """How many partitions of each this worker must still hold."""
+
+
+@register
+@dataclass(frozen=True)
+class RoundEvent:
+    """What one round added; the client puts the model together from these."""
+
+    iteration: int
+    base_score: tuple[float, ...]
+    trees: list[TreeTable]
+    outputs: list[int]
+    values: list[tuple[str, str, float]]
+    """(data set, metric, value)."""
+    best_iteration: int | None
+    best_score: float | None
+
+
+def fit_on_cluster(spec: FitSpec, train: ClusterShards, evals: Sequence[ClusterShards], report: Report) -> Progress:
+    """Run a fit where the chunks are: one engine per worker that has any."""
+    workers = sorted({owner for shards in (train, *evals) for owner in shards.owners})
+    sets = [train, *evals]
+    names = [shards.name for shards in sets]
+    engines = [
+        (worker, RemoteCall.of(f"{__name__}:open_engine", OpenFit(names, [s.owners.count(worker) for s in sets])))
+        for worker in workers
+    ]
+    coordinator = RemoteCall.of(f"{__name__}:coordinate", None)
+    mirror = Mirror(spec, report)
+    try:
+        outcome = run_fit_blocking(train.client, engines, coordinator, extras={"spec": spec}, on_progress=mirror.add)
+    except _StoppedByCallbackError:
+        return mirror.progress
+    mirror.progress.base_score = outcome.result
+    return mirror.progress
+
+
+class _StoppedByCallbackError(Exception):
+    """A callback asked to stop: the rounds reported so far are the model."""
+
+
+class Mirror:
+    """The client's copy of the coordinator's progress."""
+
+    def __init__(self, spec: FitSpec, report: Report) -> None:
+        self._report = report
+        self.progress = Progress((), list(spec.earlier_trees), list(spec.earlier_outputs))
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take in one round and tell the callbacks."""
+        round_: RoundEvent = event["round"]
+        progress = self.progress
+        progress.base_score = round_.base_score
+        progress.trees += round_.trees
+        progress.outputs += round_.outputs
+        for data, metric, value in round_.values:
+            progress.history.setdefault(data, {}).setdefault(metric, []).append(value)
+        progress.best_iteration, progress.best_score = round_.best_iteration, round_.best_score
+        if self._report(round_.iteration, progress):
+            raise _StoppedByCallbackError
+
+
+def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees:
+    """An engine over the chunks that this worker holds."""
+    compute_in_batches()
+    spec: FitSpec = context.extras["spec"]
+    place = context.place
+    threads = Threads(place.n_threads)
+    named = zip(message.names, message.n_partitions, strict=True)
+    train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
+    setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
+    engine = Engine(setup, train, evals, threads, context.peers)
+    return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
+
+
+def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
+    """What the engine may spend memory on, under the worker's limit."""
+    setup = EngineSetup(spec.cuts, spec.objective, spec.metrics, spec.rules)
+    if limit is None:
+        return setup
+    return replace(
+        setup,
+        column_bytes=min(setup.column_bytes, max(0, limit // 4 - LIVING_BYTES)),
+        keep_gradients=8 * n_rows <= limit * GRADIENT_SHARE,
+    )
+
+
+def _shard_here(place: WorkerPlace, name: str, expected: int, spec: FitSpec) -> Shard:
+    """All partitions of a data set that lie on this worker, as one shard."""
+    parts = place.shards.parts(name)
+    shards = [part for part in parts.values() if isinstance(part, Shard)]
+    if len(shards) != expected:  # training on what is left would silently give another model
+        raise WorkerLostError(
+            f"worker {place.address} holds {len(shards)} of its {expected} partitions: it was restarted since the data "
+            "set was made, or the data set was closed; make the data set again"
+        )
+    if not shards:
+        return Shard(ChunkStore(place.local_directory, 0), (), spec.cuts, None)  # type: ignore[arg-type]
+    entries = sorted((entry for shard in shards for entry in shard.entries), key=lambda entry: entry.first_row)
+    return Shard(shards[0].store, tuple(entries), spec.cuts, shards[0].layout)
+
+
+def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
+    """The fit, in a thread beside the scheduler; reports every round to the client."""
+    spec: FitSpec = context.extras["spec"]
+    threads = Threads(min(COORDINATOR_THREADS, Threads().count))
+    sent = len(spec.earlier_trees)
+
+    def report(iteration: int, progress: Progress) -> bool:
+        nonlocal sent
+        values = [
+            (data, metric, found[-1]) for data, metrics in progress.history.items() for metric, found in metrics.items()
+        ]
+        event = RoundEvent(
+            iteration, progress.base_score, progress.trees[sent:], progress.outputs[sent:], values,
+            progress.best_iteration, progress.best_score,
+        )  # fmt: skip
+        sent = len(progress.trees)
+        context.report({"round": event})
+        return False
+
+    try:
+        alone = context.engines.n_engines == 1
+        return fit(context.engines, spec, threads, report, whole_trees=alone).base_score
+    finally:
+        threads.close()

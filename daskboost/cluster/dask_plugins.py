@@ -1,0 +1,184 @@
+"""What daskboost adds to a cluster's scheduler and workers, once per cluster, by name.
+
+The scheduler may lack the package, or forbid plugins; then fits are coordinated by their clients. Workers need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from distributed.comm import Comm, CommClosedError
+from distributed.core import Status
+from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+
+from daskboost.cluster.dask_comms import OP
+from daskboost.cluster.dask_coordinator import CoordinatorRun, Event
+from daskboost.cluster.dask_sessions import WorkerHost
+from daskboost.cluster.links import Failure
+from daskboost.cluster.wire import WireError, decode, encode
+
+if TYPE_CHECKING:
+    from distributed import Client, Scheduler, Worker
+
+logger = logging.getLogger(__name__)
+
+PLUGIN = "daskboost"
+FIT_OP = "daskboost_fit"
+RESOURCE = "daskboost"
+"""Worker resource of which a quantizing task takes one, so that one at a time runs per worker (dask.md, 'Memory')."""
+
+
+class DaskboostWorker(WorkerPlugin):
+    """Lets engines be opened on a worker, and keeps its shards."""
+
+    idempotent = True
+
+    async def setup(self, worker: Worker) -> None:
+        host = WorkerHost(worker)
+        worker.extensions[PLUGIN] = host
+        worker.handlers[OP] = host.accept
+        if RESOURCE not in worker.state.total_resources:
+            await worker.set_resources(**{RESOURCE: 1})
+
+    def teardown(self, worker: Worker) -> None:
+        worker.handlers.pop(OP, None)
+        host = worker.extensions.pop(PLUGIN, None)
+        if host is not None:
+            host.close()
+
+
+class DaskboostScheduler(SchedulerPlugin):
+    """Coordinates fits in the scheduler's process, each in a thread of its own."""
+
+    idempotent = True
+
+    def __init__(self) -> None:
+        self._scheduler: Scheduler | None = None
+        self._runs: set[CoordinatorRun] = set()
+        self._extras: dict[str, Mapping[str, Any]] = {}
+
+    async def start(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        scheduler.handlers[FIT_OP] = self.fit
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        for run in self._runs:
+            run.lose(worker, "it left the cluster")
+
+    async def before_close(self) -> None:
+        for run in self._runs:
+            run.cancel("the scheduler closes")
+
+    def put_extras(self, token: str, extras: Mapping[str, Any]) -> None:
+        """Keep a fit's Python objects until it starts."""
+        self._extras[token] = extras
+
+    async def fit(self, comm: Comm, request: list[bytes]) -> Any:
+        """Dask handler: run a fit for the client on the other end, whose hanging up cancels it."""
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        try:
+            spec = decode([bytearray(frame) for frame in request])
+        except WireError as error:
+            await send_event(comm, ("failure", encode(Failure.of(error))))
+            return Status.dont_reply
+
+        def emit(event: Event) -> None:
+            with contextlib.suppress(RuntimeError):  # the scheduler is closing
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        assert self._scheduler is not None
+        extras = self._extras.pop(spec.token, {})
+        run = CoordinatorRun(spec, "scheduler", loop, self._scheduler.connection_args, extras, emit)
+        for worker in spec.workers:
+            if worker not in self._scheduler.workers:
+                run.lose(worker, "it left the cluster before the fit")
+        self._runs.add(run)
+        listener = asyncio.create_task(_cancel_when_left(comm, run))
+        run.start()
+        try:
+            await _forward(events, comm)
+            await listener  # the client hangs up once it has the final event, which may be a large model
+        finally:
+            run.cancel("its client left")
+            self._runs.discard(run)
+            listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listener
+            comm.abort()
+        return Status.dont_reply
+
+
+async def _cancel_when_left(comm: Comm, run: CoordinatorRun) -> None:
+    """A client never writes during a fit: whatever `read` ends with means that it is gone."""
+    with contextlib.suppress(OSError):
+        await comm.read()
+    run.cancel("its client left")
+
+
+async def _forward(events: asyncio.Queue[Event], comm: Comm) -> None:
+    """Send events until the final one; without a client, just wait for that."""
+    kind = "progress"
+    while kind == "progress":
+        event = await events.get()
+        kind = event[0]
+        with contextlib.suppress(CommClosedError):
+            await send_event(comm, event)
+
+
+async def send_event(comm: Comm, event: Event) -> None:
+    kind, frames = event
+    await comm.write({"event": kind, "frames": [bytes(frame) for frame in frames]})
+
+
+def worker_host(worker: Worker) -> WorkerHost:
+    """What daskboost keeps on a worker.
+
+    Raises
+    ------
+    RuntimeError
+        The plugin is not there.
+    """
+    host = worker.extensions.get(PLUGIN)
+    if not isinstance(host, WorkerHost):
+        raise RuntimeError(f"worker {worker.address} has no daskboost plugin")
+    return host
+
+
+def scheduler_plugin(scheduler: Scheduler) -> DaskboostScheduler:
+    plugin = scheduler.plugins[PLUGIN]
+    assert isinstance(plugin, DaskboostScheduler)
+    return plugin
+
+
+async def ensure_worker_plugin(client: Client) -> None:
+    """Register the worker plugin on all present and future workers; costs one message where it is there already.
+
+    Raises
+    ------
+    RuntimeError
+        A worker cannot import daskboost.
+    """
+    try:
+        await client.register_plugin(DaskboostWorker(), name=PLUGIN)
+    except Exception as error:
+        # Else a later attempt would find the name and believe that all is well.
+        with contextlib.suppress(Exception):
+            await client.unregister_worker_plugin(PLUGIN)
+        raise RuntimeError(
+            f"daskboost cannot start on the workers ({type(error).__name__}: {error}); "
+            "install the client's version of daskboost on every worker"
+        ) from error
+
+
+async def ensure_scheduler_plugin(client: Client) -> str | None:
+    """Register the scheduler plugin; None, or the reason why the scheduler cannot have it."""
+    try:
+        await client.register_plugin(DaskboostScheduler(), name=PLUGIN)
+    except Exception as error:  # whatever its unpickling raises there: the package may be missing, or pickles forbidden
+        return f"{type(error).__name__}: {error}"
+    return None

@@ -1,0 +1,242 @@
+"""A worker's side: its shards, its engines' sessions, and the connections between engines.
+
+Whoever connects first says what it wants. `OpenSession` comes from a fit's coordinator and starts an engine in a
+thread of its own; `PeerHello` comes from another engine of the same fit. Both carry the fit's random token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from daskboost.cluster.channel import Channel, ChannelClosedError
+from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
+from daskboost.cluster.dask_comms import accept_channel, open_channel
+from daskboost.cluster.links import Engine, Failure, PeerLostError
+from daskboost.cluster.reduce.peers_exchange import ChannelPeers
+from daskboost.cluster.session import EngineSession
+from daskboost.cluster.wire import WireError, register
+
+if TYPE_CHECKING:
+    from distributed import Worker
+    from distributed.comm import Comm
+
+logger = logging.getLogger(__name__)
+
+HELLO_S = 30.0
+"""Seconds that a new connection has to say what it wants."""
+
+
+@register
+@dataclass(frozen=True)
+class OpenSession:
+    """First message of a coordinator; answered by True once the engine is open, or by a Failure."""
+
+    fit_id: str
+    """For logs."""
+    token: str
+    """The fit's secret; peers must show it."""
+    rank: int
+    workers: tuple[str, ...]
+    """Addresses of all engines' workers, in engine order."""
+    call: RemoteCall
+    """Opens the engine."""
+
+
+@register
+@dataclass(frozen=True)
+class PeerHello:
+    """First message of engine `rank` on a connection over which it will send; answered by True or a Failure."""
+
+    token: str
+    rank: int
+
+
+class WorkerHost:
+    """Everything of daskboost on one Dask worker. Workers of one process have one each."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._connectors: dict[str, DaskConnector] = {}
+        self._sessions: dict[str, EngineSession] = {}
+        self._extras: dict[str, Mapping[str, Any]] = {}
+        self.shards = WorkerShards()
+
+    @property
+    def place(self) -> WorkerPlace:
+        memory_limit = self._worker.memory_manager.memory_limit
+        return WorkerPlace(
+            address=self._worker.address,
+            n_threads=self._worker.state.nthreads,
+            memory_limit_bytes=memory_limit or None,
+            local_directory=self._worker.local_directory,
+            shards=self.shards,
+        )
+
+    def put_extras(self, token: str, extras: Mapping[str, Any]) -> None:
+        """Keep a fit's Python objects until its session opens or `drop_extras`."""
+        with self._lock:
+            self._extras[token] = extras
+
+    def drop_extras(self, token: str) -> None:
+        with self._lock:
+            self._extras.pop(token, None)
+
+    def fits(self) -> int:
+        """How many sessions are running."""
+        with self._lock:
+            return len(self._sessions)
+
+    async def accept(self, comm: Comm, raw: bool) -> Any:
+        """Dask handler of new connections: it never replies, and the connection is no longer Dask's afterwards."""
+        from distributed.core import Status
+
+        await accept_channel(comm, raw, self._start)
+        return Status.dont_reply
+
+    def close(self) -> None:
+        """Stop all engines and drop all shards. Does not wait for engines: it is called on the event loop."""
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.stop()
+        self.shards.close()
+
+    def _start(self, channel: Channel) -> None:
+        threading.Thread(target=self._serve, args=(channel,), name="daskboost-session", daemon=True).start()
+
+    def _serve(self, channel: Channel) -> None:
+        channel.limit_silence(HELLO_S)
+        try:
+            first = channel.receive()
+            channel.limit_silence(None)
+            match first:
+                case OpenSession():
+                    self._run_session(channel, first)
+                case PeerHello():
+                    self._accept_peer(channel, first)
+                case _:
+                    raise WireError(f"a connection cannot start with {type(first).__name__}")
+        except (ChannelClosedError, WireError) as error:
+            logger.warning("dropped a connection: %s", error)
+            channel.close()
+
+    def _run_session(self, channel: Channel, request: OpenSession) -> None:
+        connector = DaskConnector(self._worker, request)
+        peers = ChannelPeers(request.rank, len(request.workers), connector)
+        session = EngineSession(channel, lambda: self._open_engine(request, peers), peers)
+        with self._lock:
+            taken = request.token in self._sessions
+            if not taken:
+                self._sessions[request.token] = session
+                self._connectors[request.token] = connector
+        if taken:
+            _refuse(channel, WireError("the fit has an engine on this worker already: list every worker once"))
+            return
+        logger.info("fit %s: engine %d of %d opens", request.fit_id, request.rank, len(request.workers))
+        try:
+            session.run()
+        finally:
+            with self._lock:
+                del self._sessions[request.token], self._connectors[request.token]
+                self._extras.pop(request.token, None)
+            logger.info("fit %s: engine %d ended", request.fit_id, request.rank)
+
+    def _open_engine(self, request: OpenSession, peers: ChannelPeers) -> Engine:
+        function, argument = request.call.resolve()
+        with self._lock:
+            extras = self._extras.get(request.token, {})
+        context = EngineContext(self.place, request.rank, len(request.workers), peers, extras)
+        engine: Engine = function(context, argument)
+        return engine
+
+    def _accept_peer(self, channel: Channel, hello: PeerHello) -> None:
+        with self._lock:
+            connector = self._connectors.get(hello.token)
+        if connector is None or not connector.admit(hello.rank, channel):
+            _refuse(channel, PeerLostError("no engine of that fit waits for such a peer here"))
+
+
+def _refuse(channel: Channel, error: Exception) -> None:
+    logger.warning("refused a connection: %s", error)
+    try:
+        channel.send(Failure.of(error))
+    finally:
+        channel.close()
+
+
+class DaskConnector:
+    """Connects one engine with its peers on other workers; a `PeerConnector`."""
+
+    def __init__(self, worker: Worker, request: OpenSession) -> None:
+        self._worker = worker
+        self._request = request
+        self._changed = threading.Condition()
+        self._closed = False
+        self._inbound: dict[int, Channel] = {}
+
+    def admit(self, rank: int, channel: Channel) -> bool:
+        """Take a connection over which peer `rank` will send; False if there is no such peer, or it is here already."""
+        with self._changed:
+            known = 0 <= rank < len(self._request.workers) and rank != self._request.rank
+            if self._closed or not known or rank in self._inbound:
+                return False
+            channel.send(True)
+            self._inbound[rank] = channel
+            self._changed.notify_all()
+            return True
+
+    def connect(self) -> tuple[dict[int, Channel], dict[int, Channel]]:
+        others = [rank for rank in range(len(self._request.workers)) if rank != self._request.rank]
+        loop: asyncio.AbstractEventLoop = self._worker.loop.asyncio_loop  # type: ignore[attr-defined]
+        outbound = asyncio.run_coroutine_threadsafe(self._connect(others), loop).result()
+        try:
+            for rank, channel in outbound.items():
+                channel.send(PeerHello(self._request.token, self._request.rank))
+                if channel.receive() is not True:
+                    raise PeerLostError(f"engine {rank} on {self._request.workers[rank]} refused the connection")
+            return outbound, self._await_inbound(len(others))
+        except BaseException as error:
+            for channel in outbound.values():
+                channel.close()
+            if isinstance(error, ChannelClosedError):
+                raise PeerLostError(f"another engine of the fit is gone: {error}") from error
+            raise
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            for channel in self._inbound.values():
+                channel.interrupt()
+
+    def release(self) -> None:
+        with self._changed:
+            for channel in self._inbound.values():
+                channel.close()
+
+    def _await_inbound(self, n_others: int) -> dict[int, Channel]:
+        with self._changed:
+            # Without a limit in time: another engine may compute for long before it exchanges. The coordinator
+            # notices dead ones and then closes this connector.
+            self._changed.wait_for(lambda: self._closed or len(self._inbound) == n_others)
+            if self._closed:
+                raise PeerLostError("the fit ended while its engines connected")
+            return dict(self._inbound)
+
+    async def _connect(self, ranks: list[int]) -> dict[int, Channel]:
+        args = self._worker.connection_args
+        opened = await asyncio.gather(
+            *(open_channel(self._request.workers[rank], args) for rank in ranks), return_exceptions=True
+        )
+        channels = {rank: channel for rank, channel in zip(ranks, opened, strict=True) if isinstance(channel, Channel)}
+        if len(channels) == len(ranks):
+            return channels
+        for channel in channels.values():
+            channel.close()
+        raise PeerLostError(str(next(error for error in opened if isinstance(error, BaseException))))

@@ -1,0 +1,196 @@
+"""Dask tasks that read partitions where they lie and leave shards on their workers, one at a time per worker.
+
+Quantizing a partition needs about five times its size. So each such task takes the worker resource `daskboost`, of
+which a worker has one, is fused with the reading of its partition, so that no two partitions wait in memory, and its
+small result is released as soon as it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
+from dask.optimization import cull
+
+from daskboost.cluster.context import WorkerPlace
+from daskboost.cluster.dask_plugins import RESOURCE, ensure_worker_plugin, worker_host
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client, Worker
+
+PartitionFunction = Callable[..., Any]
+"""`function(partition, place, index, *arguments)`; small result."""
+
+
+def submit_partitions(
+    client: Client,
+    partitions: Sequence[Delayed],
+    function: PartitionFunction,
+    *arguments: Any,
+    shared: Any = None,
+    on_done: Callable[[int], None] | None = None,
+) -> Any:
+    """Run a function on every partition, on whichever worker is best placed, and forget the partitions.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Synchronous or asynchronous.
+    partitions : sequence of dask.delayed.Delayed
+        Lazy, or of persisted data; each is read by the task that runs the function.
+    function : callable
+        `function(partition, place, index, *arguments)`: of an importable module; `place` is a `WorkerPlace`, whose
+        shards it may fill; its result must be small. It may run twice for one partition, if a worker dies.
+    arguments
+        Passed on to every call; each task carries its own copy.
+    shared
+        Passed on to every call before `arguments`, if not None; sent to each worker once.
+    on_done : callable, optional
+        Called with the number of finished partitions after each, on the client's event loop.
+
+    Returns
+    -------
+    list of (result, worker address)
+        In the order of the partitions; an awaitable of it for an asynchronous client.
+
+    Raises
+    ------
+    Exception
+        What a task raised, as it was; the other tasks are cancelled.
+    """
+    return client.sync(submit, client, partitions, function, arguments, shared, on_done)
+
+
+def drop_shards(client: Client, dataset: str) -> Any:
+    """Drop a data set's shards on all workers (see `WorkerShards.drop`); an awaitable for an asynchronous client."""
+    return client.sync(drop, client, dataset)
+
+
+def map_workers(client: Client, function: Callable[..., Any], *arguments: Any, workers: Sequence[str]) -> Any:
+    """`function(place, *arguments)` once on each of some workers, in a thread; {address: result}."""
+    return client.sync(call_on_workers, client, function, arguments, list(workers))
+
+
+async def call_on_workers(
+    client: Client, function: Callable[..., Any], arguments: tuple[Any, ...], workers: list[str]
+) -> dict[str, Any]:
+    await ensure_worker_plugin(client)
+    results: dict[str, Any] = await client.run(_call_with_place, function, arguments, workers=workers)
+    return results
+
+
+async def _call_with_place(function: Callable[..., Any], arguments: tuple[Any, ...], dask_worker: Worker) -> Any:
+    """Beside the worker's event loop, which must not wait for disks."""
+    return await asyncio.to_thread(function, worker_host(dask_worker).place, *arguments)
+
+
+async def drop(client: Client, dataset: str) -> None:
+    """`drop_shards` as a coroutine, for the client's own event loop."""
+    await client.run(_drop, dataset, on_error="ignore")
+
+
+def _drop(dataset: str, dask_worker: Worker) -> None:
+    worker_host(dask_worker).shards.drop(dataset)
+
+
+async def submit(
+    client: Client,
+    partitions: Sequence[Delayed],
+    function: PartitionFunction,
+    arguments: tuple[Any, ...],
+    shared: Any = None,
+    on_done: Callable[[int], None] | None = None,
+    *,
+    workers: Sequence[str] | None = None,
+) -> list[tuple[Any, str]]:
+    from distributed import as_completed
+
+    await ensure_worker_plugin(client)
+    if not partitions:
+        return []
+    graph, keys = _build_graph(partitions, function, arguments, shared)
+    futures = client.get(
+        graph, keys, sync=False, resources={RESOURCE: 1}, workers=workers, allow_other_workers=workers is not None
+    )  # others take over if those die
+    positions = {future.key: index for index, future in enumerate(futures)}
+    results: list[Any] = [None] * len(futures)
+    completed = as_completed(futures, loop=client.loop, with_results=True)
+    try:
+        n_done = 0
+        async for future, result in completed:
+            results[positions[future.key]] = result
+            future.release()
+            n_done += 1
+            if on_done is not None:
+                on_done(n_done)
+    except BaseException:
+        await client.cancel(futures)
+        raise
+    return results
+
+
+def _build_graph(
+    partitions: Sequence[Delayed], function: PartitionFunction, arguments: tuple[Any, ...], shared: Any
+) -> tuple[dict[Any, GraphNode], list[str]]:
+    """One task per partition, fused with what reads it; the result's keys are new, so nothing is reused by name."""
+    parts: dict[int, Any] = {}
+    for partition in partitions:  # partitions of one collection share its graph
+        graph = partition.__dask_graph__()
+        parts.setdefault(id(graph), graph)
+    merged: dict[Any, Any] = {}
+    for graph in parts.values():
+        merged.update(graph)
+    tasks = convert_legacy_graph(merged)
+    run = secrets.token_hex(8)
+    keys = [f"daskboost-partition-{run}-{index}" for index in range(len(partitions))]
+    fixed = set(keys)
+    if shared is not None:
+        shared_key = f"daskboost-shared-{run}"
+        tasks[shared_key] = DataNode(shared_key, shared)
+        fixed.add(shared_key)
+        arguments = (TaskRef(shared_key), *arguments)
+    for index, (key, partition) in enumerate(zip(keys, partitions, strict=True)):
+        tasks[key] = Task(key, run_on_partition, TaskRef(partition.key), function, index, *arguments)
+    culled, _ = cull(tasks, keys)
+    return fuse_private(culled, keys, fixed), keys
+
+
+def fuse_private(graph: Mapping[Any, GraphNode], keys: Sequence[Any], fixed: Collection[Any]) -> dict[Any, GraphNode]:
+    """Fuse into each key's task everything that only it needs, and so that it is never done ahead of it.
+
+    Dask's own fusing stops at tasks with several inputs: features and labels of a partition would wait in memory for
+    their turn. Tasks in `fixed`, and those that forbid it, stay on their own.
+    """
+    dependents: dict[Any, set[Any]] = defaultdict(set)
+    for key, node in graph.items():
+        for dependency in node.dependencies:
+            dependents[dependency].add(key)
+    result = dict(graph)
+    for key in keys:
+        inside = {key: graph[key]}
+        open_nodes = [graph[key]]
+        while open_nodes:
+            for name in open_nodes.pop().dependencies:
+                needed = graph.get(name)  # None: the result of a future
+                if needed is None or name in inside or name in fixed or needed.block_fusion:
+                    continue
+                if dependents[name] <= inside.keys():
+                    inside[name] = needed
+                    open_nodes.append(needed)
+        for name in inside:
+            del result[name]
+        result[key] = GraphNode.fuse(*inside.values(), key=key) if len(inside) > 1 else graph[key]
+    return result
+
+
+def run_on_partition(partition: Any, function: PartitionFunction, index: int, *arguments: Any) -> tuple[Any, str]:
+    """The task: calls the function with this worker's place."""
+    from distributed import get_worker
+
+    place: WorkerPlace = worker_host(get_worker()).place
+    return function(partition, place, index, *arguments), place.address

@@ -1,0 +1,125 @@
+"""The embedded default: coordinator and engine in this process, no cluster and no sockets."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
+from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.links import LocalEngines, local_peers
+from daskboost.data.build import DatasetInfo, MarginOf, with_margin
+from daskboost.data.labels import computed
+from daskboost.data.shard import Shard, ShardBuilder
+from daskboost.data.source import Source
+from daskboost.data.store import ChunkStore
+from daskboost.devices.cpu.threads import Threads
+from daskboost.errors import EngineError
+
+if TYPE_CHECKING:
+    from daskboost.data.manifest import ChunkRecord
+    from daskboost.data.shard_files import DatasetWriter, SavedDataset
+
+T = TypeVar("T")
+
+
+class LocalRunner:
+    """Reads partitions one after the other in this process."""
+
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = Threads(threads).count if threads <= 0 else threads
+
+    def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
+        sizes: list[int] = []
+        total: T | None = None
+        for batch in source.batches():
+            sizes.append(batch.n_rows)
+            part = function(batch, threads=self.threads)
+            del batch  # one partition in memory at a time
+            total = part if total is None else total + part  # type: ignore[operator]
+        assert total is not None
+        return sizes, total
+
+    def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
+        return [function(computed(block)) for block in blocks]
+
+
+class LocalShards:
+    """A data set's rows in this process, as one shard or several (several imitate a cluster)."""
+
+    def __init__(self, shards: Sequence[Shard], stores: Sequence[ChunkStore]) -> None:
+        self.shards = list(shards)
+        self._close = weakref.finalize(self, _close_all, list(stores))
+
+    def write(self, writer: DatasetWriter) -> list[ChunkRecord]:
+        """Write all chunks' files."""
+        from daskboost.data.shard_files import write_chunk_files
+
+        return [record for shard in self.shards for record in write_chunk_files(writer.directory, shard)]
+
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive
+
+    def close(self) -> None:
+        """Free memory and files; the data set cannot be used afterwards."""
+        self._close()
+
+
+def _close_all(stores: Sequence[ChunkStore]) -> None:
+    for store in stores:
+        store.close()
+
+
+def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, margin_of: MarginOf | None = None,
+                  n_engines: int = 1, spill_directory: str | Path | None = None,
+                  host_memory_limit: int | None = None) -> LocalShards:  # fmt: skip
+    """Quantize a source into shards of this process; partitions go round the engines."""
+    stores = [ChunkStore(spill_directory, host_memory_limit) for _ in range(n_engines)]
+    try:
+        builders = [ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads) for store in stores]
+        for index, (first_row, batch) in enumerate(zip(info.first_rows, source.batches(), strict=True)):
+            builders[index % n_engines].add(first_row, with_margin(batch, margin_of))
+            del batch
+        return LocalShards([builder.finish() for builder in builders], stores)
+    except BaseException:
+        _close_all(stores)
+        raise
+
+
+def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_directory: str | Path | None) -> LocalShards:
+    """Read the chunks of a saved data set into this process."""
+    from daskboost.data.shard_files import open_shard
+
+    store = ChunkStore(spill_directory, host_memory_limit)
+    try:
+        return LocalShards([open_shard(saved, None, store)], [store])
+    except BaseException:
+        store.close()
+        raise
+
+
+def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report) -> Progress:
+    """Run a fit over shards of this process: one engine per shard."""
+    setup = EngineSetup(spec.cuts, spec.objective, spec.metrics, spec.rules)
+    n_engines = len(train.shards)
+    peers = local_peers(n_engines)
+    own = Threads(threads)
+    engines = LocalEngines(
+        [
+            Engine(setup, shard, [each.shards[rank] for each in evals], Threads(threads), peers[rank])
+            for rank, shard in enumerate(train.shards)
+        ],
+        peers,
+    )
+    try:
+        return fit(engines, spec, own, report)
+    except EngineError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None  # within one process the engine's own exception says it better
+    finally:
+        engines.close()
+        own.close()

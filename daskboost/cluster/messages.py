@@ -1,0 +1,176 @@
+"""What coordinator and engines say to each other: frozen requests and replies of plain arrays and numbers.
+
+Every request goes to all engines; every engine answers with one reply. Nothing here knows how they travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from daskboost.devices.cpu.rows import Rounding, RowSplits
+from daskboost.devices.cpu.views import WalkArrays
+from daskboost.dtypes import Float64, Int32, Int64, UInt32
+from daskboost.tree.split import Candidates, OpenNodes
+
+
+@dataclass(frozen=True)
+class LabelSums:
+    """Ask for what the base score is made of: exact sums of weighted labels and weights."""
+
+
+@dataclass(frozen=True)
+class ResidualCounts:
+    """Ask how many (weighted) residuals `label - margin` of each leaf share a key prefix and have each next digit.
+
+    One round of a radix selection: exact quantiles of any number of rows in a few rounds of integer counts.
+    """
+
+    output: int
+    leaves: Int32
+    """Nodes of the current tree, or (-1,) for all rows."""
+    prefixes: UInt32
+    """The leading bits found so far, one row per quantile; uint32, shape (leaves,)."""
+    known_bits: int
+    next_bits: int
+    weight_scale: float
+    """Power of two that makes weights integers."""
+
+
+@dataclass(frozen=True)
+class SetBaseMargin:
+    """Start all margins at `margin`, float64 of shape (outputs,), where the data brings no base margin."""
+
+    margin: Float64
+
+
+@dataclass(frozen=True)
+class AddTree:
+    """Add a finished tree of an earlier fit to all margins, by bins."""
+
+    tree: WalkArrays
+    output: int
+
+
+@dataclass(frozen=True)
+class StartRound:
+    """Compute the gradients of all outputs."""
+
+
+@dataclass(frozen=True)
+class GradientRange:
+    """Largest |g| and h per output; float64, shape (outputs,)."""
+
+    largest_g: Float64
+    largest_h: Float64
+
+
+@dataclass(frozen=True)
+class StartTree:
+    """Quantize one output's gradients, all sampled rows in the root."""
+
+    output: int
+    rounding: Rounding
+
+
+@dataclass(frozen=True)
+class RootSums:
+    g: int
+    h: int
+
+
+@dataclass(frozen=True)
+class Grow:
+    """Apply splits and build histograms; where `search` is given, also reduce them among peers and search its nodes."""
+
+    splits: RowSplits | None
+    built: Int32
+    """Nodes whose histograms are built."""
+    search: OpenNodes | None
+    compact: bool
+    """Whether to send sums in as few bytes as hold them: worth it between processes only."""
+
+
+@dataclass(frozen=True)
+class PartialHistograms:
+    """An engine's own histograms; int32 or int64, shape (built nodes, slots, 2)."""
+
+    sums: Any
+
+
+@dataclass(frozen=True)
+class ApplySplits:
+    """Apply splits without building anything."""
+
+    splits: RowSplits
+
+
+@dataclass(frozen=True)
+class FinishTree:
+    """Apply the last splits and add the leaf values to the margins of all data sets."""
+
+    splits: RowSplits | None
+    tree: WalkArrays
+    output: int
+
+
+@dataclass(frozen=True)
+class GrowTree:
+    """Grow a whole tree and add it to all margins; for the only engine of a fit. Answered by its `TreeTable`."""
+
+    iteration: int
+    output: int
+    rounding: Rounding
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Ask for the metrics' partial states on all evaluation sets."""
+
+
+@dataclass(frozen=True)
+class MetricParts:
+    """States by (evaluation set, metric), as arrays."""
+
+    states: list[list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Several:
+    """Requests in one message, answered by `Replies` in order: saves round trips."""
+
+    requests: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Replies:
+    replies: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ExactParts:
+    """Exact sums as arrays (`ExactSum.to_array`)."""
+
+    labels: Any
+    weights: Any
+
+
+@dataclass(frozen=True)
+class Counts:
+    """int64, shape (leaves, 2**next_bits)."""
+
+    counts: Int64
+
+
+@dataclass(frozen=True)
+class Done:
+    """Nothing to report."""
+
+
+WIRE_TYPES = (
+    LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
+    PartialHistograms, ApplySplits, FinishTree, GrowTree, Evaluate, MetricParts, Several, Replies, ExactParts, Counts,
+    Done, Rounding, RowSplits, WalkArrays, OpenNodes, Candidates,
+)  # fmt: skip
+"""Everything that travels between processes."""

@@ -1,0 +1,276 @@
+"""Fits on a Dask cluster, from the client's side.
+
+    client                    scheduler (or the client itself)          workers
+    run_fit --- request --->  coordinator's thread  --- messages --->   engine's thread, one per worker with data
+            <-- progress ---                        <-- replies ----    engine <--- exchange ---> engine
+            <-- result -----
+
+The client's connection stands for the fit: when it closes, because of Ctrl-C, cancellation or the client's death, the
+fit is cancelled and everything is freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
+
+from daskboost import errors
+from daskboost.cluster.context import RemoteCall
+from daskboost.cluster.dask_coordinator import CoordinatorRun, Event, FitRequest
+from daskboost.cluster.dask_plugins import (
+    FIT_OP,
+    ensure_scheduler_plugin,
+    ensure_worker_plugin,
+    scheduler_plugin,
+    worker_host,
+)
+from daskboost.cluster.links import Failure, RemoteError
+from daskboost.cluster.wire import decode, encode
+from daskboost.errors import DaskBoostError, SchedulerLostError
+
+if TYPE_CHECKING:
+    from distributed import Client, Scheduler, Worker
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 15.0
+"""Default seconds without a sign of life after which a worker counts as lost: a dead process shows at once, this is
+for hosts that vanish, and a worker may well hold Python's lock for some seconds."""
+
+Place = Literal["auto", "scheduler", "client"]
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """What a fit returns, and where it was decided."""
+
+    result: Any
+    """What the coordinator's function returned."""
+    coordinator_place: str
+    """"scheduler" or "client"."""
+    reason: str | None = None
+    """Why the coordinator ran in the client although the scheduler was preferred; None if it did not."""
+
+
+def run_fit(
+    client: Client,
+    engines: Sequence[tuple[str, RemoteCall]],
+    coordinator: RemoteCall,
+    *,
+    extras: Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+    place: Place = "auto",
+    silence_s: float = SILENCE_S,
+) -> Any:
+    """Run one fit on the cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Synchronous or asynchronous.
+    engines : sequence of (worker address, RemoteCall)
+        One engine per worker that takes part, in engine order; the call's function gets an `EngineContext`.
+    coordinator : RemoteCall
+        Its function gets a `CoordinatorContext`, and what it returns (any message) is the result.
+    extras : mapping, optional
+        Python objects that both functions find in their context. They travel by Dask's own serialization.
+    on_progress : callable, optional
+        Called with every event that the coordinator reports, in the caller's thread (for asynchronous clients on the
+        event loop). An exception in it cancels the fit.
+    place : {"auto", "scheduler", "client"}
+        Where the coordinator runs; "auto" prefers the scheduler's process, and takes the client's where the scheduler
+        lacks the package.
+    silence_s : float
+        Seconds without a sign of life after which a worker counts as lost.
+
+    Returns
+    -------
+    FitOutcome
+        Or an awaitable of it, if the client is asynchronous.
+
+    Raises
+    ------
+    EngineError
+        An engine raised; the message and the cause tell what.
+    WorkerLostError
+        A worker died, left, or fell silent.
+    SchedulerLostError
+        The scheduler died.
+    DaskBoostError
+        Errors of the coordinator keep their type if they are ours.
+    """
+    request = _make_request(engines, coordinator, silence_s)
+    if client.asynchronous:
+        return _run_fit(client, request, extras or {}, on_progress or _ignore, place)
+    return _run_and_call_back(client, request, extras or {}, on_progress, place)
+
+
+def run_fit_blocking(
+    client: Client, engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, *,
+    extras: Mapping[str, Any] | None = None, on_progress: Progress | None = None, place: Place = "auto",
+    silence_s: float = SILENCE_S,
+) -> FitOutcome:  # fmt: skip
+    """`run_fit` that waits whatever the client; for asynchronous ones not from their event loop's thread."""
+    request = _make_request(engines, coordinator, silence_s)
+    return _run_and_call_back(client, request, extras or {}, on_progress, place)
+
+
+def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, silence_s: float) -> FitRequest:
+    workers = tuple(worker for worker, _ in engines)
+    if not workers:
+        raise ValueError("engines is empty: a fit needs at least one worker with data")
+    if len(set(workers)) != len(workers):
+        raise ValueError(f"engines names a worker twice: {sorted(workers)}")
+    calls = tuple(call for _, call in engines)
+    return FitRequest(secrets.token_hex(4), secrets.token_hex(16), workers, calls, coordinator, silence_s)
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    pass
+
+
+def _run_and_call_back(
+    client: Client, request: FitRequest, extras: Mapping[str, Any], on_progress: Progress | None, place: Place
+) -> FitOutcome:
+    """Wait in the caller's thread, which so serves its own callbacks and sees Ctrl-C at once."""
+    events: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    assert client.loop is not None
+    work = _run_fit(client, request, extras, events.put, place)
+    future = asyncio.run_coroutine_threadsafe(work, client.loop.asyncio_loop)  # type: ignore[attr-defined]
+    future.add_done_callback(lambda _: events.put({}))  # wakes the wait below
+    try:
+        while not future.done():
+            _serve(events, on_progress, wait_s=1.0)
+        _serve(events, on_progress, wait_s=0.0)
+        return future.result()
+    except BaseException:
+        future.cancel()
+        concurrent.futures.wait([future], timeout=CANCEL_S)
+        raise
+
+
+def _serve(events: SimpleQueue[dict[str, Any]], on_progress: Progress | None, wait_s: float) -> None:
+    with contextlib.suppress(Empty):
+        while True:
+            event = events.get(timeout=wait_s) if wait_s else events.get_nowait()
+            if event and on_progress is not None:
+                on_progress(event)
+            if not event:
+                return
+
+
+CANCEL_S = 2.0
+"""How long Ctrl-C waits for the connection to the coordinator to close."""
+
+
+async def _run_fit(
+    client: Client, request: FitRequest, extras: Mapping[str, Any], on_progress: Progress, place: Place
+) -> FitOutcome:
+    await ensure_worker_plugin(client)
+    reason = "the caller chose the client" if place == "client" else await ensure_scheduler_plugin(client)
+    if reason is not None and place == "scheduler":
+        raise RuntimeError(f"the scheduler cannot coordinate the fit: {reason}")
+    if reason is not None and place == "auto":
+        logger.warning("the fit is coordinated by the client, because the scheduler cannot: %s", reason)
+    try:
+        await _send_extras(client, request, extras, to_scheduler=reason is None)
+        events = _on_scheduler(client, request) if reason is None else _in_client(client, request, extras)
+        async with contextlib.aclosing(events):
+            async for kind, frames in events:
+                value = decode(frames)
+                if kind == "progress":
+                    on_progress(value)
+                elif kind == "failure":
+                    raise _as_exception(value)
+                else:
+                    return FitOutcome(value, "scheduler" if reason is None else "client", reason)
+        raise SchedulerLostError("the coordinator ended without a result")
+    finally:
+        if extras:
+            await _drop_extras(client, request)
+
+
+async def _on_scheduler(client: Client, request: FitRequest) -> AsyncGenerator[Event, None]:
+    from distributed.comm import CommClosedError, connect
+
+    assert client.scheduler is not None
+    try:
+        comm = await connect(client.scheduler.address, **client.connection_args)
+        try:
+            frames = [bytes(frame) for frame in encode(request)]
+            await comm.write({"op": FIT_OP, "request": frames, "reply": False})
+            kind = "progress"
+            while kind == "progress":
+                event = await comm.read()
+                kind = event["event"]
+                yield kind, [bytearray(frame) for frame in event["frames"]]
+        finally:
+            comm.abort()  # which cancels a fit that still runs
+    except (CommClosedError, OSError) as error:
+        raise SchedulerLostError(f"the connection to the scheduler broke during the fit: {error}") from error
+
+
+async def _in_client(client: Client, request: FitRequest, extras: Mapping[str, Any]) -> AsyncGenerator[Event, None]:
+    loop = asyncio.get_running_loop()
+    events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def emit(event: Event) -> None:
+        with contextlib.suppress(RuntimeError):  # the client is gone
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+    run = CoordinatorRun(request, "client", loop, client.connection_args, extras, emit)
+    run.start()
+    try:
+        kind = "progress"
+        while kind == "progress":
+            event = await events.get()
+            kind = event[0]
+            yield event
+    finally:
+        run.cancel("its caller left")
+
+
+def _as_exception(failure: Failure) -> Exception:
+    """Our own exceptions come back as what they were; others as a failure of the coordinator."""
+    cls = getattr(errors, failure.error_type, None)
+    if isinstance(cls, type) and issubclass(cls, DaskBoostError):
+        error: DaskBoostError = cls(failure.message)
+    else:
+        error = DaskBoostError(f"the coordinator failed: {failure.error_type}: {failure.message}")
+    error.__cause__ = RemoteError(failure.traceback)
+    return error
+
+
+async def _send_extras(client: Client, request: FitRequest, extras: Mapping[str, Any], to_scheduler: bool) -> None:
+    if not extras:
+        return
+    calls: list[Awaitable[Any]] = [client.run(_put_on_worker, request.token, extras, workers=list(request.workers))]
+    if to_scheduler:
+        calls.append(client.run_on_scheduler(_put_on_scheduler, request.token, extras))
+    await asyncio.gather(*calls)
+
+
+async def _drop_extras(client: Client, request: FitRequest) -> None:
+    """Engines that opened have taken them; this is for fits that ended before, on workers that are still there."""
+    with contextlib.suppress(OSError, asyncio.CancelledError):
+        await client.run(_drop_on_worker, request.token, workers=list(request.workers), on_error="ignore")
+
+
+def _put_on_worker(token: str, extras: Mapping[str, Any], dask_worker: Worker) -> None:
+    worker_host(dask_worker).put_extras(token, extras)
+
+
+def _drop_on_worker(token: str, dask_worker: Worker) -> None:
+    worker_host(dask_worker).drop_extras(token)
+
+
+def _put_on_scheduler(token: str, extras: Mapping[str, Any], dask_scheduler: Scheduler) -> None:
+    scheduler_plugin(dask_scheduler).put_extras(token, extras)

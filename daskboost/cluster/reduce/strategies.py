@@ -1,0 +1,93 @@
+"""How partial histograms become best splits: at the coordinator, or shared out among the engines.
+
+Both give the same candidates, because integer sums do not depend on who adds them in which order.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from daskboost.cluster import messages as m
+from daskboost.cluster.outbox import Outbox
+from daskboost.cluster.reduce.shares import total
+from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.rows import RowSplits
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.dtypes import Int32
+from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
+
+PEER_BYTES = 2**15
+"""Histogram bytes per node and engine from which sharing the reduction out beats sending all of it to one place."""
+
+
+class Reduction(Protocol):
+    """Applies splits everywhere and finds the best splits of the opened nodes."""
+
+    name: str
+
+    def start_tree(self, start: m.StartTree) -> list[m.RootSums]:
+        """Start a tree on all engines; their sums at its root."""
+        ...
+
+    def search(self, splits: RowSplits | None, nodes: OpenNodes) -> Candidates: ...
+
+    def end_tree(self) -> None: ...
+
+
+class AtCoordinator:
+    """Engines send all their histograms; the coordinator adds and searches. Least latency, most inbound bytes."""
+
+    name = "coordinator"
+
+    def __init__(self, engines: Outbox, layout: SlotLayout, rules: SplitRules, threads: Threads) -> None:
+        self._engines = engines
+        self._buffers = Buffers()
+        self._search = SplitSearch(layout, rules, threads, (0, len(layout.n_bins)))
+        self._root: list[m.PartialHistograms] = []
+
+    def start_tree(self, start: m.StartTree) -> list[m.RootSums]:
+        """The root's histograms come in the same round trip, for the first search."""
+        sums, self._root = self._engines.ask_all(start, self._grow(None, np.zeros(1, np.int32)))
+        return sums
+
+    def search(self, splits: RowSplits | None, nodes: OpenNodes) -> Candidates:
+        replies, self._root = self._root, []
+        if not replies:
+            replies = self._engines.ask(self._grow(splits, nodes.built))
+        return self._search.search(nodes, total([part.sums for part in replies], self._buffers))
+
+    def _grow(self, splits: RowSplits | None, built: Int32) -> m.Grow:
+        return m.Grow(splits, built, None, compact=self._engines.n_engines > 1)
+
+    def end_tree(self) -> None:
+        self._root = []
+        self._search.forget()
+
+
+class AmongPeers:
+    """Reduce-scatter by feature: each engine adds and searches its share of the features."""
+
+    name = "peers"
+
+    def __init__(self, engines: Outbox) -> None:
+        self._engines = engines
+
+    def start_tree(self, start: m.StartTree) -> list[m.RootSums]:
+        return self._engines.ask(start)
+
+    def search(self, splits: RowSplits | None, nodes: OpenNodes) -> Candidates:
+        return combine(self._engines.ask(m.Grow(splits, nodes.built, nodes, compact=True)))
+
+    def end_tree(self) -> None:
+        """Engines forget their histograms when the next tree starts."""
+
+
+def make_reduction(name: str, engines: Outbox, layout: SlotLayout, rules: SplitRules, threads: Threads
+                   ) -> Reduction:  # fmt: skip
+    """The strategy of that name; ``auto`` picks by the number of engines and the bytes of a histogram."""
+    if name == "auto":
+        name = "peers" if engines.n_engines > 1 and layout.n_slots * 16 >= PEER_BYTES else "coordinator"
+    return AmongPeers(engines) if name == "peers" else AtCoordinator(engines, layout, rules, threads)

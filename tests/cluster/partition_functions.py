@@ -1,0 +1,66 @@
+"""Functions that tests send to partitions; importable on workers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from daskboost.cluster.context import WorkerPlace
+from daskboost.errors import DataError
+
+running = 0
+most = 0
+lock = threading.Lock()
+
+
+def read(index: int) -> list[int]:
+    """Reads a partition, and notes how many exist on this worker."""
+    global running, most
+    with lock:
+        running += 1
+        most = max(most, running)
+    return [index] * index
+
+
+def keep(partition: Any, place: WorkerPlace, index: int, dataset: str, factor: int = 1) -> int:
+    """Consumes a partition and leaves a shard."""
+    global running
+    time.sleep(0.02)
+    with lock:
+        running -= 1
+    place.shards.put(dataset, index, Shard(place, index))
+    return factor * len(partition)
+
+
+def keep_with_plan(partition: Any, place: WorkerPlace, index: int, plan: dict[str, Any]) -> int:
+    return keep(partition, place, index, **plan)
+
+
+def rows(partition: Any, place: WorkerPlace, index: int) -> tuple[int, int]:
+    return index, len(partition)
+
+
+def fail_on_two(partition: Any, place: WorkerPlace, index: int) -> None:
+    if index == 2:
+        raise DataError("partition 2: labels are missing")
+    time.sleep(0.05)
+
+
+def describe(place: WorkerPlace, dataset: str) -> tuple[list[int], int, int, int | None]:
+    return sorted(place.shards.parts(dataset)), most, place.n_threads, place.memory_limit_bytes
+
+
+closed: list[int] = []
+
+
+class Shard:
+    def __init__(self, place: WorkerPlace, index: int) -> None:
+        self.index = index
+
+    def close(self) -> None:
+        closed.append(self.index)
+
+
+def closed_shards(place: WorkerPlace) -> list[int]:
+    return sorted(closed)

@@ -1,0 +1,221 @@
+"""Engines behind sockets, without a cluster: socket pairs, plain and TLS, and threads for both ends."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
+
+from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError
+from daskboost.cluster.channel_engines import ChannelEngines
+from daskboost.cluster.links import PeerLostError
+from daskboost.cluster.reduce.peers_exchange import ChannelPeers
+from daskboost.cluster.session import EngineSession
+from daskboost.cluster.wire import WireError
+from daskboost.errors import EngineError, FitCancelledError, WorkerLostError
+
+pytestmark = pytest.mark.timeout(60)
+TLS = Path(__file__).parent / "tls"  # a key that guards nothing but these tests
+Pair = Callable[[], tuple[socket.socket, socket.socket]]
+
+
+@pytest.fixture(scope="module")
+def tls_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    server.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    return server, client
+
+
+@pytest.fixture(params=["plain", "tls"])
+def pair(request: pytest.FixtureRequest, tls_contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Pair:
+    def make() -> tuple[socket.socket, socket.socket]:
+        left, right = socket.socketpair()
+        if request.param == "plain":
+            return left, right
+        accepted: list[socket.socket] = []
+        thread = threading.Thread(target=lambda: accepted.append(tls_contexts[0].wrap_socket(right, server_side=True)))
+        thread.start()
+        wrapped = tls_contexts[1].wrap_socket(left)
+        thread.join()
+        return wrapped, accepted[0]
+
+    return make
+
+
+class PairConnector:
+    """Connections between peers of one test, made ahead."""
+
+    def __init__(self, out: dict[int, Channel], into: dict[int, Channel]) -> None:
+        self.out, self.into = out, into
+
+    def connect(self) -> tuple[dict[int, Channel], dict[int, Channel]]:
+        return self.out, self.into
+
+    def close(self) -> None:
+        pass
+
+    def release(self) -> None:
+        for channel in (*self.out.values(), *self.into.values()):
+            channel.close()
+
+
+class Cluster:
+    def __init__(self, pair: Pair, n: int, silence_s: float = 10.0) -> None:
+        pipes = {(i, j): tuple(map(Channel, pair())) for i in range(n) for j in range(n) if i != j}
+        self.toys: list[ToyEngine] = []
+        self.sessions: list[EngineSession] = []
+        self.near: list[Channel] = []
+        for rank in range(n):
+            out = {j: pipes[rank, j][0] for j in range(n) if j != rank}
+            into = {j: pipes[j, rank][1] for j in range(n) if j != rank}
+            peers = ChannelPeers(rank, n, PairConnector(out, into))
+            toy = ToyEngine(rank, peers)
+            near, far = map(Channel, pair())
+            session = EngineSession(far, lambda toy=toy: toy, peers, heartbeat_s=0.05)  # type: ignore[misc]
+            self.toys.append(toy)
+            self.sessions.append(session)
+            self.near.append(near)
+            threading.Thread(target=session.run, daemon=True).start()
+        self.engines = ChannelEngines(self.near, [f"tcp://worker:{rank}" for rank in range(n)], silence_s)
+        assert self.engines._gather() == [True] * n  # every session first says that its engine is open
+
+    def ended(self) -> bool:
+        return all(session.wait(5) for session in self.sessions) and all(toy.closed.is_set() for toy in self.toys)
+
+
+@pytest.fixture
+def clusters(pair: Pair) -> Iterator[Callable[..., Cluster]]:
+    made: list[Cluster] = []
+
+    def make(n: int, silence_s: float = 10.0) -> Cluster:
+        made.append(Cluster(pair, n, silence_s))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.engines.close()
+        assert cluster.ended()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_engines_converse(clusters: Callable[..., Cluster], n: int) -> None:
+    cluster = clusters(n)
+    check_conversation(cluster.engines)
+    big = np.arange(3_000_000)
+    for echoed in cluster.engines.ask(Echo(big)):
+        assert np.array_equal(echoed, big)
+    cluster.engines.close()
+    assert all(toy.closed.is_set() for toy in cluster.toys)  # closing waits for what engines free
+    with pytest.raises(RuntimeError, match="are closed"):
+        cluster.engines.ask(Echo())
+
+
+def test_an_engines_exception_names_it_and_carries_its_traceback(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2)
+    with pytest.raises(EngineError, match="engine 1 on tcp://worker:1 failed in Raise: ValueError: no good") as caught:
+        cluster.engines.ask(Raise(1, "no good"))
+    assert "toys.py" in str(caught.value.__cause__)
+    assert cluster.ended()  # the other one as well
+
+
+def test_the_culprit_is_blamed_and_not_those_who_waited_for_it(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(3)
+    with pytest.raises(EngineError, match=r"engine 1 .* KeyError: 'the culprit'"):
+        cluster.engines.ask(FailInScatter(1))
+    assert cluster.ended()
+
+
+def test_a_broken_connection_is_a_lost_worker(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2)
+    threading.Timer(0.1, cluster.sessions[1]._channel.interrupt).start()
+    with pytest.raises(WorkerLostError, match=r"worker tcp://worker:1 \(engine 1\) was lost in Sleep"):
+        cluster.engines.ask(Sleep(20))
+    assert cluster.ended()
+
+
+def test_a_departed_worker_is_named_with_the_reason(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2)
+    threading.Timer(0.1, cluster.engines.lose, ("tcp://worker:0", "the scheduler removed it")).start()
+    with pytest.raises(WorkerLostError, match=r"tcp://worker:0 .*the scheduler removed it"):
+        cluster.engines.ask(Sleep(20))
+
+
+def test_silence_is_a_lost_worker_and_work_is_not_silence(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2, silence_s=0.5)
+    assert cluster.engines.ask(Sleep(1.2)) == [None, None]
+    for channel in (cluster.sessions[1]._channel,):
+        channel.send_alive = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*no sign of life for 0\.5 s"):
+        cluster.engines.ask(Sleep(20))
+
+
+def test_cancelling_ends_the_running_call_and_the_engines(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2)
+    threading.Timer(0.1, cluster.engines.cancel, ("just because",)).start()
+    started = time.monotonic()
+    with pytest.raises(FitCancelledError, match="just because"):
+        cluster.engines.ask(Sleep(30))
+    assert time.monotonic() - started < 1
+    assert cluster.ended()
+    assert time.monotonic() - started < 2
+
+
+def test_an_engine_that_cannot_open_says_why(pair: Pair) -> None:
+    near, far = map(Channel, pair())
+
+    def fail() -> ToyEngine:
+        raise MemoryError("too small a worker")
+
+    peers = ChannelPeers(0, 1, PairConnector({}, {}))
+    threading.Thread(target=EngineSession(far, fail, peers).run, daemon=True).start()
+    engines = ChannelEngines([near], ["tcp://w"], 5.0)
+    with pytest.raises(EngineError, match="failed in opening: MemoryError: too small a worker"):
+        engines._gather()
+    engines.close()
+
+
+def test_closed_peers_raise_at_once() -> None:
+    peers = ChannelPeers(0, 2, PairConnector({}, {}))
+    peers.close()
+    with pytest.raises(PeerLostError, match="closed"):
+        peers.exchange([np.zeros(1)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("raw", "error", "message"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", WireError, "something else than daskboost"),
+        (PRELUDE.pack(MAGIC, 7, 1, 0, 8), WireError, "something else"),
+        (PRELUDE.pack(MAGIC, MESSAGE, 0, 0, 8), WireError, "something else"),
+        (PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 2**63), WireError, "something else"),
+        (PRELUDE.pack(MAGIC, MESSAGE, 2, 0, 8) + bytes(8), WireError, "within its table of lengths"),
+        (PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 8) + struct.pack("<Q", 2**60), WireError, "longer than the message"),
+        (PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 65) + struct.pack("<Q", 0) + bytes(57), WireError, "after its last|follow"),
+        (PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 2**30) + bytes(100), ChannelClosedError, "hung up"),
+        (PRELUDE.pack(MAGIC, ALIVE, 0, 0, 0), ChannelClosedError, "hung up"),
+    ],
+)
+def test_foreign_bytes_are_refused(raw: bytes, error: type[Exception], message: str) -> None:
+    left, right = socket.socketpair()
+    left.sendall(raw)
+    left.close()
+    with pytest.raises(error, match=message):
+        Channel(right).receive()
+    right.close()
+
+
+def test_a_silent_sender_is_not_waited_for() -> None:
+    left, right = socket.socketpair()
+    with left, right, pytest.raises(ChannelSilentError, match="fell silent"):
+        left.sendall(b"Dk")
+        Channel(right, silence_s=0.1).receive()

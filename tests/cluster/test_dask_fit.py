@@ -1,0 +1,388 @@
+"""Fits on real clusters: the bytes of the embedded fit, odd partitions, failures, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import daskboost as db
+from daskboost.cluster import dask_data
+from daskboost.errors import DataError, EngineError, WorkerLostError
+
+pytestmark = pytest.mark.timeout(180)
+ROWS, FEATURES = 3_000, 6
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Any]:
+    from distributed import Client
+
+    with Client(cluster) as made:
+        made.wait_for_workers(3)
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def spread_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These data sets are small enough for one worker, and are here to be spread out."""
+    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+
+
+def test_small_data_goes_to_one_worker_that_grows_whole_trees(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    features, labels, weights = table("classes")
+    names = [f"x{i}" for i in range(FEATURES)]
+    history: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    with (
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 6), "label", weight="weight") as data,
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 3), "label", weight="weight",
+                                      reference=data) as valid,
+        db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local,
+    ):  # fmt: skip
+        assert len(set(data.shards.owners)) == 1
+        assert set(valid.shards.owners) == set(data.shards.owners)
+        for kind in ("classes", "regression"):
+            assert fit_bytes(data, kind, grow_policy="lossguide") == fit_bytes(local, kind, grow_policy="lossguide")
+            params = {**PARAMS[kind], "max_depth": 3}
+            model = db.train(params, data, 5, evals=[(valid, "v")], evals_result=history)
+            assert model == db.train(params, local, 5, evals=[(local, "v")], evals_result=expected)
+            assert history == expected
+        absolute = {"objective": "reg:absoluteerror"}
+        assert db.train(absolute, data, 3).to_bytes() == db.train(absolute, local, 3).to_bytes()
+
+
+def table(kind: str = "logistic") -> tuple[Any, Any, Any]:
+    """Rows with missing values, labels and weights."""
+    rng = np.random.default_rng(7)
+    features = rng.standard_normal((ROWS, FEATURES)).astype(np.float32)
+    score = features[:, 0] + features[:, 1] * features[:, 2]
+    features[rng.random(features.shape) < 0.1] = np.nan
+    labels = {
+        "regression": score,
+        "logistic": (score > 0).astype(np.float32),
+        "classes": np.clip(np.floor(score + 2), 0, 4),
+    }[kind]
+    return features, labels.astype(np.float32), rng.uniform(0.5, 2, ROWS).astype(np.float32)
+
+
+PARAMS: dict[str, dict[str, Any]] = {
+    "regression": {"objective": "reg:squarederror"},
+    "logistic": {"objective": "binary:logistic"},
+    "classes": {"objective": "multi:softprob", "num_class": 5},
+}
+
+
+def frame(features: Any, labels: Any, weights: Any, n_partitions: int) -> Any:
+    import dask.dataframe as dd
+    import pandas as pd
+
+    columns = pd.DataFrame(features, columns=[f"x{i}" for i in range(FEATURES)])
+    return dd.from_pandas(columns.assign(label=labels, weight=weights), npartitions=n_partitions)
+
+
+def fit_bytes(data: db.QuantizedDataset, kind: str, **more: Any) -> bytes:
+    params = {
+        **PARAMS[kind],
+        "max_depth": 4,
+        "subsample": 0.7,
+        "colsample_bytree": 0.8,
+        "colsample_bynode": 0.7,
+        **more,
+    }
+    return db.train(params, data, 4).to_bytes()
+
+
+@pytest.mark.parametrize("kind", ["regression", "logistic", "classes"])
+def test_clusters_give_the_bytes_of_the_embedded_fit(client: Any, kind: str) -> None:
+    features, labels, weights = table(kind)
+    names = [f"x{i}" for i in range(FEATURES)]
+    with db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local:
+        expected = fit_bytes(local, kind)
+    for n_partitions, encoding, chunk_rows in ((1, "dense", 65_536), (7, "csr", 65_536), (50, "auto", 1_000)):
+        collection = frame(features, labels, weights, n_partitions)
+        with db.QuantizedDataset.from_dask(
+            collection, "label", weight="weight", encoding=encoding, chunk_rows=chunk_rows
+        ) as data:
+            for reduction in ("coordinator", "peers"):
+                assert fit_bytes(data, kind, reduction=reduction) == expected, (n_partitions, encoding, reduction)
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_fewer_workers_give_the_same_bytes(client: Any, n_workers: int) -> None:
+    features, labels, weights = table()
+    names = [f"x{i}" for i in range(FEATURES)]
+    with db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local:
+        expected = fit_bytes(local, "logistic")
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])[:n_workers]
+    collection = client.persist(frame(features, labels, weights, 7), workers=workers)
+    with db.QuantizedDataset.from_dask(collection, "label", weight="weight") as data:
+        assert fit_bytes(data, "logistic") == expected
+
+
+def test_one_row_per_partition_and_empty_partitions(client: Any) -> None:
+    import dask.dataframe as dd
+    import pandas as pd
+
+    features, labels, _ = table()
+    rows = pd.DataFrame(features[:5], columns=[f"x{i}" for i in range(FEATURES)]).assign(label=labels[:5])
+    parts = [rows[i : i + 1] for i in range(5)]
+    empty = rows[:0]
+    collection = dd.concat([dd.from_pandas(part, npartitions=1) for part in (empty, *parts[:3], empty, *parts[3:])])
+    with db.QuantizedDataset.from_dask(collection, "label") as data:
+        model = db.train({"objective": "reg:squarederror", "min_child_weight": 0}, data, 3)
+    with db.QuantizedDataset.from_dask(rows, "label") as local:
+        assert (
+            model.to_bytes() == db.train({"objective": "reg:squarederror", "min_child_weight": 0}, local, 3).to_bytes()
+        )
+
+
+def test_evaluation_sets_of_other_partitions_and_places(client: Any) -> None:
+    features, labels, weights = table()
+    collection = frame(features, labels, weights, 5)
+    history: dict[str, Any] = {}
+    with (
+        db.QuantizedDataset.from_dask(collection, "label", weight="weight") as data,
+        db.QuantizedDataset.from_dask(frame(features[:501], labels[:501], weights[:501], 2), "label", weight="weight",
+                                      reference=data) as small,
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 1).compute(), "label", weight="weight",
+                                      reference=data) as local,
+    ):  # fmt: skip
+        params = {"objective": "binary:logistic", "eval_metric": ["auc", "logloss"]}
+        model = db.train(params, data, 10, evals=[(small, "small"), (local, "local")], evals_result=history)
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    names = [f"x{i}" for i in range(FEATURES)]
+    import pandas as pd
+
+    predicted = model.predict(pd.DataFrame(features, columns=names))
+    assert history["local"]["auc"][-1] == pytest.approx(
+        roc_auc_score(labels, predicted, sample_weight=weights), abs=1e-6
+    )
+    expected = log_loss(labels[:501], predicted[:501].astype(np.float64), sample_weight=weights[:501])
+    assert history["small"]["logloss"][-1] == pytest.approx(expected, abs=1e-6)
+
+
+def test_custom_callables_travel(client: Any) -> None:
+    features, labels, weights = table("regression")
+
+    def squared(label: Any, margin: Any) -> tuple[Any, Any]:
+        return margin - label, np.ones_like(margin)
+
+    def spread(label: Any, prediction: Any) -> float:
+        return float(np.ptp(label - prediction))
+
+    history: dict[str, Any] = {}
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label") as data:
+        model = db.train({}, data, 3, objective=squared, custom_metric=spread, evals=[(data, "train")],
+                         evals_result=history)  # fmt: skip
+    assert model.n_iterations == 3
+    assert len(history["train"]["spread"]) == 3
+
+
+def test_an_exception_on_one_worker_reaches_the_client_and_frees_the_others(client: Any) -> None:
+    features, labels, weights = table("regression")
+    labels = labels.copy()
+    labels[-1] = 1_000.0
+
+    def fails_on_one_row(label: Any, margin: Any) -> tuple[Any, Any]:
+        if (label == 1_000.0).any():
+            raise ZeroDivisionError("this row is cursed")
+        return margin - label, np.ones_like(margin)
+
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 6), "label") as data:
+        with pytest.raises(EngineError, match="this row is cursed"):
+            db.train({"base_score": 0.0}, data, 3, objective=fails_on_one_row)
+        assert sessions(client) == 0
+        assert db.train({}, data, 2).n_iterations == 2
+
+
+def sessions(client: Any) -> int:
+    """Engine sessions that are still running, after waiting for them for a while."""
+
+    def count(dask_worker: Any) -> int:
+        from daskboost.cluster.dask_plugins import worker_host
+
+        return worker_host(dask_worker).fits()
+
+    for _ in range(40):
+        running = sum(client.run(count).values())
+        if running == 0:
+            break
+        time.sleep(0.05)
+    return int(running)
+
+
+def test_closing_a_data_set_frees_the_workers(client: Any) -> None:
+    def held(dask_worker: Any) -> list[str]:
+        from daskboost.cluster.dask_plugins import worker_host
+
+        return worker_host(dask_worker).shards.datasets()
+
+    features, labels, weights = table()
+    data = db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label")
+    assert any(client.run(held).values())
+    data.close()
+    assert not any(client.run(held).values())
+
+
+def test_a_worker_that_lost_its_partitions_is_not_trained_without(client: Any) -> None:
+    """A restarted worker is back under another address; one that only forgot its data is worse."""
+
+    def forget(dask_worker: Any) -> None:
+        from daskboost.cluster.dask_plugins import worker_host
+
+        for name in worker_host(dask_worker).shards.datasets():
+            worker_host(dask_worker).shards.drop(name)
+
+    features, labels, weights = table()
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 6), "label") as data:
+        client.run(forget, workers=[data.shards.owners[0]])
+        with pytest.raises(EngineError, match=r"holds 0 of its \d partitions: .*make the data set again"):
+            db.train({}, data, 2)
+
+
+def test_sets_that_are_closed_or_elsewhere_are_refused(client: Any) -> None:
+    features, labels, weights = table()
+    with (
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 3), "label", weight="weight") as data,
+        db.QuantizedDataset.from_dask(features, labels) as local,
+    ):
+        with pytest.raises(DataError, match="evaluation set 'v' is not where the training set is"):
+            db.train({}, local, 1, evals=[(data, "v")])
+    with pytest.raises(DataError, match="dtrain was closed; make it again"):
+        db.train({}, data, 1)
+    with pytest.raises(DataError, match="dtrain was closed; make it again"):
+        db.train({}, local, 1)
+
+
+def test_two_fits_at_once(client: Any) -> None:
+    features, labels, weights = table()
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 6), "label") as data:
+        expected = fit_bytes(data, "logistic")
+        found: list[bytes] = []
+        threads = [threading.Thread(target=lambda: found.append(fit_bytes(data, "logistic"))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == [expected, expected]
+
+
+def test_an_asynchronous_client_awaits(cluster: Any) -> None:
+    from distributed import Client
+
+    features, labels, weights = table()
+
+    async def work() -> bytes:
+        async with Client(cluster.scheduler_address, asynchronous=True):
+            data: Any = db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label", weight="weight")
+            data = await data
+            model: Any = db.train({"objective": "binary:logistic"}, data, 3)
+            result: bytes = (await model).to_bytes()
+            await asyncio.to_thread(data.close)
+            return result
+
+    found = asyncio.run(work())
+    names = [f"x{i}" for i in range(FEATURES)]
+    with db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local:
+        assert found == db.train({"objective": "binary:logistic"}, local, 3).to_bytes()
+
+
+def test_interrupting_a_fit_ends_it_within_a_second(client: Any) -> None:
+    features, labels, weights = table()
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label") as data:
+        fit_bytes(data, "logistic")  # compiled kernels, so that only the fit is timed
+        struck = threading.Event()
+
+        class Strike(db.Callback):
+            def after_round(self, info: Any) -> bool:
+                if info.iteration == 2 and not struck.is_set():
+                    struck.set()
+                    self.at = time.monotonic()
+                    os.kill(os.getpid(), signal.SIGINT)
+                return False
+
+        strike = Strike()
+        with pytest.raises(KeyboardInterrupt):
+            db.train({"objective": "binary:logistic"}, data, 100_000, callbacks=[strike])
+        assert time.monotonic() - strike.at < 3  # one second, and slack for loaded test machines
+        assert sessions(client) == 0
+
+
+def test_bad_rows_on_a_worker_are_named_at_the_client(client: Any) -> None:
+    features, labels, weights = table()
+    features = features.copy()
+    features[-1, 3] = np.inf
+    with pytest.raises(DataError, match="x3"):
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label")
+
+
+def test_a_callback_stops_a_cluster_fit_where_it_stops_an_embedded_one(client: Any) -> None:
+    class StopAtThree(db.Callback):
+        def after_round(self, info: Any) -> bool:
+            return bool(info.iteration == 2)
+
+    features, labels, weights = table()
+    names = [f"x{i}" for i in range(FEATURES)]
+    with (
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 4), "label", weight="weight") as data,
+        db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local,
+    ):
+        models = [db.train({"objective": "binary:logistic"}, d, 50, callbacks=[StopAtThree()]) for d in (data, local)]
+    assert models[0].n_iterations == 3
+    assert models[0].to_bytes() == models[1].to_bytes()
+
+
+def test_saved_on_one_cluster_opened_anywhere(client: Any, tmp_path: Any) -> None:
+    features, labels, weights = table()
+    with db.QuantizedDataset.from_dask(frame(features, labels, weights, 7), "label", weight="weight",
+                                       chunk_rows=200) as data:  # fmt: skip
+        expected = fit_bytes(data, "logistic")
+        data.save(tmp_path / "saved")
+    with (
+        db.QuantizedDataset.open(tmp_path / "saved") as here,
+        db.QuantizedDataset.open(tmp_path / "saved", client=client) as there,
+    ):
+        assert len(set(there.shards.owners)) > 1
+        assert fit_bytes(here, "logistic") == expected
+        assert fit_bytes(there, "logistic") == expected
+
+
+def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
+    from distributed import Client, LocalCluster
+
+    features, labels, weights = table()
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as made,
+        Client(made) as own,
+    ):
+        collection = own.persist(frame(features, labels, weights, 8))
+        data = db.QuantizedDataset.from_dask(collection, "label")
+        victim = sorted(set(data.shards.owners))[0]
+        pid = own.run(os.getpid, workers=[victim])[victim]
+
+        class Kill(db.Callback):
+            def after_round(self, info: Any) -> bool:
+                if info.iteration == 2:
+                    os.kill(pid, signal.SIGKILL)
+                return False
+
+        with pytest.raises(WorkerLostError, match=r"worker .* (left|died|lost|gone|closed)"):
+            db.train({"objective": "binary:logistic"}, data, 100_000, callbacks=[Kill()])

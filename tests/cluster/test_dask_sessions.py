@@ -1,0 +1,372 @@
+"""Fits with toy engines on real clusters of Dask: what works, and how it ends when something does not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from cluster.dask_fixtures import all_freed, ask, eventually, local_cluster, toy_engines, worker_addresses
+from cluster.toys import Die, Echo, FailInScatter, Raise, Scatter, Script, Sleep, Sum, expected_scatter
+from distributed import Client
+
+from daskboost.cluster import dask_comms, dask_plugins
+from daskboost.cluster.context import RemoteCall
+from daskboost.cluster.on_dask import run_fit
+from daskboost.errors import (
+    DaskBoostError,
+    DataError,
+    EngineError,
+    FitCancelledError,
+    SchedulerLostError,
+    WorkerLostError,
+)
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with local_cluster() as client:
+        yield client
+
+
+@pytest.fixture(params=["processes", "threads", "tls"])
+def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    if request.param == "processes":
+        yield request.getfixturevalue("client")
+        return
+    with local_cluster(processes=request.param == "tls", tls=request.param == "tls") as client:
+        yield client
+
+
+@pytest.mark.parametrize("place", ["scheduler", "client"])
+def test_a_fit_converses_and_reports(any_client: Client, place: Any) -> None:
+    values = np.arange(1000)
+    seen: list[dict[str, Any]] = []
+    messages = (Sum(values), Scatter(10), Scatter(100_000, rounds=2), Echo(("x", {"y": b"z"})))
+    outcome = run_fit(
+        any_client, toy_engines(any_client), ask(*messages, report=True), on_progress=seen.append, place=place
+    )
+    sums, small, large, echoes = outcome.result["replies"]
+    assert sums == [499500, 499501]
+    assert [total.tolist() for total in small] == [expected_scatter(rank, 2, 10) for rank in range(2)]
+    assert [total.tolist() for total in large] == [expected_scatter(rank, 2, 100_000, 2) for rank in range(2)]
+    assert echoes == [("x", {"y": b"z"})] * 2
+    assert (outcome.coordinator_place, outcome.result["place"]) == (place, place)
+    assert seen == [{"step": step, "message": type(message).__name__} for step, message in enumerate(messages)]
+    assert all_freed(any_client)
+
+
+def test_large_results_arrive_whole(client: Client) -> None:
+    values = np.arange(8_000_000)
+    outcome = run_fit(client, toy_engines(client), ask(Echo(values)))
+    assert all(np.array_equal(echo, values) for echo in outcome.result["replies"][0])
+
+
+def test_only_the_named_workers_take_part(client: Client) -> None:
+    outcome = run_fit(client, toy_engines(client, "lonely")[1:], ask(Sum([1]), Scatter(3)))
+    assert outcome.result["replies"][0] == [1]
+    having = client.run(lambda dask_worker: dask_plugins.worker_host(dask_worker).shards.datasets())
+    assert ["toy-lonely" in datasets for _, datasets in sorted(having.items())] == [False, True]
+
+
+def test_two_fits_at_once_on_one_thread_workers_both_finish(client: Client) -> None:
+    def fit(name: str) -> Any:
+        return run_fit(client, toy_engines(client, name), ask(Sleep(0.5), Scatter(20_000, rounds=20), Sum([1])))
+
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(pool.map(fit, ["first", "second"]))
+    assert [outcome.result["replies"][2] for outcome in outcomes] == [[1, 2], [1, 2]]
+
+
+def test_a_fit_runs_while_all_task_threads_are_taken(client: Client) -> None:
+    blockers = client.map(time.sleep, [4.0] * 2, pure=False)
+    started = time.monotonic()
+    assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+    assert time.monotonic() - started < 3
+    client.cancel(blockers)
+
+
+def test_an_async_client_awaits_fits() -> None:
+    async def main() -> None:
+        from distributed import LocalCluster
+
+        async with (
+            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", asynchronous=True) as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            await client.wait_for_workers(2, timeout=60)
+            workers = sorted(cluster.scheduler.workers)
+            engines = [(worker, RemoteCall.of("cluster.toys:open_toy", "toy")) for worker in workers]
+            outcome = await run_fit(client, engines, ask(Sum([1])))
+            assert outcome.result["replies"] == [[1, 2]]
+
+            started = time.monotonic()
+            task = asyncio.create_task(run_fit(client, engines, ask(Sleep(30))))
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while any((await client.run(_fits)).values()):
+                await asyncio.sleep(0.02)
+            assert time.monotonic() - started < 2.5
+
+    asyncio.run(main())
+
+
+def _fits(dask_worker: Any) -> int:
+    return dask_plugins.worker_host(dask_worker).fits()
+
+
+@pytest.mark.parametrize("place", ["scheduler", "client"])
+def test_ctrl_c_ends_a_fit_within_a_second(client: Client, place: Any) -> None:
+    pressed = []
+
+    def press() -> None:
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(0.7, press).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_fit(client, toy_engines(client), ask(Sleep(30)), place=place)
+    assert all_freed(client, within_s=1.0)
+    assert time.monotonic() - pressed[0] < 1.5
+
+
+def test_an_exception_in_a_progress_callback_ends_the_fit(client: Client) -> None:
+    def fail(event: dict[str, Any]) -> None:
+        raise LookupError("the callback's own")
+
+    with pytest.raises(LookupError, match="the callback's own"):
+        run_fit(client, toy_engines(client), ask(Sleep(30), report=True), on_progress=fail)
+    assert all_freed(client)
+
+
+def test_a_client_that_leaves_cancels_its_fit(client: Client) -> None:
+    async def leave() -> None:
+        other = await Client(client.scheduler_info()["address"], asynchronous=True)
+        fit = asyncio.create_task(run_fit(other, toy_engines(client), ask(Sleep(30))))
+        await asyncio.sleep(0.5)
+        fit.cancel()
+        await other.close()
+        await asyncio.gather(fit, return_exceptions=True)
+
+    asyncio.run(leave())
+    assert all_freed(client)
+
+
+def test_an_exception_on_one_worker_surfaces_with_its_cause(any_client: Client) -> None:
+    started = time.monotonic()
+    with pytest.raises(EngineError, match=r"engine 1 on .* failed in Raise: ValueError: no good") as caught:
+        run_fit(any_client, toy_engines(any_client), ask(Raise(1, "no good")))
+    assert "toys.py" in str(caught.value.__cause__) and "ValueError: no good" in str(caught.value.__cause__)
+    assert all_freed(any_client)
+    with pytest.raises(EngineError, match=r"engine 0 .* KeyError: 'the culprit'"):
+        run_fit(any_client, toy_engines(any_client), ask(FailInScatter(0)))
+    assert all_freed(any_client)
+    assert time.monotonic() - started < 15
+
+
+def test_engines_that_cannot_open_say_why(client: Client) -> None:
+    with pytest.raises(EngineError, match=r"failed in OpenSession: OSError: no room for an engine"):
+        run_fit(client, toy_engines(client, "unopenable"), ask(Sum([1])))
+    with pytest.raises(EngineError, match=r"'cluster.toys:nowhere' cannot be imported here .*same version"):
+        run_fit(client, toy_engines(client, function="nowhere"), ask(Sum([1])))
+    assert all_freed(client)
+
+
+def test_a_coordinators_exceptions_keep_their_type_if_they_are_ours(client: Client) -> None:
+    with pytest.raises(DataError, match="labels: nothing but NaN") as caught:
+        run_fit(client, toy_engines(client), RemoteCall.of("cluster.toys:coordinate_badly", "ours"))
+    assert "coordinate_badly" in str(caught.value.__cause__)
+    with pytest.raises(DaskBoostError, match="the coordinator failed: ZeroDivisionError: a bug"):
+        run_fit(client, toy_engines(client), RemoteCall.of("cluster.toys:coordinate_badly", "bug"))
+    assert all_freed(client)
+
+
+@pytest.mark.parametrize("place", ["scheduler", "client"])
+@pytest.mark.parametrize("message", [Die(1), Scatter(10)], ids=["working", "exchanging"])
+def test_a_killed_worker_ends_the_fit_and_is_named(place: Any, message: Any) -> None:
+    with local_cluster() as client:
+        engines = toy_engines(client)
+        victim = engines[1][0]
+        script = (Die(1),) if isinstance(message, Die) else (message, Sleep(1.0, ranks=(0,)), Die(1))
+        started = time.monotonic()
+        with pytest.raises(WorkerLostError, match=rf"worker {victim} \(engine 1\) was lost in Die"):
+            run_fit(client, engines, ask(*script), place=place)
+        assert time.monotonic() - started < 4
+        assert all_freed(client, within_s=10)  # the nanny may still be starting the replacement
+        assert eventually(lambda: len(worker_addresses(client)) == 2, 20)
+        # The replacement can take part at once.
+        assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+
+
+def test_a_worker_that_falls_silent_is_lost(client: Client) -> None:
+    engines = toy_engines(client)
+    victim = engines[0][0]
+    pid = client.run(os.getpid)[victim]
+    threading.Timer(1.0, os.kill, (pid, signal.SIGSTOP)).start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(WorkerLostError, match=rf"worker {victim} .*no sign of life for 2 s"):
+            run_fit(client, engines, ask(Sleep(30)), silence_s=2.0)
+        assert time.monotonic() - started < 6
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert all_freed(client)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("scheduler", "which holds part of the data, was lost: it left"), ("client", "cannot be reached from the client")],
+)
+def test_a_worker_that_is_not_there_is_named(
+    client: Client, place: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_comms, "CONNECT_TIMEOUT_S", 0.5)
+    gone = ("tcp://127.0.0.1:9", RemoteCall.of("cluster.toys:open_toy", "toy"))
+    with pytest.raises(WorkerLostError, match=rf"worker tcp://127\.0\.0\.1:9,? {message}"):
+        run_fit(client, [*toy_engines(client), gone], ask(Sum([1])), place=place)
+
+
+@pytest.mark.parametrize("place", ["scheduler", "client"])
+def test_extras_reach_engines_and_coordinator(client: Client, place: Any) -> None:
+    factor = 21
+
+    def check(rank: int) -> None:
+        assert rank < 2
+
+    outcome = run_fit(
+        client,
+        toy_engines(client, function="use_extras"),
+        RemoteCall.of("cluster.toys:coordinate_with_extras", Script(())),
+        extras={"check": check, "scale": lambda n: n * factor},
+        place=place,
+    )
+    assert outcome.result == 42
+    left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker)._extras))
+    assert set(left.values()) == {0}
+
+
+def test_a_scheduler_without_the_package_leaves_the_fit_to_the_client(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unwelcome(dask_plugins.DaskboostScheduler):
+        """Raises on the scheduler what a missing package raises when the plugin is unpickled there."""
+
+        idempotent = False
+
+        def __reduce__(self) -> Any:
+            return __import__, ("daskboost_is_not_installed",)
+
+    monkeypatch.setattr(dask_plugins, "DaskboostScheduler", Unwelcome)
+    with caplog.at_level(logging.WARNING, "daskboost"):
+        outcome = run_fit(client, toy_engines(client), ask(Sum([1])))
+    assert outcome.result["replies"] == [[1, 2]]
+    assert outcome.coordinator_place == "client"
+    assert "ModuleNotFoundError" in str(outcome.reason)
+    assert "coordinated by the client, because the scheduler cannot: ModuleNotFoundError" in caplog.text
+    with pytest.raises(RuntimeError, match="the scheduler cannot coordinate the fit: ModuleNotFoundError"):
+        run_fit(client, toy_engines(client), ask(Sum([1])), place="scheduler")
+
+
+def test_a_worker_without_the_package_is_an_error_that_says_so(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unwelcome(dask_plugins.DaskboostWorker):
+        idempotent = False
+
+        def __reduce__(self) -> Any:
+            return __import__, ("daskboost_is_not_installed",)
+
+    monkeypatch.setattr(dask_plugins, "DaskboostWorker", Unwelcome)
+    with pytest.raises(RuntimeError, match="install the client's version of daskboost on every worker"):
+        run_fit(client, toy_engines(client), ask(Sum([1])))
+    monkeypatch.undo()
+    assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Clients that lost their scheduler look for it for so long."""
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        yield
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_closing_scheduler_ends_the_fit() -> None:
+    with local_cluster() as client:
+        cluster: Any = client.cluster
+        threading.Timer(1.0, lambda: cluster.sync(cluster.scheduler.close)).start()
+        with pytest.raises(FitCancelledError, match="cancelled: the scheduler closes"):
+            run_fit(client, toy_engines(client), ask(Sleep(60)))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_scheduler_of_its_own_process_coordinates_and_may_be_killed(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", *arguments, "--scheduler-file", str(file), "--dashboard-address", ":0"]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+    with start("distributed.cli.dask_scheduler", "--port", "0") as scheduler, ExitStack() as stack:
+        stack.callback(scheduler.kill)
+        assert eventually(file.exists, 30)
+        worker = stack.enter_context(start("distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"))
+        stack.callback(worker.kill)
+        client = stack.enter_context(Client(scheduler_file=str(file)))
+        client.wait_for_workers(1, timeout=60)
+        outcome = run_fit(client, toy_engines(client), ask(Sum([1])))
+        assert (outcome.coordinator_place, outcome.result["pid"]) == ("scheduler", scheduler.pid)
+        killed = []
+
+        def kill() -> None:
+            killed.append(time.monotonic())
+            scheduler.kill()
+
+        threading.Timer(0.7, kill).start()
+        with pytest.raises(SchedulerLostError, match="the connection to the scheduler broke during the fit"):
+            run_fit(client, toy_engines(client), ask(Sleep(60)))
+        assert time.monotonic() - killed[0] < 2
+
+
+def test_no_engines_and_repeated_workers_are_refused(client: Client) -> None:
+    with pytest.raises(ValueError, match="at least one worker with data"):
+        run_fit(client, [], ask())
+    with pytest.raises(ValueError, match="names a worker twice"):
+        run_fit(client, toy_engines(client) * 2, ask())
+
+
+def test_sessions_leave_no_threads_or_sockets_behind(client: Client) -> None:
+    def count(dask_worker: Any) -> tuple[int, int]:
+        gc.collect()
+        return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+    for _ in range(2):  # whatever is made once exists after these
+        run_fit(client, toy_engines(client), ask(Scatter(100_000)))
+    assert all_freed(client)
+    before = client.run(count)
+    for _ in range(5):
+        run_fit(client, toy_engines(client), ask(Scatter(100_000)))
+    after = {}
+
+    def settled() -> bool:
+        after.update(client.run(count))
+        return all(after[worker][0] <= before[worker][0] and after[worker][1] <= before[worker][1] for worker in after)
+
+    assert eventually(settled, 5), (before, after)

@@ -1,0 +1,159 @@
+"""Tasks that turn partitions into shards on workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from cluster.dask_fixtures import eventually, local_cluster, worker_addresses
+from cluster.partition_functions import (
+    closed_shards,
+    describe,
+    fail_on_two,
+    keep,
+    keep_with_plan,
+    read,
+    rows,
+)
+from dask import delayed
+from distributed import Client, wait
+
+from daskboost.cluster.context import WorkerShards
+from daskboost.cluster.dask_plugins import worker_host
+from daskboost.cluster.dask_tasks import drop_shards, map_workers, submit_partitions
+from daskboost.errors import DataError
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with local_cluster(threads_per_worker=2) as client:
+        yield client
+
+
+def owners(done: list[tuple[Any, str]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for index, (_, worker) in enumerate(done):
+        found.setdefault(worker, []).append(index)
+    return found
+
+
+@pytest.mark.parametrize("how", ["arguments", "shared"])
+def test_shards_stay_where_their_partitions_were_read_one_at_a_time(client: Client, how: str) -> None:
+    partitions = [delayed(read)(index) for index in range(20)]
+    counted: list[int] = []
+    if how == "arguments":
+        done = submit_partitions(client, partitions, keep, how, 3, on_done=counted.append)
+    else:
+        plan = {"dataset": how, "factor": 3}
+        done = submit_partitions(client, partitions, keep_with_plan, shared=plan, on_done=counted.append)
+    assert [result for result, _ in done] == [3 * index for index in range(20)]
+    assert counted == list(range(1, 21))
+    here = map_workers(client, describe, how, workers=worker_addresses(client))
+    assert {worker: found for worker, (found, *_) in here.items() if found} == owners(done)
+    # Two threads per worker, yet never two partitions in memory: reading is part of the task.
+    assert [most for _, most, *_ in here.values()] == [1, 1]
+    assert all(n_threads == 2 and memory > 0 for _, _, n_threads, memory in here.values())
+    drop_shards(client, how)
+    here = map_workers(client, describe, how, workers=worker_addresses(client))
+    assert [found for found, *_ in here.values()] == [[], []]
+    gone = map_workers(client, closed_shards, workers=worker_addresses(client))
+    assert sum(map(len, gone.values())) % 20 == 0
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+def test_partitions_of_a_dataframe_lazy_or_persisted(client: Client, persisted: bool) -> None:
+    frame = pd.DataFrame({"x": np.arange(100.0), "y": 1})
+    lazy = dd.from_pandas(frame, npartitions=7).map_partitions(lambda part: part[part.x % 10 != 3])
+    if persisted:
+        lazy = lazy.persist()
+        wait(lazy)
+    done = submit_partitions(client, lazy.to_delayed(), rows)
+    lengths = lazy.map_partitions(len).compute().tolist()
+    assert [result for result, _ in done] == list(enumerate(lengths))
+    joined = [delayed(list)([x, y]) for x, y in zip(lazy.to_delayed(), lazy["y"].to_delayed(), strict=True)]
+    assert [result for result, _ in submit_partitions(client, joined, rows)] == [(i, 2) for i in range(7)]
+
+
+def test_persisted_partitions_are_read_where_they_lie(client: Client) -> None:
+    workers = worker_addresses(client)
+    futures = [
+        client.submit(np.ones, 2_000_000, workers=[workers[index % 2]], pure=False, allow_other_workers=False)
+        for index in range(6)
+    ]
+    wait(futures)
+    done = submit_partitions(client, [delayed(future) for future in futures], rows)
+    assert [worker for _, worker in done] == [workers[index % 2] for index in range(6)]
+
+
+def test_a_tasks_exception_is_raised_as_it_was_and_stops_the_rest(client: Client) -> None:
+    with pytest.raises(DataError, match="partition 2: labels are missing"):
+        submit_partitions(client, [delayed(read)(index) for index in range(50)], fail_on_two)
+
+    def idle() -> bool:
+        return not any(client.processing().values())
+
+    assert eventually(idle, 5)
+
+
+def test_no_partitions_are_no_work(client: Client) -> None:
+    assert submit_partitions(client, [], rows) == []
+
+
+def test_an_async_client_awaits() -> None:
+    async def main() -> None:
+        async with Client(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0", asynchronous=True
+        ) as client:
+            done = await submit_partitions(client, [delayed(list)([1, 2])], rows)
+            assert done[0][0] == (0, 2)
+
+    asyncio.run(main())
+
+
+def test_workers_of_one_process_keep_apart_and_drop_all_when_they_close() -> None:
+    with local_cluster(processes=False) as client:
+        done = submit_partitions(client, [delayed(read)(index) for index in range(1, 9)], keep, "apart")
+        cluster: Any = client.cluster
+        hosts = {worker.address: worker_host(worker) for worker in cluster.workers.values()}
+        for worker, found in owners(done).items():
+            assert sorted(hosts[worker].shards.parts("apart")) == found
+    assert all(host.shards.datasets() == [] for host in hosts.values())
+
+
+def test_a_users_own_amount_of_the_resource_is_respected() -> None:
+    with dask.config.set({"distributed.worker.resources": {"daskboost": 3}}), local_cluster(processes=False) as client:
+        submit_partitions(client, [delayed(list)([1])], rows)
+        cluster: Any = client.cluster
+        assert all(worker.state.total_resources == {"daskboost": 3} for worker in cluster.workers.values())
+
+
+def test_shards_close_what_is_replaced_or_dropped() -> None:
+    class Part:
+        def __init__(self, fails: bool = False) -> None:
+            self.fails = fails
+            self.closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+            if self.fails:
+                raise OSError("disk gone")
+
+    shards = WorkerShards()
+    first, second, other = Part(), Part(fails=True), Part()
+    shards.put("a", 0, first)
+    shards.put("a", 0, first)
+    assert first.closed == 0
+    shards.put("a", 0, second)
+    shards.put("b", 0, other)
+    assert (first.closed, shards.datasets(), shards.parts("a")) == (1, ["a", "b"], {0: second})
+    with pytest.raises(OSError, match="disk gone"):
+        shards.close()
+    assert (second.closed, other.closed, shards.datasets()) == (1, 1, [])

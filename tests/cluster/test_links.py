@@ -1,0 +1,82 @@
+"""Engines and peers within one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
+
+from daskboost.cluster.links import LocalEngines, local_peers
+from daskboost.errors import EngineError, FitCancelledError
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def start(n_engines: int) -> tuple[LocalEngines, list[ToyEngine]]:
+    peers = local_peers(n_engines)
+    toys = [ToyEngine(rank, peers[rank]) for rank in range(n_engines)]
+    return LocalEngines(toys, peers), toys
+
+
+@pytest.mark.parametrize("n_engines", [1, 2, 3])
+def test_engines_converse(n_engines: int) -> None:
+    engines, toys = start(n_engines)
+    check_conversation(engines)
+    engines.close()
+    engines.close()
+    assert all(toy.closed.is_set() for toy in toys)
+    with pytest.raises(RuntimeError, match="are closed"):
+        engines.ask(Echo())
+
+
+@pytest.mark.parametrize("n_engines", [1, 3])
+def test_an_engines_exception_names_it_and_keeps_its_cause(n_engines: int) -> None:
+    engines, toys = start(n_engines)
+    culprit = n_engines - 1
+    with pytest.raises(EngineError, match=rf"engine {culprit} on .* failed in Raise: ValueError: boom") as caught:
+        engines.ask(Raise(culprit))
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(EngineError, match="boom"):  # nothing goes on after a failure
+        engines.ask(Echo())
+    engines.close()
+    assert all(toy.closed.is_set() for toy in toys)
+
+
+def test_the_culprit_is_blamed_and_not_those_who_waited_for_it() -> None:
+    engines, _ = start(3)
+    with pytest.raises(EngineError, match=r"engine 1 .* KeyError: 'the culprit'"):
+        engines.ask(FailInScatter(1))
+    engines.close()
+
+
+def test_a_failure_stops_the_other_engines() -> None:
+    engines, toys = start(2)
+    with pytest.raises(EngineError, match=r"engine 0 .*boom"):
+        toys[0].handle = lambda message: ToyEngine.handle(toys[0], Raise(0))  # type: ignore[method-assign]
+        engines.ask(Sleep(30))
+    assert toys[1].stopped.is_set()
+    engines.close()
+
+
+@pytest.mark.parametrize("n_engines", [1, 2])
+def test_cancelling_ends_the_running_call(n_engines: int) -> None:
+    engines, _ = start(n_engines)
+    timer = threading.Timer(0.1, engines.cancel)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(FitCancelledError, match="cancelled"):
+        engines.ask(Sleep(30))
+    assert time.monotonic() - started < 5
+    engines.close()
+
+
+def test_messages_and_parts_are_counted() -> None:
+    engines, _ = start(2)
+    with pytest.raises(ValueError, match="1 messages for 2 engines"):
+        engines.ask_each([Echo()])
+    engines.close()
+    with pytest.raises(ValueError, match="one part per engine: 2, got 1"):
+        local_peers(2)[0].exchange([np.zeros(1)])

@@ -1,0 +1,120 @@
+"""Promise number one: a model's bytes depend on the rows and the parameters, and on nothing else.
+
+Not on engines, partitions, chunks, encodings, packing, threads, reduction, or on whether chunks lie in RAM or on disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies.trees import Data, fit, make_data, quantized
+
+from daskboost import train
+
+PLACES: dict[str, tuple[Any, ...]] = {
+    "engines": (1, 2, 3),
+    "partitions": (1, 7, 50),
+    "encoding": ("dense", "csr"),
+    "chunk_rows": (1_000, 65_536),
+    "packing": ("aligned", "tight"),
+    "reduction": ("coordinator", "peers"),
+    "n_jobs": (1, 2, 3),
+}
+IN_PARAMS = ("reduction", "n_jobs")
+
+
+def pairwise(places: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    """Few combinations in which every pair of two places' values meets, chosen greedily."""
+    names = list(places)
+    everything = list(itertools.product(*places.values()))
+
+    def pairs(choice: tuple[Any, ...]) -> set[tuple[Any, ...]]:
+        return set(itertools.combinations(zip(names, choice, strict=True), 2))
+
+    missing = set().union(*map(pairs, everything))
+    while missing:
+        best = max(everything, key=lambda choice: len(pairs(choice) & missing))
+        missing -= pairs(best)
+        yield dict(zip(names, best, strict=True))
+
+
+def model_bytes(data: Data, params: dict[str, Any], place: dict[str, Any], n_rounds: int) -> bytes:
+    where = {name: value for name, value in place.items() if name in IN_PARAMS}
+    return fit(
+        data, {**params, **where}, n_rounds, **{k: v for k, v in place.items() if k not in IN_PARAMS}
+    ).to_bytes()
+
+
+WHOLE: list[dict[str, Any]] = [
+    {"encoding": "dense", "n_jobs": 3}, {"encoding": "csr", "n_jobs": 2},
+    {"encoding": "dense", "packing": "tight", "n_jobs": 2},
+]  # fmt: skip
+"""One chunk of all rows: the only one large enough for threads to share."""
+
+
+SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.8, "colsample_bylevel": 0.9, "colsample_bynode": 0.9}
+FITS: dict[str, dict[str, Any]] = {
+    "regression": {**SAMPLES, "max_depth": 5},
+    "logistic": {**SAMPLES, "objective": "binary:logistic", "max_depth": 5},
+    "five classes": {**SAMPLES, "objective": "multi:softprob", "num_class": 5, "max_depth": 3},
+    "absolute error": {**SAMPLES, "objective": "reg:absoluteerror", "max_depth": 4},
+    "quantiles": {**SAMPLES, "objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3},
+    "poisson": {**SAMPLES, "objective": "count:poisson", "max_depth": 4},
+    "lossguide": {**SAMPLES, "grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
+    "symmetric": {**SAMPLES, "grow_policy": "symmetric", "max_depth": 4},
+    "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FITS)
+def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
+    """Rows, parameters, and the bytes that the plainest fit gives."""
+    params = FITS[request.param]
+    rng = np.random.default_rng(8)
+    data = make_data(rng, params.get("objective", "reg:squarederror"), 13_003, 6, n_values=500, missing=0.3)
+    plainest = {name: values[0] for name, values in PLACES.items()} | {"chunk_rows": 65_536}
+    return data, params, model_bytes(data, params, plainest, 2)
+
+
+@pytest.mark.parametrize("place", [*pairwise(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
+def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
+    data, params, expected = case
+    assert model_bytes(data, params, place, 2) == expected
+
+
+def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path) -> None:
+    data, params, expected = case
+    options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
+    with quantized(data, limit=30_000, **options) as dataset:
+        tiers = {
+            shard.store.residency(entry.handle) for shard in dataset.shards.shards for entry in shard.entries
+        }
+        assert tiers == {"ram", "disk"}
+        assert train({**params, "n_jobs": 2}, dataset, 2).to_bytes() == expected
+
+
+@pytest.mark.parametrize("grow_policy", ["depthwise", "lossguide", "symmetric"])
+def test_every_place_of_a_tiny_fit(grow_policy: str, rng: np.random.Generator) -> None:
+    """The full product where it is cheap: chunks of 16 rows, some engines without any."""
+    data = make_data(rng, n_rows=70, missing=0.5)
+    params = {"max_depth": 3, "grow_policy": grow_policy, "subsample": 0.8, "min_child_weight": 0.5}
+    places = {**PLACES, "partitions": (1, 2, 5), "chunk_rows": (16, 64), "n_jobs": (1,), "packing": ("tight",)}
+    found = {
+        model_bytes(data, params, dict(zip(places, values, strict=True)), 1)
+        for values in itertools.product(*places.values())
+    }
+    assert len(found) == 1
+
+
+def test_the_bytes_do_tell_models_apart(rng: np.random.Generator) -> None:
+    data = make_data(rng)
+    seeds = [fit(data, {"subsample": 0.5, "random_state": seed}).to_bytes() for seed in (0, 0, 1)]
+    assert seeds[0] == seeds[1] != seeds[2]
+    weight = np.ones_like(data.y)
+    weight[7] = 2
+    assert fit(Data(data.X, data.y, weight), {}).to_bytes() != fit(Data(data.X, data.y), {}).to_bytes()
