@@ -1,0 +1,289 @@
+"""What both estimators share: the fit, predictions, and what a fitted model tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from daskboost.data.build import BuildOptions
+from daskboost.data.rows import FeatureSchema
+from daskboost.data.source import Source, make_source
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError, ParameterError
+from daskboost.estimators.classes import ClassLabels
+from daskboost.estimators.evaluation import EvaluationSet, evaluation_sets
+from daskboost.estimators.local import column_of, features_of, labels_of
+from daskboost.estimators.parameters import EstimatorParameters, estimator
+from daskboost.model.booster import Booster
+from daskboost.model.importance import importance
+from daskboost.params import TrainParams
+from daskboost.training.callbacks import Callback, EvaluationLog
+from daskboost.training.clients import current_client, run_or_await
+from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.train import check_params, train
+
+T = TypeVar("T")
+EvalsResult = dict[str, dict[str, list[float]]]
+"""Evaluation set -> metric -> a value per round."""
+
+
+@estimator
+class BoostedTrees(EstimatorParameters):
+    """Base of the estimators.
+
+    Parameters
+    ----------
+    {parameters}
+    """
+
+    def fit(
+        self, X: Any, y: Any = None, *, sample_weight: Any = None, base_margin: Any = None, eval_set: Any = None,
+        sample_weight_eval_set: Any = None, base_margin_eval_set: Any = None, verbose: bool | int | None = None,
+        init_model: Any = None, xgb_model: Any = None,
+    ) -> Self:  # fmt: skip
+        """Train on local data, or on a Dask collection where its partitions lie.
+
+        Parameters
+        ----------
+        X : Dask DataFrame or Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or Parquet path
+            Shape (rows, features). NaN, nulls and absent sparse entries are missing.
+        y, sample_weight, base_margin : column name of `X`, or an aligned collection
+            Labels; weights (finite, at least 0; default 1); margins that rows start from, (rows,) or (rows, outputs).
+        eval_set : list of (X, y), optional
+            Evaluated after every round as ``validation_0``, ``validation_1``, ...; of any supported kind, and with
+            other partitions, workers and sizes than the training data.
+        sample_weight_eval_set, base_margin_eval_set : list, optional
+            One entry per evaluation set, which may be None.
+        verbose : bool or int, optional
+            Print the metrics of every round, or of every so many rounds.
+        init_model : Booster, fitted estimator or path, optional
+            Continue this model; its trees come first. `xgb_model` is XGBoost's name of it.
+
+        Returns
+        -------
+        self
+            An awaitable of it on the event loop of an asynchronous client.
+
+        Raises
+        ------
+        ParameterError, DataError, DataTypeError
+            Parameters that are out of range or contradict each other; input that cannot be trained on. Whatever
+            metadata tells is refused before any row is read.
+        """
+        self._check_arguments(y, eval_set, init_model, xgb_model)
+        callbacks = [*(self.callbacks or ()), *_log(verbose)]
+        init = _as_booster(init_model if xgb_model is None else xgb_model)
+        given = EvaluationSet(X, y, sample_weight, base_margin)
+        sets = evaluation_sets(eval_set, sample_weight_eval_set, base_margin_eval_set)
+        source = self._source(*given)
+        return run_or_await(client_for(source), lambda: self._fit(source, given, sets, init, callbacks))
+
+    def predict(
+        self, X: Any, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
+        base_margin: Any = None,
+    ) -> Any:  # fmt: skip
+        """Predict rows; lazily for a Dask collection.
+
+        Parameters
+        ----------
+        X : as in `fit`
+            Frames are matched by column name, whatever their order; further columns are ignored.
+        output_margin : bool, default False
+            Raw scores instead.
+        iteration_range : (int, int), optional
+            First iteration and the one after the last; by default up to the best where early stopping ran.
+        base_margin : column name or aligned collection, optional
+            Replaces the base score.
+
+        Returns
+        -------
+        numpy array; for Dask input a Dask Series, DataFrame or Array with X's partitions
+            Float32 of shape (rows,), or (rows, outputs) for several quantiles or margins of several classes; a
+            classifier's labels as they were in training.
+        """
+        output = "margin" if output_margin else "prediction"
+        return self._predict(X, output, iteration_range, base_margin)
+
+    def apply(self, X: Any, *, iteration_range: tuple[int, int] | None = None) -> Any:
+        """The leaf of every tree in which rows end: node numbers, int32, shape (rows, trees)."""
+        return self._predict(X, "leaf", iteration_range, None)
+
+    @property
+    def booster_(self) -> Booster:
+        """The model."""
+        if not self.__sklearn_is_fitted__():
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit, or load_model, first.")
+        booster: Booster = self._booster
+        return booster
+
+    def get_booster(self) -> Booster:
+        """The model, under XGBoost's name."""
+        return self.booster_
+
+    def evals_result(self) -> EvalsResult:
+        """`evals_result_`, under XGBoost's name: evaluation set -> metric -> a value per round."""
+        self.booster_  # noqa: B018 - raises where nothing is fitted
+        return self.evals_result_
+
+    @property
+    def best_iteration(self) -> int:
+        """The iteration that early stopping found best; AttributeError where it did not run."""
+        return self._best(self.booster_.best_iteration)
+
+    @property
+    def best_score(self) -> float:
+        """The metric at `best_iteration`; AttributeError where early stopping did not run."""
+        return self._best(self.booster_.best_score)
+
+    @property
+    def feature_importances_(self) -> Float32:
+        """Importance of every feature by `importance_type`, summing to 1; float32, shape (features,)."""
+        values = importance(self.booster_, self.importance_type)
+        total = values.sum()
+        return (values / total if total > 0 else values).astype(np.float32)
+
+    def save_model(self, path: str | Path) -> None:
+        """Write the model to a ``.json`` or ``.ubj`` file, with its classes; XGBoost reads it too."""
+        self.booster_.save_model(path)
+
+    def load_model(self, path: str | Path) -> Self:
+        """Become the model of a file that `save_model` or XGBoost wrote; parameters stay as they are."""
+        self._loaded(Booster.load_model(path))
+        self.evals_result_: EvalsResult = {}
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_booster" in vars(self)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+    # What the two estimators do differently
+
+    def _labelled(self, source: Source, init: Booster | None) -> tuple[Source, ClassLabels | None]:
+        """The training source with its labels as the loss reads them, and the classes behind them."""
+        return source, None
+
+    def _params_for(self, labels: ClassLabels | None) -> TrainParams:
+        """The training parameters once the classes are known."""
+        return self.train_params(self.objective)
+
+    def _loaded(self, booster: Booster) -> None:
+        self._keep(booster, None)
+
+    # Steps
+
+    def _check_arguments(self, y: Any, eval_set: Any, init_model: Any, xgb_model: Any) -> None:
+        """Everything that needs no data."""
+        if y is None:
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None. Pass labels as the name of "
+                "a column of X, or as a collection aligned with X."
+            )
+        self.check_rounds()
+        self.train_params(self.objective or "reg:squarederror")
+        if self.early_stopping_rounds is not None and not eval_set:
+            raise ParameterError(
+                f"early_stopping_rounds={self.early_stopping_rounds!r} needs an evaluation set; pass "
+                "eval_set=[(X_valid, y_valid)] to fit"
+            )
+        if init_model is not None and xgb_model is not None:
+            raise ParameterError("init_model and xgb_model are two names of one argument; give one of them")
+
+    def _fit(
+        self, source: Source, given: EvaluationSet, sets: Sequence[EvaluationSet], init: Booster | None,
+        callbacks: Sequence[Callback],
+    ) -> Self:  # fmt: skip
+        """Find the classes, quantize, train."""
+        source, labels = self._labelled(source, init)
+        params = self._params_for(labels)
+        check_params(params, source.schema, self.n_estimators, callbacks)
+        evals_result: EvalsResult = {}
+        with ExitStack() as opened:
+            dtrain = opened.enter_context(self._quantized(source, params, init))
+            evals = []
+            for i, one in enumerate(sets):
+                data = dtrain
+                if not one.same_as(given) or source.spec.class_weights is not None:
+                    own = self._source(*one, schema=source.schema, labels=labels)
+                    data = opened.enter_context(self._quantized(own, params, init, dtrain))
+                evals.append((data, f"validation_{i}"))
+            booster = train(
+                params, dtrain, self.n_estimators, evals=evals, early_stopping_rounds=self.early_stopping_rounds,
+                evals_result=evals_result, init_model=init, callbacks=callbacks,
+            )  # fmt: skip
+        self._keep(booster, labels)
+        self.evals_result_ = evals_result
+        return self
+
+    def _source(
+        self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None,
+        labels: ClassLabels | None = None,
+    ) -> Source:  # fmt: skip
+        source = make_source(
+            features_of(X, type(self).__name__, None if schema is None else schema.n_features),
+            labels_of(y), weight=column_of(weight), base_margin=column_of(base_margin), missing=self.missing,
+            schema=schema,
+        )  # fmt: skip
+        return source if labels is None else labels.encoded(source)
+
+    def _quantized(
+        self, source: Source, params: TrainParams, init: Booster | None, reference: QuantizedDataset | None = None
+    ) -> QuantizedDataset:
+        limit = params.host_memory_limit
+        return QuantizedDataset.from_source(
+            source, BuildOptions(params.max_bin, chunk_rows=params.chunk_rows), reference=reference, init_model=init,
+            n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
+            spill_directory=params.spill_directory,
+        )  # fmt: skip
+
+    def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:
+        """What a fit leaves behind; set at its very end, so that a fit that fails changes nothing."""
+        self._booster = booster if labels is None else labels.stored_in(booster)
+        self.n_features_in_ = booster.n_features
+        self.__dict__.pop("feature_names_in_", None)
+        if booster.schema.names is not None:
+            self.feature_names_in_ = np.array(booster.schema.names, dtype=object)
+
+    def _predict(self, X: Any, output: Any, iteration_range: tuple[int, int] | None, base_margin: Any) -> Any:
+        booster = self.booster_
+        return booster.predict(
+            features_of(X, type(self).__name__, booster.n_features), output=output, iteration_range=iteration_range,
+            base_margin=column_of(base_margin), missing=self.missing, n_threads=self.n_threads or None,
+        )  # fmt: skip
+
+    def _best(self, value: T | None) -> T:
+        if value is None:
+            raise AttributeError("best_iteration and best_score exist only after a fit with early_stopping_rounds")
+        return value
+
+
+def client_for(source: Source) -> Any:
+    """The current client where rows lie in a Dask collection, else None."""
+    return current_client() if source.is_dask else None
+
+
+def _log(verbose: bool | int | None) -> Sequence[Callback]:
+    if not verbose:
+        return []
+    return [EvaluationLog(1 if verbose is True else verbose)]
+
+
+def _as_booster(model: Any) -> Booster | None:
+    """The model that a fit continues."""
+    if model is None or isinstance(model, Booster):
+        return model
+    if isinstance(model, BoostedTrees):
+        return model.booster_
+    if isinstance(model, str | Path):
+        return Booster.load_model(model)
+    raise ParameterError(f"init_model is {type(model).__name__}; pass a Booster, an estimator or a file's path")

@@ -1,0 +1,161 @@
+"""Class labels of any type: as codes in the fit, as themselves in predictions, as text in model files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.labels import ClassWeights, class_array, count_classes, find_classes
+from daskboost.data.source import Source
+from daskboost.errors import DataError, ModelFormatError, ParameterError
+from daskboost.estimators.rows import map_rows
+from daskboost.model.booster import Booster
+from daskboost.objectives.binary import Logistic
+from daskboost.objectives.multiclass import SoftProb
+
+ATTRIBUTE = "daskboost_classes"
+"""Model attribute (`learner.attributes` in files) with the labels of the codes, where they are not 0, 1, 2, ..."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassLabels:
+    """The classes of a classifier, in the order of their codes."""
+
+    classes: npt.NDArray[Any]
+    """Distinct; booleans, integers, floats, or strings as objects."""
+
+    @classmethod
+    def found_in(cls, source: Source) -> ClassLabels:
+        """Those of all partitions, sorted.
+
+        Raises
+        ------
+        DataError
+            A single class, a missing label, no labels.
+        """
+        classes = find_classes(source)
+        if classes.dtype.kind == "f" and (classes != np.rint(classes)).any():
+            raise DataError(
+                f"y has {len(classes)} distinct values that are not whole numbers, such as {_fraction(classes)}. "
+                "Unknown label type: continuous. Use DaskBoostRegressor, or turn the values into classes."
+            )
+        if len(classes) < 2:
+            raise DataError(
+                f"y has only one class, {classes.tolist()[0]!r}, in all rows; a classifier needs at least two. "
+                "Pass rows of another class, or check how y was made."
+            )
+        return cls(classes)
+
+    @classmethod
+    def of_model(cls, booster: Booster) -> ClassLabels:
+        """Those of a model: its attribute, or else 0, 1, 2, ...
+
+        Raises
+        ------
+        ModelFormatError
+            The attribute is damaged.
+        """
+        k = max(2, booster.n_outputs)
+        text = booster.attributes.get(ATTRIBUTE)
+        if text is None:
+            return cls(np.arange(k))
+        try:
+            found = json.loads(text)
+            classes = class_array(np.array(found["labels"], dtype=_dtype(found["dtype"])))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelFormatError(f"the model's attribute {ATTRIBUTE!r} is damaged: {error}") from error
+        if len(classes) != k:
+            raise ModelFormatError(f"the model's attribute {ATTRIBUTE!r} has {len(classes)} classes, its outputs {k}")
+        return cls(classes)
+
+    def attributes(self) -> dict[str, str]:
+        """What a model file must keep of them; nothing for 0, 1, 2, ..., which every reader assumes."""
+        if self.classes.dtype.kind in "iu" and np.array_equal(self.classes, np.arange(len(self.classes))):
+            return {}
+        kind = "str" if self.classes.dtype.kind == "O" else self.classes.dtype.name
+        return {ATTRIBUTE: json.dumps({"dtype": kind, "labels": self.classes.tolist()})}
+
+    def stored_in(self, booster: Booster) -> Booster:
+        """The model with its classes."""
+        others = {name: value for name, value in booster.attributes.items() if name != ATTRIBUTE}
+        return replace(booster, attributes={**others, **self.attributes()})
+
+    def encoded(self, source: Source) -> Source:
+        """The source with labels read as codes."""
+        return source.with_classes(self.classes)
+
+    def weighted(self, source: Source, class_weight: Any) -> Source:
+        """An encoded source whose rows weigh what their class does, times their own weight.
+
+        Parameters
+        ----------
+        class_weight : "balanced", mapping of label to weight, or None
+            Classes that a mapping lacks weigh 1. "balanced" gives all classes the same sum:
+            ``rows / (classes * rows of the class)`` (King and Zeng, "Logistic Regression in Rare Events Data", 2001).
+        """
+        if class_weight is None:
+            return source
+        given = None if class_weight == "balanced" else self._given(class_weight)
+        counts = count_classes(source, self.classes)
+        if given is None:
+            given = [float(counts.sum() / (len(counts) * n)) if n else 1.0 for n in counts.tolist()]
+        weights = ClassWeights(tuple(given), tuple(counts.tolist()))
+        return replace(source, spec=replace(source.spec, class_weights=weights))
+
+    def _given(self, class_weight: Any) -> list[float]:
+        if not isinstance(class_weight, Mapping):
+            raise ParameterError(
+                f"class_weight={class_weight!r}: give 'balanced', a mapping of label to weight, or None"
+            )
+        labels = self.classes.tolist()
+        unknown = [label for label in class_weight if label not in labels]
+        if unknown:
+            raise ParameterError(f"class_weight has labels that y has not: {unknown}; the classes are {labels}")
+        weights = [float(class_weight.get(label, 1.0)) for label in labels]
+        for label, weight in zip(labels, weights, strict=True):
+            if not 0 <= weight < np.inf:
+                raise ParameterError(
+                    f"class_weight gives {label!r} the weight {weight}; weights are finite and at least 0"
+                )
+        return weights
+
+    def of_margins(self, margins: Any) -> Any:
+        """The most probable label of every row; `margins` as `Booster.predict` gives them."""
+        return map_rows(margins, partial(_labels, classes=self.classes), "prediction")
+
+    def probabilities(self, margins: Any) -> Any:
+        """The probability of every class, float32, shape (rows, classes)."""
+        return map_rows(margins, _probabilities, self.classes.tolist())
+
+
+def _labels(margins: npt.NDArray[Any], classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    codes = (margins > 0).astype(np.intp) if margins.ndim == 1 else margins.argmax(axis=1)
+    labels: npt.NDArray[Any] = classes[codes]
+    return labels
+
+
+def _probabilities(margins: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if margins.ndim == 1:
+        p = Logistic().prediction(margins.reshape(-1, 1))
+        return np.stack([1 - p, p], axis=1)
+    p = SoftProb(margins.shape[1]).prediction(np.ascontiguousarray(margins))
+    return np.asarray(p)
+
+
+def _fraction(classes: npt.NDArray[Any]) -> float:
+    return float(classes[classes != np.rint(classes)][0])
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name == "str":
+        return np.dtype(object)
+    dtype = np.dtype(name)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {name!r} is none of class labels")
+    return dtype

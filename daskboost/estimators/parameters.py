@@ -1,0 +1,197 @@
+"""The constructor's parameters, declared once for all estimators.
+
+`EstimatorParameters` is a dataclass, so that scikit-learn's `get_params`, `set_params` and `clone` find every parameter
+in the signature of the constructor that the dataclass writes; defaults are those of `TrainParams`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast, dataclass_transform
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from daskboost.errors import ParameterError
+from daskboost.params import ALIASES, TrainParams
+
+C = TypeVar("C", bound=type)
+
+SHARED_PARAMETERS = """
+    n_estimators : int, default 100
+        Rounds; one tree per output and round.
+    learning_rate : float in (0, 1], default 0.3
+        What leaf values are multiplied by.
+    max_depth, max_leaves : int, default 6 and 0
+        Most splits from root to leaf; most leaves, 0 for no limit.
+    max_bin : int, default 256
+        Bins per feature, 2 to 65,535.
+    grow_policy : {"depthwise", "lossguide", "symmetric"}
+        Level by level; best gain first; one split for a whole level.
+    reg_lambda, reg_alpha : float, default 1 and 0
+        L2 and L1 penalty of leaf values.
+    gamma : float, default 0
+        Least gain of a split.
+    min_child_weight : float, default 1
+        Least sum of hessians in a child.
+    max_delta_step : float, optional
+        Largest absolute leaf value before the learning rate; None is the objective's default.
+    subsample : float in (0, 1], default 1
+        Share of rows that grow a tree.
+    colsample_bytree, colsample_bylevel, colsample_bynode : float in (0, 1], default 1
+        Share of features per tree, of those per level, of those per node.
+    scale_pos_weight : float, default 1
+        Weight of rows of the second class in binary classification.
+    monotone_constraints : sequence or mapping, optional
+        -1, 0 or 1 per feature, or by name.
+    interaction_constraints : sequence of groups, optional
+        Features (indices or names) that may meet on one path.
+    base_score : float, optional
+        Prediction before the first tree, in the label's space; None estimates it from the labels.
+    objective : str or callable
+        A registered name, or ``f(label, margin) -> (gradient, hessian)``.
+    eval_metric : str, callable or a list of them, optional
+        Metrics of `eval_set`, by default the objective's; a callable is ``f(y_true, y_pred) -> value``.
+    early_stopping_rounds : int, optional
+        Stop after so many rounds without improvement of the last metric on the last set of `eval_set`.
+    callbacks : sequence of Callback, optional
+        Progress bars, schedules, checkpoints.
+    quantile_alpha : float or sequence of float, default 0.5
+        Quantiles of ``reg:quantileerror``; several give several columns of predictions.
+    huber_slope : float, default 1
+        Of ``reg:pseudohubererror``.
+    tweedie_variance_power : float in [1, 2), default 1.5
+        Of ``reg:tweedie``.
+    missing : float, default NaN
+        A further value that stands for missing; NaN always does.
+    random_state : int, RandomState or Generator, optional
+        Seed of every draw; None is 0, so fits repeat unless asked not to.
+    n_jobs : int, optional
+        Threads in this process; None, 0 and -1 are all cores. Workers of a cluster use their own.
+    device : {"auto", "cpu", "cuda"}
+    chunk_rows : int, default 0
+        Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
+    reduction : {"auto", "coordinator", "peers"}
+        How histograms of several workers meet. The model does not depend on it.
+    host_memory_limit : int or str, optional
+        Most RAM (bytes, or a text such as "2GB") for a process's chunks before they go to disk.
+    spill_directory : str, optional
+        Where chunks go that exceed it.
+    importance_type : {"gain", "weight", "cover", "total_gain", "total_cover"}
+        What `feature_importances_` measures.
+"""
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def estimator(cls: C) -> C:
+    """A class decorator: fields become keyword parameters of the constructor, and docs of shared ones are filled in.
+
+    An unknown keyword raises Python's usual TypeError, with the closest parameter.
+    """
+    made: Any = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+    made.__init__ = _with_hint(made, made.__init__)
+    made.__doc__ = (cls.__doc__ or "").replace("{parameters}", SHARED_PARAMETERS.strip())
+    return cast(C, made)
+
+
+def _with_hint(cls: type, init: Callable[..., None]) -> Callable[..., None]:
+    names = {field.name for field in dataclasses.fields(cls)}
+
+    @wraps(init)  # scikit-learn reads the parameters from the signature of what is wrapped
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in names:
+                raise TypeError(_unknown(cls.__name__, name, names))
+        init(self, *args, **kwargs)
+
+    return __init__
+
+
+def _unknown(owner: str, name: str, names: set[str]) -> str:
+    found = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, sorted(names), n=1)
+    hint = f"; did you mean {found[0]!r}?" if found else f"; parameters are {', '.join(sorted(names))}"
+    return f"{owner}() got an unexpected keyword argument {name!r}{hint}"
+
+
+@estimator
+class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
+    """The parameters of every estimator.
+
+    Parameters
+    ----------
+    {parameters}
+    """
+
+    n_estimators: int = 100
+    learning_rate: float = TrainParams.learning_rate
+    max_depth: int = TrainParams.max_depth
+    max_leaves: int = TrainParams.max_leaves
+    max_bin: int = TrainParams.max_bin
+    grow_policy: str = TrainParams.grow_policy
+    reg_lambda: float = TrainParams.reg_lambda
+    reg_alpha: float = TrainParams.reg_alpha
+    gamma: float = TrainParams.gamma
+    min_child_weight: float = TrainParams.min_child_weight
+    max_delta_step: float | None = TrainParams.max_delta_step
+    subsample: float = TrainParams.subsample
+    colsample_bytree: float = TrainParams.colsample_bytree
+    colsample_bylevel: float = TrainParams.colsample_bylevel
+    colsample_bynode: float = TrainParams.colsample_bynode
+    scale_pos_weight: float = TrainParams.scale_pos_weight
+    monotone_constraints: Any = None
+    interaction_constraints: Any = None
+    base_score: float | None = None
+    objective: Any = None
+    eval_metric: Any = None
+    early_stopping_rounds: int | None = None
+    callbacks: Any = None
+    quantile_alpha: Any = TrainParams.quantile_alpha
+    huber_slope: float = TrainParams.huber_slope
+    tweedie_variance_power: float = TrainParams.tweedie_variance_power
+    missing: float = np.nan
+    random_state: Any = None
+    n_jobs: int | None = None
+    device: str = TrainParams.device
+    chunk_rows: int = TrainParams.chunk_rows
+    reduction: str = TrainParams.reduction
+    host_memory_limit: int | str | None = None
+    spill_directory: str | None = None
+    importance_type: str = "gain"
+
+    def train_params(self, objective: Any, num_class: int = 0) -> TrainParams:
+        """What the fit goes by: the parameters that `TrainParams` knows, checked.
+
+        Raises
+        ------
+        ParameterError
+            A value out of range, or parameters that contradict each other.
+        """
+        known = {field.name for field in dataclasses.fields(TrainParams)}
+        values = {name: value for name, value in self.get_params(deep=False).items() if name in known}
+        values |= {"objective": objective, "num_class": num_class}
+        values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
+        return TrainParams.from_mapping(values)
+
+    @property
+    def n_threads(self) -> int:
+        """`n_jobs` as `TrainParams` has it: 0 for all cores."""
+        return 0 if self.n_jobs in (None, -1) else self.n_jobs
+
+    def check_rounds(self) -> None:
+        """Refuse an `n_estimators` that is no number of rounds."""
+        n = self.n_estimators
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+            raise ParameterError(f"n_estimators={n!r} must be an integer of at least 0")
+
+
+def _seed(random_state: Any) -> Any:
+    if random_state is None:
+        return 0
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(np.iinfo(np.int32).max))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(np.iinfo(np.int32).max))
+    return random_state

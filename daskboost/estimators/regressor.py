@@ -1,0 +1,65 @@
+"""`DaskBoostRegressor`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import RegressorMixin
+
+from daskboost.errors import ParameterError
+from daskboost.estimators.base import BoostedTrees, client_for
+from daskboost.estimators.classes import ClassLabels
+from daskboost.estimators.parameters import estimator
+from daskboost.estimators.scoring import r2
+from daskboost.model.output import make_request
+from daskboost.params import TrainParams
+from daskboost.training.clients import run_or_await
+
+
+@estimator
+class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
+    """Gradient-boosted trees for numbers: means, medians, quantiles, counts.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    booster_ : Booster
+    evals_result_ : dict
+        Evaluation set -> metric -> a value per round.
+    best_iteration, best_score : int, float
+        Where early stopping ran.
+    feature_importances_ : float32 array, shape (features,)
+    n_features_in_ : int
+    feature_names_in_ : object array of str
+        Where the training data had column names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from daskboost import DaskBoostRegressor
+    >>> x = np.arange(100.0).reshape(-1, 1)
+    >>> model = DaskBoostRegressor(n_estimators=20).fit(x, 3 * x[:, 0])
+    >>> bool(model.score(x, 3 * x[:, 0]) > 0.99)
+    True
+    """
+
+    objective: Any = "reg:squarederror"
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination R2 of the predictions; 1 is perfect, 0 is as good as the mean.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as in `fit`, local or Dask
+        """
+        request = make_request(self.booster_, "prediction", None, self.n_threads or None)
+        source = self._source(X, y, sample_weight, None, schema=self.booster_.schema)
+        return run_or_await(client_for(source), lambda: r2(source, request))
+
+    def _params_for(self, labels: ClassLabels | None) -> TrainParams:
+        if isinstance(self.objective, str) and self.objective.startswith("multi:"):
+            raise ParameterError(f"objective={self.objective!r} is for classes; use DaskBoostClassifier")
+        return super()._params_for(labels)

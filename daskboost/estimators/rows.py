@@ -1,0 +1,56 @@
+"""Functions of rows, applied to what `Booster.predict` returns: at once to arrays, lazily to Dask collections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RowFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+_IN, _OUT = "xy", "op"
+"""Names of an array's axes behind its rows, before and after."""
+
+
+def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
+    """Apply a function to every row.
+
+    Parameters
+    ----------
+    result : numpy array, Dask Array, Dask Series or DataFrame
+    function : callable
+        Arrays of shape (rows, ...) to arrays of as many rows; picklable; also called with no rows, for the dtype.
+    names : str or sequence
+        Of the resulting Series, or of the resulting DataFrame's columns.
+    """
+    if isinstance(result, np.ndarray):
+        return function(result)
+    if hasattr(result, "map_partitions") and hasattr(result, "divisions"):
+        return result.map_partitions(
+            _map_frame, function, names, meta=_map_frame(result._meta, function, names), enforce_metadata=False
+        )
+    import dask.array as da
+
+    empty = function(np.empty((0, *result.shape[1:]), result.dtype))
+    return da.blockwise(
+        function,
+        "r" + _OUT[: empty.ndim - 1],
+        result,
+        "r" + _IN[: result.ndim - 1],
+        new_axes=dict(zip(_OUT, empty.shape[1:], strict=False)),
+        concatenate=True,
+        dtype=empty.dtype,
+        meta=empty,
+    )
+
+
+def _map_frame(frame: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
+    import pandas as pd
+
+    values = function(np.asarray(frame))
+    if not isinstance(names, str):
+        return pd.DataFrame(values, index=frame.index, columns=list(names))
+    # a Series of strings takes pandas' string type, also when it is empty and has nothing to infer it from
+    dtype = pd.Series(["a"]).dtype if values.dtype == object else values.dtype
+    return pd.Series(values, index=frame.index, name=names, dtype=dtype)

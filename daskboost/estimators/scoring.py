@@ -1,0 +1,100 @@
+"""`score` of estimators: summed exactly per partition, so that no division into partitions changes the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import add
+
+import numpy as np
+
+from daskboost.data.rows import RowBatch
+from daskboost.data.source import Source
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError, ParameterError
+from daskboost.exact_sum import ExactSum
+from daskboost.model.output import PredictRequest
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Some sums over rows; `+` merges partitions in any order."""
+
+    n_rows: int
+    sums: tuple[ExactSum, ...]
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.n_rows + other.n_rows, tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)))
+
+
+def accuracy(source: Source, request: PredictRequest) -> float:
+    """Weighted share of rows whose class is predicted.
+
+    Parameters
+    ----------
+    source : Source
+        Labelled rows; labels are codes of classes, those the model does not know behind its own.
+    request : PredictRequest
+        For margins.
+    """
+    total = _summed(source, partial(_hits, request=request))
+    return total.sums[0].ratio(total.sums[1])
+
+
+def r2(source: Source, request: PredictRequest) -> float:
+    """Coefficient of determination, 1 - squared errors / squared deviations from the weighted mean of the labels.
+
+    As in scikit-learn, of labels that are all the same it is 1 where predictions are perfect and else 0, and of less
+    than two rows it is NaN.
+
+    Raises
+    ------
+    ParameterError
+        When the model predicts several values per row.
+    """
+    if request.empty().ndim > 1:
+        raise ParameterError("score needs one prediction per row, but the model predicts several; score each by itself")
+    # labels are taken relative to a constant near them, or the sum of squares would lose the deviations' digits
+    shift = float(np.mean(request.booster.base_score))
+    total = _summed(source, partial(_squares, request=request, shift=shift))
+    if total.n_rows < 2:
+        return float("nan")
+    weights, errors, labels, squares = (part.value() for part in total.sums)
+    deviations = squares - labels * labels / weights
+    if deviations <= 1e-15 * squares:
+        return 1.0 if errors == 0 else 0.0
+    return 1.0 - errors / deviations
+
+
+def _hits(batch: RowBatch, request: PredictRequest) -> Sums:
+    margins = request.run(batch)
+    codes = margins > 0 if margins.ndim == 1 else margins.argmax(axis=1)
+    weights, labels = _weights_and_labels(batch)
+    return Sums(batch.n_rows, (ExactSum.of(weights[codes == labels]), ExactSum.of(weights)))
+
+
+def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
+    weights, labels = _weights_and_labels(batch)
+    errors = weights * (labels - request.run(batch)) ** 2
+    labels = labels - shift
+    parts = (weights, errors, weights * labels, weights * labels**2)
+    return Sums(batch.n_rows, tuple(ExactSum.of(part) for part in parts))
+
+
+def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
+    assert batch.label is not None
+    weights = np.ones(batch.n_rows) if batch.weight is None else batch.weight.astype(np.float64)
+    return weights, batch.label.astype(np.float64)
+
+
+def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:
+    if not source.has_labels:
+        raise DataError("score needs y: the name of a column of X, or a collection aligned with X")
+    if not source.is_dask:
+        return reduce(add, map(function, source.batches()))
+    from dask import compute, delayed
+
+    one = delayed(function)
+    parts: tuple[Sums, ...] = compute(*[one(batch) for batch in source.delayed()])
+    return reduce(add, parts)

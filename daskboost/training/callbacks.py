@@ -1,0 +1,161 @@
+"""What happens beside training: progress, logs, schedules, checkpoints.
+
+Callbacks run in the client's process. On a cluster the coordinator does not wait for them: it reports each round
+and goes on, so a callback that asks to stop is heeded a round or more later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from daskboost.errors import ParameterError
+from daskboost.model.booster import Booster
+from daskboost.model.serialize import format_of
+
+EvalsResult = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class RoundInfo:
+    """One finished round."""
+
+    iteration: int
+    """Number of the round, counted from the first tree of the model."""
+    n_rounds: int
+    """Number at which the fit ends unless it stops early."""
+    evals_result: EvalsResult
+    """Data set -> metric -> values so far."""
+    snapshot: Callable[[], Booster]
+    """The model so far."""
+
+
+class Callback:
+    """Base class; override what you need."""
+
+    def before_training(self, n_rounds: int) -> None:
+        """Called once before the first round."""
+
+    def after_round(self, info: RoundInfo) -> bool:
+        """Called after every round; return True to stop training."""
+        return False
+
+    def after_training(self, booster: Booster) -> None:
+        """Called once with the finished model; not after an exception."""
+
+
+class LearningRateSchedule(Callback):
+    """A learning rate per round.
+
+    Parameters
+    ----------
+    rates : sequence of float or callable
+        One rate per round, or ``f(round) -> rate`` with rounds of this fit counted from 0.
+    """
+
+    def __init__(self, rates: Sequence[float] | Callable[[int], float]) -> None:
+        self._rates = rates
+
+    def rates(self, n_rounds: int) -> list[float]:
+        """The rates of all rounds, checked."""
+        if not callable(self._rates) and len(self._rates) < n_rounds:
+            raise ParameterError(
+                f"LearningRateSchedule has {len(self._rates)} rates for {n_rounds} rounds; give one each, or a function"
+            )
+        chosen = [float(self._rates(i) if callable(self._rates) else self._rates[i]) for i in range(n_rounds)]
+        for i, rate in enumerate(chosen):
+            if not 0 < rate <= 1:
+                raise ParameterError(f"LearningRateSchedule gives {rate} in round {i}; every rate must lie in (0, 1]")
+        return chosen
+
+
+class EvaluationLog(Callback):
+    """Prints the metrics of every `period` rounds and of the last, as XGBoost does; nothing without evaluation sets.
+
+    Parameters
+    ----------
+    period : int, default 1
+    stream : text stream, default sys.stdout
+    """
+
+    def __init__(self, period: int = 1, stream: TextIO | None = None) -> None:
+        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+            raise ParameterError(f"EvaluationLog(period={period!r}) must be an integer of at least 1")
+        self._period, self._stream = period, stream
+        self._unprinted: str | None = None
+
+    def before_training(self, n_rounds: int) -> None:
+        self._unprinted = None
+
+    def after_round(self, info: RoundInfo) -> bool:
+        if info.evals_result:
+            self._unprinted = f"[{info.iteration}]\t{describe_metrics(info.evals_result)}"
+            if info.iteration % self._period == 0:
+                self._print()
+        return False
+
+    def after_training(self, booster: Booster) -> None:
+        self._print()
+
+    def _print(self) -> None:
+        if self._unprinted is not None:
+            print(self._unprinted, file=self._stream or sys.stdout, flush=True)
+        self._unprinted = None
+
+
+class Checkpoint(Callback):
+    """Saves the model every few rounds; resume with ``train(..., init_model=Booster.load_model(path))``.
+
+    Resuming on the same data set and parameters gives the bytes that an uninterrupted fit would have given.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``.ubj`` or ``.json`` file; replaced atomically, so it is whole at any moment.
+    period : int, default 10
+        Rounds between two saves.
+    """
+
+    def __init__(self, path: str | Path, period: int = 10) -> None:
+        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+            raise ParameterError(f"Checkpoint(period={period!r}) must be an integer of at least 1")
+        format_of(path)  # refuses other file names before any training
+        self.path, self._period = Path(path), period
+
+    def after_round(self, info: RoundInfo) -> bool:
+        if (info.iteration + 1) % self._period == 0:
+            self._save(info.snapshot())
+        return False
+
+    def after_training(self, booster: Booster) -> None:
+        self._save(booster)
+
+    def _save(self, booster: Booster) -> None:
+        partial = self.path.with_name(f".{os.getpid()}-{self.path.name}")
+        try:
+            booster.save_model(partial)
+            partial.replace(self.path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def describe_metrics(evals_result: EvalsResult) -> str:
+    """The last value of every metric: ``valid-logloss:0.51234``."""
+    return "\t".join(
+        f"{name}-{metric}:{values[-1]:.5f}"
+        for name, metrics in evals_result.items()
+        for metric, values in metrics.items()
+    )
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Refuse anything that is not a Callback."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ParameterError(
+                f"callbacks contains {callback!r}, which is not a Callback; derive it from daskboost.Callback"
+            )

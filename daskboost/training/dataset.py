@@ -1,0 +1,227 @@
+"""QuantizedDataset: quantize once, train often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskboost.cluster.in_process import LocalRunner, open_here, quantize_here
+from daskboost.data.build import BuildOptions, DatasetInfo, describe
+from daskboost.data.cuts import Cuts
+from daskboost.data.rows import Features, FeatureSchema, RowBatch
+from daskboost.data.source import Source, make_source
+from daskboost.dtypes import Float32
+from daskboost.errors import DatasetFormatError, ParameterError
+from daskboost.model.booster import Booster
+from daskboost.model.output import make_request
+from daskboost.params import parse_bytes
+from daskboost.training.clients import current_client, run_or_await
+
+
+class QuantizedDataset:
+    """Rows as bins, with labels and weights: what fits train on and evaluate on.
+
+    Made by `from_dask` (any input, despite the name) or `open`. On a cluster the bins stay on the workers that read
+    the partitions; without one they are in this process. A data set may serve any number of fits, also at once.
+    """
+
+    def __init__(self, info: DatasetInfo, shards: Any) -> None:
+        self._info, self._shards = info, shards
+
+    @classmethod
+    def from_dask(
+        cls, X: Any, y: Any = None, *, weight: Any = None, base_margin: Any = None, missing: float = np.nan,
+        max_bin: int = 256, feature_names: Any = None, reference: QuantizedDataset | None = None,
+        init_model: Booster | None = None, encoding: str = "auto", packing: str = "aligned", chunk_rows: int = 0,
+        n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
+        client: Any = None,
+    ) -> QuantizedDataset:  # fmt: skip
+        """Read, sketch and quantize rows.
+
+        Parameters
+        ----------
+        X : Dask DataFrame or Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or Parquet path
+        y, weight, base_margin : column name of `X`, or an aligned collection
+        missing : float, default NaN
+            The value that stands for missing; NaN always does.
+        max_bin : int, default 256
+            Bins per feature, 2 to 65,535. Features with at most so many distinct values are kept exactly.
+        reference : QuantizedDataset, optional
+            Use the cut points (and columns) of this data set: evaluation sets must.
+        init_model : Booster, optional
+            Rows start from this model's margins: for continuing its training.
+        encoding : {"auto", "dense", "csr"}
+            "auto" takes the smaller. The model does not depend on it.
+        packing : {"aligned", "tight", "common"}
+            "aligned" bins are machine integers, fastest on a CPU; "tight" takes as few bits as each feature needs.
+        chunk_rows : int, default 0
+            Rows per chunk; 0 chooses chunks of about 32 MB. The model does not depend on it.
+        n_jobs : int, default 0
+            Threads in this process; 0 is all cores. Workers use their own.
+        host_memory_limit : int or str, optional
+            RAM for chunks per process, such as "2GB"; what exceeds it goes to files in `spill_directory`.
+        client : dask.distributed.Client, optional
+            Where rows are quantized. By default Dask collections go to the current client's cluster, if there is one,
+            and data in memory stays in this process. Under an asynchronous client the result is an awaitable.
+
+        Raises
+        ------
+        DataError, DataTypeError, ParameterError
+            Input that cannot be trained on, named with its remedy.
+        """
+        if not isinstance(max_bin, int) or not 2 <= max_bin <= 65_535:
+            raise ParameterError(f"max_bin={max_bin!r} must be an integer from 2 to 65535")
+        source = make_source(
+            X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
+            schema=None if reference is None else reference.schema,
+        )  # fmt: skip
+        limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
+        options = BuildOptions(max_bin, encoding, packing, chunk_rows)
+        return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=n_jobs,
+                               host_memory_limit=limit, spill_directory=spill_directory, client=client)  # fmt: skip
+
+    @classmethod
+    def from_source(
+        cls, source: Source, options: BuildOptions, *, reference: QuantizedDataset | None = None,
+        init_model: Booster | None = None, n_jobs: int = 0, host_memory_limit: int | None = None,
+        spill_directory: str | Path | None = None, client: Any = None, n_engines: int = 1,
+    ) -> QuantizedDataset:  # fmt: skip
+        """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process."""
+        margin_of = None if init_model is None else MarginOfModel(init_model)
+        known = None if reference is None else reference._info
+        place = _cluster_of(source, reference, client)
+        continued = init_model is not None
+
+        def on_cluster() -> QuantizedDataset:
+            from daskboost.cluster.dask_data import ClusterRunner
+
+            cluster = ClusterRunner(place)
+            info = replace(describe(source, options, cluster, known), has_init_margin=continued)
+            directory = None if spill_directory is None else str(spill_directory)
+            beside = None if reference is None else reference.shards
+            return cls(info, cluster.quantize(
+                source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
+                beside=beside,
+            ))  # fmt: skip
+
+        if place is not None:
+            return run_or_await(place, on_cluster)
+        runner = LocalRunner(n_jobs)
+        info = replace(describe(source, options, runner, known), has_init_margin=continued)
+        return cls(info, quantize_here(
+            source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
+            host_memory_limit=host_memory_limit,
+        ))  # fmt: skip
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Save the quantized rows as a directory (docs/dataset_format.md), which `open` reads in any process.
+
+        On a cluster every worker writes its own chunks: the path must be on a file system that all share.
+
+        Raises
+        ------
+        ParameterError
+            Something is at `path` already, unless it is a data set and `overwrite` is true.
+        StorageError
+            The files cannot be written.
+        """
+        from daskboost.data.shard_files import DatasetWriter  # files are for few fits: not loaded with the rest
+
+        info = self._info
+        with DatasetWriter(path, overwrite) as writer:
+            records = self._shards.write(writer)
+            writer.commit(info.cuts, info.schema, info.layout, records, info.to_json())
+
+    @classmethod
+    def open(
+        cls, path: str | Path, *, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
+        client: Any = None,
+    ) -> QuantizedDataset:  # fmt: skip
+        """Open a saved data set, in this process or, given a client, on the workers of its cluster.
+
+        Raises
+        ------
+        DatasetFormatError
+            A file is missing, truncated, corrupt, or from a newer version.
+        """
+        from daskboost.data.shard_files import read_dataset
+
+        saved = read_dataset(path)
+        info = DatasetInfo.from_json(saved.cuts, saved.layout, saved.schema, saved.metadata, str(path))
+        if info.n_rows != saved.n_rows:
+            raise DatasetFormatError(f"{path}: the manifest has {info.n_rows} rows, its chunks have {saved.n_rows}")
+        limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
+        if client is None:
+            return cls(info, open_here(saved, limit, spill_directory))
+        from daskboost.cluster.dask_data import ClusterRunner
+
+        opened = ClusterRunner(client).open(str(Path(path).resolve()), len(saved.chunks), host_memory_limit=limit)
+        return cls(info, opened)
+
+    @property
+    def info(self) -> DatasetInfo:
+        """Everything known of the whole data set."""
+        return self._info
+
+    @property
+    def shards(self) -> Any:
+        """Where the rows are."""
+        return self._shards
+
+    @property
+    def cuts(self) -> Cuts:
+        """Cut points of all features."""
+        return self._info.cuts
+
+    @property
+    def schema(self) -> FeatureSchema:
+        """Names and kinds of the features."""
+        return self._info.schema
+
+    @property
+    def n_rows(self) -> int:
+        return self._info.n_rows
+
+    @property
+    def n_features(self) -> int:
+        return self._info.schema.n_features
+
+    def __repr__(self) -> str:
+        return f"<QuantizedDataset {self.n_rows} rows x {self.n_features} features, {self.cuts.total_bins} bins>"
+
+    def __enter__(self) -> QuantizedDataset:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the rows' memory and files, here or on the workers; otherwise done when the object is collected."""
+        self._shards.close()
+
+
+def _cluster_of(source: Source, reference: QuantizedDataset | None, client: Any) -> Any:
+    """The client whose workers shall hold the rows, or None for this process.
+
+    Evaluation sets go where their training set is. Other data stays where it lies: Dask collections with the cluster,
+    if a client runs, data in memory in this process.
+    """
+    if reference is not None:
+        return getattr(reference.shards, "client", None)
+    if client is not None:
+        return client
+    return current_client() if source.is_dask else None
+
+
+class MarginOfModel:
+    """The margins of a model, as a function of one batch's features."""
+
+    def __init__(self, model: Booster) -> None:
+        self._request = make_request(model, "margin", (0, model.n_iterations), None)
+
+    def __call__(self, features: Features, base_margin: Float32 | None) -> Float32:
+        margins: Float32 = self._request.run(RowBatch(features, base_margin=base_margin))
+        return margins.reshape(features.n_rows, -1)

@@ -1,0 +1,293 @@
+"""`train`: parameters and quantized data sets in, a Booster out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from daskboost.cluster.coordinator import EarlyStopping, FitSpec, Progress, Report
+from daskboost.cluster.engine import slot_layout
+from daskboost.cluster.in_process import LocalShards, fit_here
+from daskboost.data.rows import FeatureSchema
+from daskboost.errors import DataError, ParameterError
+from daskboost.metrics.registry import make_metric
+from daskboost.model.booster import Booster
+from daskboost.objectives.base import Objective
+from daskboost.objectives.registry import make_objective
+from daskboost.params import TrainParams
+from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
+from daskboost.training.clients import run_or_await
+from daskboost.training.dataset import QuantizedDataset
+from daskboost.tree.constraints import interaction_groups, monotone_directions
+from daskboost.tree.split import SplitRules
+from daskboost.tree.table import TreeTable
+
+
+def train(
+    params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int = 100, *,
+    evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
+    evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Booster | None = None,
+    callbacks: Sequence[Callback] = (), objective: Any = None, custom_metric: Any = None,
+) -> Booster:  # fmt: skip
+    """Train a model.
+
+    Parameters
+    ----------
+    params : mapping or TrainParams
+        Training parameters by XGBoost's names (see `TrainParams`).
+    dtrain : QuantizedDataset
+        Training rows, with labels.
+    num_boost_round : int, default 100
+        Rounds to add; one tree per output and round.
+    evals : sequence of (QuantizedDataset, name)
+        Data sets to evaluate after every round; made with ``reference=dtrain``, or `dtrain` itself.
+    early_stopping_rounds : int, optional
+        Stop after so many rounds without improvement of the last metric on the last evaluation set.
+    evals_result : dict, optional
+        Filled with data set -> metric -> values.
+    init_model : Booster, optional
+        Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
+        ``init_model``.
+    callbacks : sequence of Callback
+    objective : callable or Objective, optional
+        Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``.
+    custom_metric : callable, optional
+        Added behind ``params["eval_metric"]``: ``f(y_true, y_pred) -> value`` or ``(name, value)``.
+
+    Returns
+    -------
+    Booster
+        With `best_iteration` and `best_score` if stopping early was asked for. An awaitable of it on the event loop
+        of an asynchronous client.
+
+    Raises
+    ------
+    ParameterError, DataError
+        Before any work: unknown or contradictory parameters, labels outside the objective's range, evaluation sets
+        with other columns or cut points.
+    """
+    chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
+    if objective is not None:
+        chosen = replace(chosen, objective=objective)
+    loss = make_objective(chosen.objective, _objective_params(chosen))
+    if custom_metric is not None:
+        chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
+    spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, init_model, callbacks)
+
+    def report(iteration: int, progress: Progress) -> bool:
+        info = RoundInfo(
+            iteration, spec.first_iteration + num_boost_round, progress.history,
+            lambda: make_booster(spec, dtrain, progress, init_model),
+        )  # fmt: skip
+        if evals_result is not None:
+            evals_result.update(progress.history)
+        return any([callback.after_round(info) for callback in callbacks])
+
+    def run() -> Booster:
+        for callback in callbacks:
+            callback.before_training(spec.first_iteration + num_boost_round)
+        progress = _fit(spec, dtrain, [data for data, _ in evals], report)
+        booster = make_booster(spec, dtrain, progress, init_model)
+        for callback in callbacks:
+            callback.after_training(booster)
+        return booster
+
+    return run_or_await(getattr(dtrain.shards, "client", None), run)
+
+
+def _fit(spec: FitSpec, dtrain: QuantizedDataset, evals: Sequence[QuantizedDataset], report: Report) -> Progress:
+    """Run the fit where the training rows are."""
+    sets = [data.shards for data in evals]
+    if isinstance(dtrain.shards, LocalShards):
+        return fit_here(spec, dtrain.shards, sets, spec.params.n_jobs, report)
+    from daskboost.cluster.dask_fit import fit_on_cluster
+
+    return fit_on_cluster(spec, dtrain.shards, sets, report)
+
+
+def make_spec(
+    params: TrainParams, objective: Objective, dtrain: QuantizedDataset, n_rounds: int,
+    evals: Sequence[tuple[QuantizedDataset, str]], early_stopping_rounds: int | None, init_model: Booster | None,
+    callbacks: Sequence[Callback],
+) -> FitSpec:  # fmt: skip
+    """Check everything that can be checked before work starts, and put it together."""
+    _check_rounds(n_rounds, early_stopping_rounds, evals)
+    _check_data(objective, dtrain, evals)
+    schema, cuts = dtrain.schema, dtrain.cuts
+    rules = SplitRules(
+        params.reg_lambda, params.reg_alpha,
+        objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,
+        params.min_child_weight, monotone_directions(params.monotone_constraints, schema),
+        params.grow_policy == "symmetric",
+    )  # fmt: skip
+    named = params.eval_metric or (objective.default_metric,)
+    made = [make_metric(metric, objective.parameters()) for metric in named]
+    earlier: tuple[TreeTable, ...] = ()
+    best: tuple[int, float] | None = None
+    if init_model is None and dtrain.info.has_init_margin:
+        raise ParameterError("dtrain was made with init_model=..., from which its rows start; give it to train too")
+    if init_model is not None:
+        _check_init_model(init_model, objective, dtrain)
+        if not dtrain.info.has_init_margin:
+            earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
+            best = _best_of(init_model)
+    return FitSpec(
+        params=params, objective=objective,
+        metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
+        cuts=cuts, layout=slot_layout(cuts), rules=rules,
+        interaction_groups=interaction_groups(params.interaction_constraints, schema),
+        learning_rates=learning_rates(params, n_rounds, callbacks), eval_names=[name for _, name in evals],
+        largest_weight=max(dtrain.info.stats.max_weight, 1e-30),
+        early_stopping=None if early_stopping_rounds is None else EarlyStopping(early_stopping_rounds),
+        earlier_trees=earlier, earlier_outputs=() if init_model is None or not earlier else init_model.tree_outputs,
+        first_iteration=0 if init_model is None else init_model.n_iterations,
+        base_score=None if init_model is None else init_model.base_score, earlier_best=best,
+    )  # fmt: skip
+
+
+def learning_rates(params: TrainParams, n_rounds: int, callbacks: Sequence[Callback]) -> list[float]:
+    """The learning rate of every round: the schedule's if there is one, else the parameters'."""
+    check_callbacks(callbacks)
+    schedules = [callback for callback in callbacks if isinstance(callback, LearningRateSchedule)]
+    return schedules[-1].rates(n_rounds) if schedules else [params.learning_rate] * n_rounds
+
+
+def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, callbacks: Sequence[Callback]) -> None:
+    """Refuse, before any row is read, what `train` would refuse once all are quantized.
+
+    Raises
+    ------
+    ParameterError
+        Unknown objectives or metrics, constraints of features that there are not, callbacks that are none.
+    """
+    objective = make_objective(params.objective, _objective_params(params))
+    for metric in params.eval_metric:
+        make_metric(metric, objective.parameters())
+    monotone_directions(params.monotone_constraints, schema)
+    interaction_groups(params.interaction_constraints, schema)
+    learning_rates(params, n_rounds, callbacks)
+
+
+def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, init_model: Booster | None) -> Booster:
+    """The model of what has been built so far."""
+    new = progress.trees[len(spec.earlier_trees) :]
+    outputs = progress.outputs[len(spec.earlier_trees) :]
+    trees = (*init_model.trees, *new) if init_model is not None else tuple(new)
+    pointers = init_model.iteration_indptr if init_model is not None else (0,)
+    per_round = spec.objective.n_outputs
+    added = tuple(pointers[-1] + per_round * (i + 1) for i in range(len(new) // per_round))
+    attributes = {} if init_model is None else {k: v for k, v in init_model.attributes.items() if k not in BEST}
+    if progress.best_iteration is not None and progress.best_score is not None:
+        attributes |= {"best_iteration": str(progress.best_iteration), "best_score": repr(float(progress.best_score))}
+    return Booster(
+        trees=trees,
+        tree_outputs=(*(init_model.tree_outputs if init_model is not None else ()), *outputs),
+        iteration_indptr=(*pointers, *added),
+        objective=spec.objective,
+        base_score=progress.base_score,
+        schema=dtrain.schema,
+        attributes=attributes,
+        params=provenance(spec.params),
+    )
+
+
+BEST = ("best_iteration", "best_score")
+"""Attributes that early stopping writes."""
+PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "host_memory_limit", "spill_directory")
+"""Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
+
+
+def provenance(params: TrainParams) -> dict[str, str]:
+    """The parameters that shaped the model, as texts."""
+    kept = {name: value for name, value in asdict(params).items() if name not in PLACE_PARAMS}
+    return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
+
+
+def rebin(tree: TreeTable, data: QuantizedDataset) -> TreeTable:
+    """The same tree with its splits as bins of a data set, whose cut points must contain its split values."""
+    split_bin = np.full(tree.n_nodes, -1, np.int32)
+    for node in np.flatnonzero(~tree.is_leaf).tolist():
+        cuts = data.cuts.of(int(tree.feature[node]))
+        at = int(np.searchsorted(cuts, tree.threshold[node]))
+        if at < len(cuts) and cuts[at] == tree.threshold[node]:
+            split_bin[node] = at
+        elif tree.threshold[node] == data.cuts.threshold(int(tree.feature[node]), len(cuts)):
+            split_bin[node] = len(cuts)
+        else:
+            raise ParameterError(
+                f"init_model splits {data.schema.label(int(tree.feature[node]))} at {tree.threshold[node]!r}, which is "
+                "no cut point of this QuantizedDataset; make the data sets with QuantizedDataset.from_dask(..., "
+                "init_model=model), which starts from the model's margins"
+            )
+    return replace(tree, split_bin=split_bin)
+
+
+def _best_of(model: Booster) -> tuple[int, float] | None:
+    """What early stopping has found: a fit that resumes on the same cut points goes on as if not interrupted."""
+    iteration, score = model.best_iteration, model.best_score
+    return None if iteration is None or score is None else (iteration, score)
+
+
+def _objective_params(params: TrainParams) -> dict[str, Any]:
+    values = {name: value for name, value in asdict(params).items() if name != "explicit"}
+    return {**values, "num_class": params.num_class or None}
+
+
+def _check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
+    if not isinstance(n_rounds, (int, np.integer)) or isinstance(n_rounds, bool) or n_rounds < 0:
+        raise ParameterError(f"num_boost_round={n_rounds!r} must be an integer of at least 0")
+    if early is not None and (isinstance(early, bool) or not isinstance(early, int | np.integer) or early < 1):
+        raise ParameterError(f"early_stopping_rounds={early!r} must be an integer of at least 1, or None for no stop")
+    if early is not None and not evals:
+        raise ParameterError("early_stopping_rounds needs an evaluation set; pass evals=[(data, 'valid')]")
+    names = [name for _, name in evals]
+    if len(set(names)) < len(names):
+        raise ParameterError(f"evals has two sets of one name: {names}; name each differently")
+
+
+def _check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
+    for data, name in ((dtrain, "dtrain"), *evals):
+        if not isinstance(data, QuantizedDataset):
+            raise ParameterError(
+                f"{name} is {type(data).__name__}; pass a QuantizedDataset (QuantizedDataset.from_dask(X, y))"
+            )
+        if data.shards.closed:
+            raise DataError(f"{name} was closed; make it again, or close it after the fit")
+        if type(data.shards) is not type(dtrain.shards) or _client_of(data) is not _client_of(dtrain):
+            raise DataError(
+                f"evaluation set {name!r} is not where the training set is; make it with "
+                "QuantizedDataset.from_dask(..., reference=dtrain), or open both with the same client"
+            )
+        if not data.info.has_label:
+            raise DataError(f"{name} has no labels; make it with y")
+        objective.check_labels(data.info.stats)
+        own, cuts = data.cuts, dtrain.cuts
+        alike = np.array_equal(own.values, cuts.values) and np.array_equal(own.offsets, cuts.offsets)
+        if own is not cuts and not alike:
+            raise DataError(
+                f"evaluation set {name!r} has cut points of its own; make it with QuantizedDataset.from_dask(..., "
+                "reference=dtrain)"
+            )
+        if data.info.has_init_margin != dtrain.info.has_init_margin:
+            odd = name if data.info.has_init_margin else "dtrain"
+            raise DataError(
+                f"only {odd!r} of the training and evaluation sets was made with init_model=...; make all of them with "
+                "it, or none"
+            )
+
+
+def _client_of(data: QuantizedDataset) -> Any:
+    return getattr(data.shards, "client", None)
+
+
+def _check_init_model(model: Booster, objective: Objective, dtrain: QuantizedDataset) -> None:
+    if model.objective.name != objective.name or model.objective.n_outputs != objective.n_outputs:
+        raise ParameterError(
+            f"init_model was trained for {model.objective.name!r} with {model.objective.n_outputs} outputs, the fit is "
+            f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
+        )
+    if model.n_features != dtrain.n_features:
+        raise DataError(f"init_model has {model.n_features} features, the training data {dtrain.n_features}")

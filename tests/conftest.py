@@ -1,0 +1,78 @@
+"""Fixtures that every test folder shares."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# The first example of a test may compile a kernel, and test machines are busy: no deadline. The same examples in every
+# run, so that a red build can be had again.
+settings.register_profile("daskboost", deadline=None, derandomize=True)
+settings.load_profile("daskboost")
+
+
+@functools.cache
+def _gpu_missing() -> str | None:
+    """Why tests marked `gpu` cannot run here, or None."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed"
+    import cupy
+
+    try:
+        return None if cupy.cuda.runtime.getDeviceCount() > 0 else "no CUDA device"
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"no CUDA driver: {error}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and (reason := _gpu_missing()):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def bundled_data() -> Path:
+    """The real sets that ship with the repository."""
+    return ROOT / "tests" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """All real sets: the folder that DASKBOOST_DATA names, else `shared/data` beside the checkout."""
+    named = os.environ.get("DASKBOOST_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not (folder / "README.md").is_file():
+        pytest.skip(f"no real data sets in {folder}; set DASKBOOST_DATA to their folder")
+    return folder
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """A generator of the test's own: the same numbers whatever runs before it."""
+    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(scope="session")
+def cluster_client() -> Iterator[Client]:
+    """A client of two worker processes with one thread each, shared by the whole session."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2, timeout=60)
+        yield client

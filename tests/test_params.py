@@ -1,0 +1,90 @@
+"""Parameters: every bad one is refused by name, with its value and the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from daskboost.errors import DaskBoostError, ParameterError
+from daskboost.params import _RANGES, ALIASES, TrainParams, parse_bytes
+
+
+def build(**values: Any) -> TrainParams:
+    return TrainParams.from_mapping(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_dept": 3}, r"unknown parameter 'max_dept'; did you mean 'max_depth'\?"),
+        ({"n_estimator": 3}, "unknown parameter 'n_estimator'"),
+        ({"zzzzzz": 3}, "unknown parameter 'zzzzzz'; valid names are base_score, "),
+        ({"eta": 0.1, "learning_rate": 0.2}, "'eta' and 'learning_rate' are two names of one parameter"),
+        ({"grow_policy": "depthwize"}, r"grow_policy='depthwize' must be one of .*did you mean 'depthwise'\?"),
+        ({"grow_policy": "lossguide", "max_depth": 0}, "'lossguide' needs max_leaves or max_depth above 0"),
+        ({"max_depth": 0}, "max_depth=0 with grow_policy='depthwise' must lie between 1 and 24"),
+        ({"max_depth": 25, "grow_policy": "symmetric"}, "use grow_policy='lossguide' with max_leaves"),
+        ({"grow_policy": "symmetric", "max_leaves": 7}, r"max_leaves=7 contradicts grow_policy='symmetric'.*max_depth"),
+        ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
+        ({"reduction": "tree"}, "reduction='tree' must be one of 'auto', 'coordinator', 'peers'"),
+        ({"quantile_alpha": [0.5, 1.0]}, "quantile_alpha=.*every quantile must lie between 0 and 1"),
+        ({"objective": 7}, "objective=7 must be a name or a callable"),
+        ({"max_bin": 10.5}, "max_bin=10.5 must be an integer"),
+        ({"max_depth": True}, "max_depth=True must be a number"),
+        ({"subsample": "half"}, "subsample='half' must be a number"),
+        ({"subsample": float("nan")}, r"subsample=nan must lie in \(0, 1\]"),
+        (
+            {"host_memory_limit": "2 parsecs"},
+            "host_memory_limit='2 parsecs' is not a size; write bytes or a text such as",
+        ),
+        ({"host_memory_limit": 0}, "host_memory_limit=0 must be positive"),
+    ],
+)
+def test_bad_parameters_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message) as caught:
+        build(**values)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, DaskBoostError)
+
+
+@pytest.mark.parametrize("name", sorted(_RANGES))
+def test_values_beyond_a_range_are_refused(name: str) -> None:
+    low, high, low_open, high_open = _RANGES[name]
+    for edge, excluded, step in ((low, low_open, -1), (high, high_open, 1)):
+        outside = edge if excluded else edge + step
+        with pytest.raises(ParameterError, match=rf"{name}=.* must lie in "):
+            build(**{name: outside})
+
+
+@pytest.mark.parametrize(("alias", "name"), sorted(ALIASES.items()))
+def test_aliases_are_the_same_parameter(alias: str, name: str) -> None:
+    assert build(**{alias: 1}) == build(**{name: 1})
+
+
+def test_defaults_are_what_nothing_gives() -> None:
+    assert build() == TrainParams()
+    assert build(base_score=None, max_delta_step=None, subsample=None) == TrainParams()
+
+
+def test_what_the_user_gave_is_remembered() -> None:
+    assert {"learning_rate", "max_depth"} <= build(eta=0.1, max_depth=4).explicit
+
+
+def test_metrics_and_quantiles_become_tuples() -> None:
+    params = build(eval_metric="auc", quantile_alpha=0.9)
+    assert (params.eval_metric, params.quantile_alpha) == (("auc",), (0.9,))
+    assert build(eval_metric=["auc", "logloss"]).eval_metric == ("auc", "logloss")
+
+
+def test_sizes_are_read_as_dask_reads_them() -> None:
+    assert build(host_memory_limit="2GB").host_memory_limit == 2 * 10**9
+    assert parse_bytes("x", "512 MiB") == 2**29
+
+
+def test_parameters_are_frozen() -> None:
+    params = build()
+    with pytest.raises(AttributeError):
+        params.max_depth = 3  # type: ignore[misc]
+    assert len(fields(params)) > 30
