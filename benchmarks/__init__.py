@@ -1,0 +1,1 @@
+"""Benchmarks: one module each, run as `python -m benchmarks.NAME`; benchmarks/README.md lists them."""

@@ -1,0 +1,105 @@
+"""Training time against XGBoost's on the CPU, both interleaved in one process on the same threads.
+
+    python -m benchmarks.cpu_speed                       # 1M x 28, 100k x 28 and 50k x 1000; median of 5
+    python -m benchmarks.cpu_speed --cases higgs_1m --trees 20 --repeats 3
+    python -m benchmarks.cpu_speed --quick               # 100k x 28, 20 trees, 3 repeats
+
+The clock covers training alone: both sides quantize beforehand, once. Before timing, both models must reach the same
+test AUC within 0.005. BENCH_THREADS sets the threads of both (default: all cores).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from benchmarks import ours, peers
+from benchmarks.generators import WORKLOADS
+from benchmarks.harness import Comparison, Run, comparison_rows, interleave, record, scores_agree, timed
+
+TEST_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Config:
+    """One workload and how long to train on it."""
+
+    name: str
+    workload: str
+    n_rows: int
+    n_features: int
+    max_depth: int = 8
+    max_bin: int = 256
+    trees: int = 100
+    repeats: int = 5
+    learning_rate: float = 0.1
+    grow_policy: str = "depthwise"
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Config("higgs_1m", "higgs", 1_000_000, 28),
+        Config("higgs_100k", "higgs", 100_000, 28),
+        Config("epsilon_50k", "epsilon", 50_000, 1000),
+    )
+}
+
+
+def contenders(config: Config) -> dict[str, Callable[[], Run]]:
+    """Ours and XGBoost's training on the same rows."""
+    from sklearn.metrics import roc_auc_score
+
+    workload = WORKLOADS[config.workload].wide(config.n_features)
+    x, y = workload.rows(config.n_rows)
+    x_test, y_test = workload.rows(TEST_ROWS, first=config.n_rows)
+    params = {
+        "objective": "binary:logistic",
+        "max_depth": config.max_depth,
+        "max_bin": config.max_bin,
+        "learning_rate": config.learning_rate,
+    }
+    dataset = ours.quantize(x, y, max_bin=config.max_bin)
+    matrix = peers.xgboost_matrix(x, y, max_bin=config.max_bin)
+
+    def run(train: Callable[[], Any], predict: Callable[[Any, Any], Any]) -> Run:
+        seconds, booster = timed(train)
+        return Run(seconds, {"auc": float(roc_auc_score(y_test, predict(booster, x_test)))})
+
+    grow = {"grow_policy": config.grow_policy, "device": "cpu"}
+    return {
+        "daskboost": lambda: run(lambda: ours.train({**params, **grow}, dataset, config.trees), ours.predict),
+        "xgboost": lambda: run(lambda: peers.xgboost_train(params, matrix, config.trees), peers.xgboost_predict),
+    }
+
+
+def bench_once(config: Config) -> Comparison:
+    """All repeats of one case."""
+    return interleave(contenders(config), config.repeats, scores_agree("auc", 0.005))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated names")
+    parser.add_argument("--trees", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--grow-policy", default="depthwise", help="ours only; XGBoost stays depthwise")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    names = ["higgs_100k"] if options.quick else options.cases.split(",")
+    trees, repeats = (20, 3) if options.quick else (options.trees, options.repeats)
+    for name in names:
+        config = replace(CASES[name], trees=trees, repeats=repeats, grow_policy=options.grow_policy)
+        print(f"{name}: {asdict(config)}, {ours.threads()} threads", flush=True)
+        result = bench_once(config)
+        record("cpu_speed", config, [{**r, "threads": ours.threads()} for r in comparison_rows(name, result)])
+        print(
+            f"{name}: daskboost {result.seconds('daskboost'):.2f} s, xgboost {result.seconds('xgboost'):.2f} s, "
+            f"xgboost / daskboost = {result.ratio('xgboost', 'daskboost'):.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
