@@ -110,11 +110,18 @@ class ClusterRunner:
         """
         name = f"data-{secrets.token_hex(8)}"
         plan = QuantizePlan(name, info, margin_of, spill_directory, host_memory_limit)
+        chosen = self._one_worker(info, beside)
+
+        def run(workers: list[str] | None) -> list[tuple[Any, str]]:
+            return on_loop(self.client, submit(
+                self.client, source.delayed(), _quantize_partition, (), plan, workers=workers
+            ))  # fmt: skip
+
         try:
-            work = submit(
-                self.client, source.delayed(), _quantize_partition, (), plan, workers=self._one_worker(info, beside)
-            )
-            done = on_loop(self.client, work)
+            try:
+                done = run(chosen)
+            except WorkerLostError:
+                done = run(None)  # whoever is left takes over
         except BaseException:
             on_loop(self.client, drop(self.client, name))
             raise

@@ -18,13 +18,16 @@ from dask.optimization import cull
 
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_plugins import RESOURCE, ensure_worker_plugin, worker_host
+from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
-    from distributed import Client, Worker
+    from distributed import Client, Future, Scheduler, Worker
 
 PartitionFunction = Callable[..., Any]
 """`function(partition, place, index, *arguments)`; small result."""
+WATCH_SECONDS = 0.5
+"""Between two looks at whether the workers that tasks are bound to still live."""
 
 
 def submit_partitions(
@@ -108,30 +111,54 @@ async def submit(
     *,
     workers: Sequence[str] | None = None,
 ) -> list[tuple[Any, str]]:
-    from distributed import as_completed
-
     await ensure_worker_plugin(client)
     if not partitions:
         return []
     graph, keys = _build_graph(partitions, function, arguments, shared)
-    futures = client.get(
-        graph, keys, sync=False, resources={RESOURCE: 1}, workers=workers, allow_other_workers=workers is not None
-    )  # others take over if those die
-    positions = {future.key: index for index, future in enumerate(futures)}
-    results: list[Any] = [None] * len(futures)
-    completed = as_completed(futures, loop=client.loop, with_results=True)
+    futures = client.get(graph, keys, sync=False, resources={RESOURCE: 1}, workers=workers)
+    racing = [asyncio.ensure_future(_collect(client, futures, on_done))]
+    if workers is not None:  # tasks bound to a worker that died would wait for ever
+        racing.append(asyncio.ensure_future(_watch(client, workers)))
     try:
-        n_done = 0
-        async for future, result in completed:
-            results[positions[future.key]] = result
-            future.release()
-            n_done += 1
-            if on_done is not None:
-                on_done(n_done)
+        done, _ = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+        results: list[tuple[Any, str]] = done.pop().result()
     except BaseException:
         await client.cancel(futures)
         raise
+    finally:
+        for task in racing:
+            task.cancel()
     return results
+
+
+async def _collect(client: Client, futures: list[Future[Any]], on_done: Callable[[int], None] | None) -> list[Any]:
+    """Results in the futures' order, each released as soon as it is there."""
+    from distributed import as_completed
+
+    positions = {future.key: index for index, future in enumerate(futures)}
+    results: list[Any] = [None] * len(futures)
+    n_done = 0
+    async for future, result in as_completed(futures, loop=client.loop, with_results=True):
+        results[positions[future.key]] = result
+        future.release()
+        n_done += 1
+        if on_done is not None:
+            on_done(n_done)
+    return results
+
+
+async def _watch(client: Client, workers: Sequence[str]) -> list[Any]:
+    """Raise `WorkerLostError` once one of the workers is gone; never returns."""
+    while True:
+        alive = await client.run_on_scheduler(_living)
+        lost = [worker for worker in workers if worker not in alive]
+        if lost:
+            raise WorkerLostError(f"worker {lost[0]} was lost while it read partitions; call again")
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+def _living(dask_scheduler: Scheduler) -> list[str]:
+    return list(dask_scheduler.workers)
 
 
 def _build_graph(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -386,3 +387,43 @@ def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
 
         with pytest.raises(WorkerLostError, match=r"worker .* (left|died|lost|gone|closed)"):
             db.train({"objective": "binary:logistic"}, data, 100_000, callbacks=[Kill()])
+
+
+def test_small_data_survives_the_worker_that_it_was_meant_for(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dask.dataframe as dd
+    from distributed import Client, LocalCluster
+
+    monkeypatch.undo()  # small data goes to one worker again
+    features, labels, weights = table()
+    parts = np.array_split(np.arange(ROWS), 4)
+    columns = [f"x{i}" for i in range(FEATURES)]
+    deadly = tmp_path / "deadly"  # while it exists, the next reader of a partition dies
+
+    def read(rows: Any) -> Any:
+        import pandas as pd
+
+        with contextlib.suppress(FileNotFoundError):
+            deadly.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pd.DataFrame(features[rows], columns=columns).assign(label=labels[rows], weight=weights[rows])
+
+    chosen: list[list[str]] = []
+    choose = dask_data.ClusterRunner._one_worker
+
+    def choose_and_kill(*arguments: Any) -> Any:
+        chosen.append(choose(*arguments) or [])
+        deadly.touch()
+        return chosen[-1]
+
+    monkeypatch.setattr(dask_data.ClusterRunner, "_one_worker", choose_and_kill)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as made,
+        Client(made),
+    ):
+        lazy = dd.from_map(read, parts, meta=read(slice(0)))
+        with db.QuantizedDataset.from_dask(lazy, "label", weight="weight") as data:
+            assert not deadly.exists()
+            assert chosen[0][0] not in data.shards.owners
+            model = db.train(PARAMS["logistic"], data, 3)
+    with db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=columns) as local:
+        assert model == db.train(PARAMS["logistic"], local, 3)
