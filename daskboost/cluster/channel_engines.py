@@ -102,12 +102,15 @@ class ChannelEngines:
     def _gather(self) -> list[Any]:
         replies: list[Any] = [None] * self.n_engines
         pending = set(range(self.n_engines))
-        heard = [time.monotonic()] * self.n_engines
+        quiet_s = [0.0] * self.n_engines
         consequence: DaskBoostError | None = None
-        give_up = float("inf")
-        while pending:
-            for rank in self._ready(pending, min(1.0, self._silence_s / 4)):
-                heard[rank] = time.monotonic()
+        grace_s = GRACE_S
+        tick_s = min(1.0, self._silence_s / 4)
+        while pending and grace_s > 0:
+            started = time.monotonic()
+            ready = self._ready(pending, tick_s)
+            for rank in ready:
+                quiet_s[rank] = 0.0
                 try:
                     is_message, reply = self._channels[rank].receive_any()
                 except ChannelClosedError as error:
@@ -122,13 +125,16 @@ class ChannelEngines:
                     error_ = reply.as_engine_error(rank, self._workers[rank], self._phase)
                     if not reply.is_consequence:
                         self._fail(error_)
-                    consequence, give_up = consequence or error_, min(give_up, time.monotonic() + GRACE_S)
-            now = time.monotonic()
-            for rank in pending:
-                if now - heard[rank] > self._silence_s:
+                    self._selector.unregister(self._channels[rank])  # it hangs up now, and is not to blame
+                    consequence = consequence or error_
+            # Where this process itself was held up for long, what came meanwhile waits to be read: that is no silence.
+            waited_s = min(time.monotonic() - started, tick_s)
+            for rank in pending.difference(ready):
+                quiet_s[rank] += waited_s
+                if quiet_s[rank] > self._silence_s:
                     self._fail(self._lost(rank, ChannelSilentError(f"no sign of life for {self._silence_s:g} s")))
-            if now > give_up:
-                break
+            if consequence is not None:
+                grace_s -= waited_s
         if consequence is not None:
             self._fail(consequence)
         return replies

@@ -159,6 +159,49 @@ def test_silence_is_a_lost_worker_and_work_is_not_silence(clusters: Callable[...
         cluster.engines.ask(Sleep(20))
 
 
+def test_who_hangs_up_after_blaming_another_is_not_lost(clusters: Callable[..., Cluster]) -> None:
+    cluster = clusters(2)
+    culprit_may_speak = threading.Event()
+
+    def accuse(message: object) -> None:
+        raise PeerLostError("engine 1 is gone")
+
+    def fail(message: object) -> None:
+        culprit_may_speak.wait(20)
+        raise KeyError("the culprit")
+
+    cluster.toys[0].handle = accuse  # type: ignore[method-assign]
+    cluster.toys[1].handle = fail  # type: ignore[method-assign]
+
+    def let_the_culprit_speak() -> None:
+        cluster.sessions[0].wait(20)  # engine 0 has hung up
+        time.sleep(0.2)
+        culprit_may_speak.set()
+
+    speaker = threading.Thread(target=let_the_culprit_speak)
+    speaker.start()
+    with pytest.raises(EngineError, match=r"engine 1 .* KeyError: 'the culprit'"):
+        cluster.engines.ask(Echo())
+    speaker.join()
+
+
+def test_a_coordinator_that_was_held_up_reads_before_it_judges(
+    clusters: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = clusters(2, silence_s=0.5)
+    ready, held_up = cluster.engines._ready, threading.Event()
+
+    def hold_up(pending: set[int], timeout_s: float) -> list[int]:
+        if held_up.is_set():
+            return ready(pending, timeout_s)
+        held_up.set()
+        time.sleep(1.0)  # the process stands still after it found nothing to read
+        return []
+
+    monkeypatch.setattr(cluster.engines, "_ready", hold_up)
+    assert cluster.engines.ask(Sleep(1.2)) == [None, None]
+
+
 def test_cancelling_ends_the_running_call_and_the_engines(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(2)
     threading.Timer(0.1, cluster.engines.cancel, ("just because",)).start()
