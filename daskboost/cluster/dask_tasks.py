@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
+from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.optimization import cull
 
 from daskboost.cluster.context import WorkerPlace
@@ -139,6 +139,11 @@ async def _collect(client: Client, futures: list[Future[Any]], on_done: Callable
     results: list[Any] = [None] * len(futures)
     n_done = 0
     async for future, result in as_completed(futures, loop=client.loop, with_results=True):
+        if future.cancelled():  # then the result is an exception, which is not raised
+            raise WorkerLostError(
+                "partitions cannot be read: what they are computed from was released, or lost with a worker "
+                f"({result}); make the collection again"
+            )
         results[positions[future.key]] = result
         future.release()
         n_done += 1
@@ -172,7 +177,10 @@ def _build_graph(
     merged: dict[Any, Any] = {}
     for graph in parts.values():
         merged.update(graph)
-    tasks = convert_legacy_graph(merged)
+    tasks = {  # `from_delayed` makes aliases that are filed under one key and call themselves by another
+        key: Alias(key, node.target) if isinstance(node, Alias) and node.key != key else node
+        for key, node in convert_legacy_graph(merged).items()
+    }
     run = secrets.token_hex(8)
     keys = [f"daskboost-partition-{run}-{index}" for index in range(len(partitions))]
     fixed = set(keys)

@@ -27,7 +27,7 @@ from distributed import Client, wait
 from daskboost.cluster.context import WorkerShards
 from daskboost.cluster.dask_plugins import worker_host
 from daskboost.cluster.dask_tasks import drop_shards, map_workers, submit_partitions
-from daskboost.errors import DataError
+from daskboost.errors import DataError, WorkerLostError
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -91,6 +91,29 @@ def test_persisted_partitions_are_read_where_they_lie(client: Client) -> None:
     wait(futures)
     done = submit_partitions(client, [delayed(future) for future in futures], rows)
     assert [worker for _, worker in done] == [workers[index % 2] for index in range(6)]
+
+
+@pytest.mark.parametrize("kind", ["delayed", "futures"])
+def test_partitions_of_a_dataframe_of_other_parts(client: Client, kind: str) -> None:
+    parts = [pd.DataFrame({"x": np.arange(float(n))}) for n in range(1, 5)]
+    lazy = [delayed(part) for part in parts] if kind == "delayed" else client.scatter(parts, hash=False)
+    frame = dd.from_delayed(lazy, meta=parts[0][:0], verify_meta=False)
+    done = submit_partitions(client, frame.to_delayed(), rows)
+    assert [result for result, _ in done] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+def test_partitions_of_released_futures_are_refused(client: Client) -> None:
+    futures = client.scatter([np.ones(3), np.ones(4)], hash=False)
+    frame = dd.from_delayed([delayed(pd.Series)(future) for future in futures], meta=(None, float), verify_meta=False)
+    partitions = frame.to_delayed()
+    futures[1].release()
+    assert eventually(lambda: not client.run_on_scheduler(is_known, futures[1].key), 5)
+    with pytest.raises(WorkerLostError, match=r"partitions cannot be read: .*make the collection again"):
+        submit_partitions(client, partitions, rows)
+
+
+def is_known(key: str, dask_scheduler: Any) -> bool:
+    return key in dask_scheduler.tasks
 
 
 def test_a_tasks_exception_is_raised_as_it_was_and_stops_the_rest(client: Client) -> None:
