@@ -187,6 +187,7 @@ def test_borders_are_as_many_as_asked_and_single_out_heavy_cells(weights: list[i
     borders = choose_borders(np.array(weights), max_bin)
     assert len(borders) == max_bin - 1
     assert (np.diff([0, *borders, len(weights)]) > 0).all()
+    np.testing.assert_array_equal(choose_borders(np.array(weights) << 9, max_bin), borders)  # rows as weights
 
 
 def test_borders_of_equal_cells_are_balanced() -> None:
