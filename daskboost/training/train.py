@@ -13,13 +13,14 @@ from daskboost.cluster.coordinator import EarlyStopping, FitSpec, Progress, Repo
 from daskboost.cluster.engine import slot_layout
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.data.rows import FeatureSchema
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import ParameterError
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
+from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import interaction_groups, monotone_directions
@@ -68,7 +69,7 @@ def train(
     ------
     ParameterError, DataError
         Before any work: unknown or contradictory parameters, labels outside the objective's range, evaluation sets
-        with other columns or cut points.
+        with other columns or cut points, another `init_model` than the data sets were made with.
     """
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     if objective is not None:
@@ -115,8 +116,9 @@ def make_spec(
     callbacks: Sequence[Callback],
 ) -> FitSpec:  # fmt: skip
     """Check everything that can be checked before work starts, and put it together."""
-    _check_rounds(n_rounds, early_stopping_rounds, evals)
-    _check_data(objective, dtrain, evals)
+    check_rounds(n_rounds, early_stopping_rounds, evals)
+    check_data(objective, dtrain, evals)
+    check_init_model(init_model, objective, dtrain)
     schema, cuts = dtrain.schema, dtrain.cuts
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
@@ -128,13 +130,9 @@ def make_spec(
     made = [make_metric(metric, objective.parameters()) for metric in named]
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
-    if init_model is None and dtrain.info.has_init_margin:
-        raise ParameterError("dtrain was made with init_model=..., from which its rows start; give it to train too")
-    if init_model is not None:
-        _check_init_model(init_model, objective, dtrain)
-        if not dtrain.info.has_init_margin:
-            earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
-            best = _best_of(init_model)
+    if init_model is not None and dtrain.info.init_model_digest is None:
+        earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
+        best = _best_of(init_model)
     return FitSpec(
         params=params, objective=objective,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
@@ -235,60 +233,3 @@ def _best_of(model: Booster) -> tuple[int, float] | None:
 def _objective_params(params: TrainParams) -> dict[str, Any]:
     values = {name: value for name, value in asdict(params).items() if name != "explicit"}
     return {**values, "num_class": params.num_class or None}
-
-
-def _check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
-    if not isinstance(n_rounds, (int, np.integer)) or isinstance(n_rounds, bool) or n_rounds < 0:
-        raise ParameterError(f"num_boost_round={n_rounds!r} must be an integer of at least 0")
-    if early is not None and (isinstance(early, bool) or not isinstance(early, int | np.integer) or early < 1):
-        raise ParameterError(f"early_stopping_rounds={early!r} must be an integer of at least 1, or None for no stop")
-    if early is not None and not evals:
-        raise ParameterError("early_stopping_rounds needs an evaluation set; pass evals=[(data, 'valid')]")
-    names = [name for _, name in evals]
-    if len(set(names)) < len(names):
-        raise ParameterError(f"evals has two sets of one name: {names}; name each differently")
-
-
-def _check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
-    for data, name in ((dtrain, "dtrain"), *evals):
-        if not isinstance(data, QuantizedDataset):
-            raise ParameterError(
-                f"{name} is {type(data).__name__}; pass a QuantizedDataset (QuantizedDataset.from_dask(X, y))"
-            )
-        if data.shards.closed:
-            raise DataError(f"{name} was closed; make it again, or close it after the fit")
-        if type(data.shards) is not type(dtrain.shards) or _client_of(data) is not _client_of(dtrain):
-            raise DataError(
-                f"evaluation set {name!r} is not where the training set is; make it with "
-                "QuantizedDataset.from_dask(..., reference=dtrain), or open both with the same client"
-            )
-        if not data.info.has_label:
-            raise DataError(f"{name} has no labels; make it with y")
-        objective.check_labels(data.info.stats)
-        own, cuts = data.cuts, dtrain.cuts
-        alike = np.array_equal(own.values, cuts.values) and np.array_equal(own.offsets, cuts.offsets)
-        if own is not cuts and not alike:
-            raise DataError(
-                f"evaluation set {name!r} has cut points of its own; make it with QuantizedDataset.from_dask(..., "
-                "reference=dtrain)"
-            )
-        if data.info.has_init_margin != dtrain.info.has_init_margin:
-            odd = name if data.info.has_init_margin else "dtrain"
-            raise DataError(
-                f"only {odd!r} of the training and evaluation sets was made with init_model=...; make all of them with "
-                "it, or none"
-            )
-
-
-def _client_of(data: QuantizedDataset) -> Any:
-    return getattr(data.shards, "client", None)
-
-
-def _check_init_model(model: Booster, objective: Objective, dtrain: QuantizedDataset) -> None:
-    if model.objective.name != objective.name or model.objective.n_outputs != objective.n_outputs:
-        raise ParameterError(
-            f"init_model was trained for {model.objective.name!r} with {model.objective.n_outputs} outputs, the fit is "
-            f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
-        )
-    if model.n_features != dtrain.n_features:
-        raise DataError(f"init_model has {model.n_features} features, the training data {dtrain.n_features}")
