@@ -1,4 +1,7 @@
-"""Fits on real clusters: the bytes of the embedded fit, odd partitions, failures, several at once."""
+"""Fits on real clusters: odd partitions, failures, several at once.
+
+That all places give the same bytes is `test_same_bytes_on_cluster.py`.
+"""
 
 from __future__ import annotations
 
@@ -108,33 +111,6 @@ def fit_bytes(data: db.QuantizedDataset, kind: str, **more: Any) -> bytes:
         **more,
     }
     return db.train(params, data, 4).to_bytes()
-
-
-@pytest.mark.parametrize("kind", ["regression", "logistic", "classes"])
-def test_clusters_give_the_bytes_of_the_embedded_fit(client: Any, kind: str) -> None:
-    features, labels, weights = table(kind)
-    names = [f"x{i}" for i in range(FEATURES)]
-    with db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local:
-        expected = fit_bytes(local, kind)
-    for n_partitions, encoding, chunk_rows in ((1, "dense", 65_536), (7, "csr", 65_536), (50, "auto", 1_000)):
-        collection = frame(features, labels, weights, n_partitions)
-        with db.QuantizedDataset.from_dask(
-            collection, "label", weight="weight", encoding=encoding, chunk_rows=chunk_rows
-        ) as data:
-            for reduction in ("coordinator", "peers"):
-                assert fit_bytes(data, kind, reduction=reduction) == expected, (n_partitions, encoding, reduction)
-
-
-@pytest.mark.parametrize("n_workers", [1, 2])
-def test_fewer_workers_give_the_same_bytes(client: Any, n_workers: int) -> None:
-    features, labels, weights = table()
-    names = [f"x{i}" for i in range(FEATURES)]
-    with db.QuantizedDataset.from_dask(features, labels, weight=weights, feature_names=names) as local:
-        expected = fit_bytes(local, "logistic")
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])[:n_workers]
-    collection = client.persist(frame(features, labels, weights, 7), workers=workers)
-    with db.QuantizedDataset.from_dask(collection, "label", weight="weight") as data:
-        assert fit_bytes(data, "logistic") == expected
 
 
 def test_one_row_per_partition_and_empty_partitions(client: Any) -> None:
