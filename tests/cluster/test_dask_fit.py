@@ -102,14 +102,8 @@ def frame(features: Any, labels: Any, weights: Any, n_partitions: int) -> Any:
 
 
 def fit_bytes(data: db.QuantizedDataset, kind: str, **more: Any) -> bytes:
-    params = {
-        **PARAMS[kind],
-        "max_depth": 4,
-        "subsample": 0.7,
-        "colsample_bytree": 0.8,
-        "colsample_bynode": 0.7,
-        **more,
-    }
+    samples = {"subsample": 0.7, "colsample_bytree": 0.8, "colsample_bynode": 0.7}
+    params = {**PARAMS[kind], **samples, "max_depth": 4, **more}
     return db.train(params, data, 4).to_bytes()
 
 
