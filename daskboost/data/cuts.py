@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.data.borders import choose_borders
 from daskboost.data.cell_counts import CellCounts
@@ -75,9 +77,12 @@ class Cuts:
         DataError
             If dtypes, shapes or offsets are wrong, or a feature's values not finite and strictly increasing.
         """
-        dtypes = [str(array.dtype) for array in (self.values, self.offsets, self.has_missing)]
-        if dtypes != ["float32", "int32", "bool"] or self.has_missing.shape != (len(self.offsets) - 1,):
-            raise DataError(f"cuts: arrays of {dtypes} for {self.has_missing.shape} features are not cut points")
+        arrays = (self.values, self.offsets, self.has_missing)
+        dtypes = [str(array.dtype) for array in arrays]
+        shapes = [array.shape for array in arrays]
+        n_features = self.has_missing.size
+        if dtypes != ["float32", "int32", "bool"] or shapes != [(self.values.size,), (n_features + 1,), (n_features,)]:
+            raise DataError(f"cuts: arrays of {dtypes} and shapes {shapes} are not cut points")
         lengths = np.diff(self.offsets.astype(np.int64))
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.values) or (lengths < 0).any():
             raise DataError(f"cuts: offsets do not divide the {len(self.values)} values among the features")
@@ -85,10 +90,7 @@ class Cuts:
             raise DataError(f"cuts: a feature has {lengths.max() + 1} bins; at most {MAX_BIN_LIMIT} are allowed")
         if not np.isfinite(self.values).all():
             raise DataError("cuts: values contain NaN or infinity; cut points are finite")
-        within = np.ones(max(len(self.values) - 1, 0), bool)
-        borders = self.offsets[(self.offsets > 0) & (self.offsets < len(self.values))]
-        within[borders - 1] = False
-        if (np.diff(self.values)[within] <= 0).any():
+        if not rises_within(self.values, self.offsets):
             raise DataError("cuts: values of a feature are not strictly increasing")
         return self
 
@@ -104,6 +106,22 @@ class Cuts:
         """The value `t` for which `x < t` sends exactly the bins `<= bin_` left."""
         cuts = self.of(feature)
         return cuts[bin_] if bin_ < len(cuts) else PRESENT_THRESHOLD
+
+
+def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> bool:
+    """Whether values increase strictly within each run.
+
+    Parameters
+    ----------
+    values : array, shape (values,)
+        Without NaN.
+    starts : integer array
+        Where runs start, each from 0 to the number of values.
+    """
+    rises = np.ones(len(values) + 1, np.bool_)
+    rises[1:-1] = values[1:] > values[:-1]
+    rises[starts] = True
+    return bool(rises.all())
 
 
 def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:

@@ -253,6 +253,7 @@ def test_validate_returns_good_cuts() -> None:
     [
         ({"values": np.array([1.0, 2, 0])}, "are not cut points"),
         ({"has_missing": np.zeros(2, bool)}, "are not cut points"),
+        ({"values": np.array([[1], [2], [0]], np.float32)}, "are not cut points"),
         ({"offsets": np.array([0, 2, 1, 3], np.int32)}, "do not divide the 3 values"),
         ({"offsets": np.array([0, 2, 2, 4], np.int32)}, "do not divide the 3 values"),
         ({"offsets": np.array([1, 2, 2, 3], np.int32)}, "do not divide the 3 values"),
