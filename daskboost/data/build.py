@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts, make_cuts
+from daskboost.data.cuts import Cuts, cuts_of_sketch
 from daskboost.data.labels import LabelStats
 from daskboost.data.pack import Layout, choose_layout
 from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch
@@ -235,12 +235,11 @@ def _missing(features: Features) -> Any:
 
 
 def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
+    def read_again(refinement: Refinement) -> DataSketch:
+        return runner.fold(source, partial(refine, refinement=refinement, exponent=exponent))[1]
+
     assert total.sketch is not None
-    cells = total.sketch.cells()
-    while (refinement := cells.heavy(max_bin)) is not None:
-        _, finer = runner.fold(source, partial(refine, refinement=refinement, exponent=exponent))
-        cells = cells.refined(refinement, finer)
-    return make_cuts(cells, max_bin)
+    return cuts_of_sketch(total.sketch, read_again, max_bin)
 
 
 def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, threads: int) -> DataSketch:

@@ -7,7 +7,7 @@ bins, in training and in prediction alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ import numpy.typing as npt
 from daskboost.data.borders import choose_borders
 from daskboost.data.cell_counts import CellCounts
 from daskboost.data.key_counts import values_of
-from daskboost.data.rows import RowBatch
-from daskboost.data.sketch import DataSketch, default_capacity, refine_batch, sketch_batch
+from daskboost.data.sketch import DataSketch, Refinement
 from daskboost.dtypes import Bool, Float32, Int32
 from daskboost.errors import DataError, ParameterError
 
@@ -124,6 +123,24 @@ def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> b
     return bool(rises.all())
 
 
+def cuts_of_sketch(sketch: DataSketch, refine: Callable[[Refinement], DataSketch], max_bin: int) -> Cuts:
+    """Choose cut points from a sketch, and from as many further reads as the guarantee needs: mostly none, up to three.
+
+    Parameters
+    ----------
+    sketch : DataSketch
+        Of the whole data.
+    refine : callable
+        Reads the whole data again and counts it in the finer cells that it is given.
+    max_bin : int
+        As for :func:`make_cuts`.
+    """
+    cells = sketch.cells()
+    while (refinement := cells.heavy(max_bin)) is not None:
+        cells = cells.refined(refinement, refine(refinement))
+    return make_cuts(cells, max_bin)
+
+
 def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:
     """Choose cut points.
 
@@ -166,52 +183,3 @@ def _midpoints(low: Float32, high: Float32) -> Float32:
     """Numbers t with low < t <= high, halfway if float32 has one there."""
     middle = ((low.astype(np.float64) + high) / 2).astype(np.float32)
     return np.where(middle > low, middle, high) + np.float32(0)  # never -0.0
-
-
-def build_cuts(
-    read: Callable[[], Iterable[RowBatch]],
-    n_features: int,
-    max_bin: int,
-    *,
-    weight_exponent: int | None = None,
-    capacity: int | None = None,
-    max_workers: int = 1,
-) -> Cuts:
-    """Sketch batches and choose cut points, in as many passes as the guarantee needs: one, and rarely up to four.
-
-    Parameters
-    ----------
-    read : callable
-        Gives the same batches on each call, in any order and partitioning.
-    n_features : int
-    max_bin : int
-        The most bins of a feature, 2 to 65,535.
-    weight_exponent : int or None
-        :func:`daskboost.data.sketch.weight_exponent` of all weights; None if batches have no weights.
-    capacity : int or None
-        Cells per feature; None for :func:`daskboost.data.sketch.default_capacity`.
-    max_workers : int, default 1
-        Threads.
-    """
-    capacity = default_capacity(max_bin, n_features) if capacity is None else capacity
-
-    def merged(parts: Iterable[DataSketch]) -> DataSketch:
-        total = None
-        for part in parts:
-            total = part if total is None else total + part
-        if total is None:
-            raise DataError("data: no batches to make cut points from; pass at least one partition")
-        return total
-
-    scale, workers = weight_exponent, max_workers
-    cells = merged(
-        sketch_batch(rows.features, rows.weight, capacity=capacity, weight_exponent=scale, max_workers=workers)
-        for rows in read()
-    ).cells()
-    while refinement := cells.heavy(max_bin):
-        finer = merged(
-            refine_batch(rows.features, rows.weight, refinement, weight_exponent=scale, max_workers=workers)
-            for rows in read()
-        )
-        cells = cells.refined(refinement, finer)
-    return make_cuts(cells, max_bin)

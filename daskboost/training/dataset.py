@@ -10,7 +10,7 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalRunner, open_here, quantize_here
 from daskboost.data.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
 from daskboost.dtypes import Float32
@@ -72,8 +72,8 @@ class QuantizedDataset:
         DataError, DataTypeError, ParameterError
             Input that cannot be trained on, named with its remedy.
         """
-        if not isinstance(max_bin, int) or not 2 <= max_bin <= 65_535:
-            raise ParameterError(f"max_bin={max_bin!r} must be an integer from 2 to 65535")
+        if not isinstance(max_bin, int) or not 2 <= max_bin <= MAX_BIN_LIMIT:
+            raise ParameterError(f"max_bin={max_bin!r} must be an integer from 2 to {MAX_BIN_LIMIT}")
         source = make_source(
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
             schema=None if reference is None else reference.schema,
