@@ -19,6 +19,9 @@ def check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[Quantiz
         raise ParameterError(f"num_boost_round={n_rounds!r} must be an integer of at least 0")
     if early is not None and (isinstance(early, bool) or not isinstance(early, int | np.integer) or early < 1):
         raise ParameterError(f"early_stopping_rounds={early!r} must be an integer of at least 1, or None for no stop")
+    pairs = isinstance(evals, list | tuple) and all(isinstance(one, list | tuple) and len(one) == 2 for one in evals)
+    if not pairs or not all(isinstance(name, str) for _, name in evals):
+        raise ParameterError(f"evals={evals!r}: give a list of pairs of a data set and its name: [(data, 'valid')]")
     if early is not None and not evals:
         raise ParameterError("early_stopping_rounds needs an evaluation set; pass evals=[(data, 'valid')]")
     names = [name for _, name in evals]

@@ -14,7 +14,6 @@ from daskboost.cluster.engine import slot_layout
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.data.rows import FeatureSchema
 from daskboost.errors import ParameterError
-from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
@@ -22,6 +21,7 @@ from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
 from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
+from daskboost.training.contradictions import as_booster, check_bins, check_loss_parameters, check_metrics
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
@@ -31,7 +31,7 @@ from daskboost.tree.table import TreeTable
 def train(
     params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int = 100, *,
     evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
-    evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Booster | None = None,
+    evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Any = None,
     callbacks: Sequence[Callback] = (), objective: Any = None, custom_metric: Any = None,
 ) -> Booster:  # fmt: skip
     """Train a model.
@@ -50,7 +50,7 @@ def train(
         Stop after so many rounds without improvement of the last metric on the last evaluation set.
     evals_result : dict, optional
         Filled with data set -> metric -> values.
-    init_model : Booster, optional
+    init_model : Booster, fitted estimator or path, optional
         Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
         ``init_model``.
     callbacks : sequence of Callback
@@ -77,12 +77,13 @@ def train(
     loss = make_objective(chosen.objective, _objective_params(chosen))
     if custom_metric is not None:
         chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
-    spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, init_model, callbacks)
+    earlier = as_booster(init_model)
+    spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, earlier, callbacks)
 
     def report(iteration: int, progress: Progress) -> bool:
         info = RoundInfo(
             iteration, spec.first_iteration + num_boost_round, progress.history,
-            lambda: make_booster(spec, dtrain, progress, init_model),
+            lambda: make_booster(spec, dtrain, progress, earlier),
         )  # fmt: skip
         if evals_result is not None:
             evals_result.update(progress.history)
@@ -92,7 +93,7 @@ def train(
         for callback in callbacks:
             callback.before_training(spec.first_iteration + num_boost_round)
         progress = _fit(spec, dtrain, [data for data, _ in evals], report)
-        booster = make_booster(spec, dtrain, progress, init_model)
+        booster = make_booster(spec, dtrain, progress, earlier)
         for callback in callbacks:
             callback.after_training(booster)
         return booster
@@ -119,6 +120,8 @@ def make_spec(
     check_rounds(n_rounds, early_stopping_rounds, evals)
     check_data(objective, dtrain, evals)
     check_init_model(init_model, objective, dtrain)
+    check_bins(params, dtrain.info.max_bin)
+    check_loss_parameters(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
@@ -126,8 +129,7 @@ def make_spec(
         params.min_child_weight, monotone_directions(params.monotone_constraints, schema),
         params.grow_policy == "symmetric",
     )  # fmt: skip
-    named = params.eval_metric or (objective.default_metric,)
-    made = [make_metric(metric, objective.parameters()) for metric in named]
+    made = check_metrics(params.eval_metric or (objective.default_metric,), objective)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
     if init_model is not None and dtrain.info.init_model_digest is None:
@@ -160,11 +162,12 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     Raises
     ------
     ParameterError
-        Unknown objectives or metrics, constraints of features that there are not, callbacks that are none.
+        Unknown objectives or metrics, parameters and metrics that do not suit the objective, constraints of features
+        that there are not, callbacks that are none.
     """
     objective = make_objective(params.objective, _objective_params(params))
-    for metric in params.eval_metric:
-        make_metric(metric, objective.parameters())
+    check_loss_parameters(params, objective)
+    check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
     learning_rates(params, n_rounds, callbacks)
