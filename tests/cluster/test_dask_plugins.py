@@ -23,8 +23,6 @@ from daskboost.cluster.dask_tasks import submit_partitions
 from daskboost.cluster.on_dask import run_fit
 from daskboost.errors import FitCancelledError, WorkerLostError
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_two_threads_that_come_to_a_new_cluster_at_once_both_find_it_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask answers the second before the workers are ready; its tasks then found no worker with the resource, ever."""
