@@ -43,6 +43,7 @@ def rows(partition: Any, place: WorkerPlace, index: int) -> tuple[int, int]:
 
 
 def fail_on_two(partition: Any, place: WorkerPlace, index: int) -> None:
+    """Reads without `read`, whose count of partitions in memory it would leave wrong for the tests that follow."""
     if index == 2:
         raise DataError("partition 2: labels are missing")
     time.sleep(0.05)
