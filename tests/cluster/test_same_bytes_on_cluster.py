@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cluster.dask_fixtures import worker_addresses
+from cluster.dask_fixtures import WORKER_MEMORY, worker_addresses
 from cluster.partition_functions import allow_partitions, chunk_sizes
 from strategies.trees import make_data
 
@@ -28,7 +28,7 @@ from daskboost.data.pack import CsrLayout, DenseLayout
 if TYPE_CHECKING:
     from distributed import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 ROWS, FEATURES = 3_000, 5
 SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.8, "colsample_bynode": 0.7, "max_depth": 3}
 KINDS: dict[str, dict[str, Any]] = {
@@ -76,7 +76,9 @@ def client() -> Iterator[Client]:
     with (
         pytest.MonkeyPatch.context() as patch,
         dask.config.set({"distributed.scheduler.work-stealing": False}),
-        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        LocalCluster(
+            n_workers=3, threads_per_worker=1, dashboard_address=":0", silence_logs=50, memory_limit=WORKER_MEMORY
+        ) as cluster,
         Client(cluster, set_as_default=False) as made,
     ):
         patch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
