@@ -22,7 +22,7 @@ from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
-    from distributed import Client, Future, Scheduler, Worker
+    from distributed import Client, Future, Worker
 
 PartitionFunction = Callable[..., Any]
 """`function(partition, place, index, *arguments)`; small result."""
@@ -75,7 +75,13 @@ def drop_shards(client: Client, dataset: str) -> Any:
 
 
 def map_workers(client: Client, function: Callable[..., Any], *arguments: Any, workers: Sequence[str]) -> Any:
-    """`function(place, *arguments)` once on each of some workers, in a thread; {address: result}."""
+    """`function(place, *arguments)` once on each of some workers, in a thread; {address: result}.
+
+    Raises
+    ------
+    WorkerLostError
+        One of the workers is gone.
+    """
     return client.sync(call_on_workers, client, function, arguments, list(workers))
 
 
@@ -83,6 +89,7 @@ async def call_on_workers(
     client: Client, function: Callable[..., Any], arguments: tuple[Any, ...], workers: list[str]
 ) -> dict[str, Any]:
     await ensure_worker_plugin(client)
+    await _check_living(client, workers)  # Dask would call a dead one for half a minute
     results: dict[str, Any] = await client.run(_call_with_place, function, arguments, workers=workers)
     return results
 
@@ -155,15 +162,17 @@ async def _collect(client: Client, futures: list[Future[Any]], on_done: Callable
 async def _watch(client: Client, workers: Sequence[str]) -> list[Any]:
     """Raise `WorkerLostError` once one of the workers is gone; never returns."""
     while True:
-        alive = await client.run_on_scheduler(_living)
-        lost = [worker for worker in workers if worker not in alive]
-        if lost:
-            raise WorkerLostError(f"worker {lost[0]} was lost while it read partitions; call again")
+        await _check_living(client, workers)
         await asyncio.sleep(WATCH_SECONDS)
 
 
-def _living(dask_scheduler: Scheduler) -> list[str]:
-    return list(dask_scheduler.workers)
+async def _check_living(client: Client, workers: Sequence[str]) -> None:
+    """Asks for what every scheduler tells: it may lack this package, and so its functions."""
+    assert client.scheduler is not None
+    alive = (await client.scheduler.identity(n_workers=-1))["workers"]
+    lost = [worker for worker in workers if worker not in alive]
+    if lost:
+        raise WorkerLostError(f"worker {lost[0]} was lost, and with it its part of the data; make the data set again")
 
 
 def _build_graph(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +28,7 @@ from distributed import Client, wait
 
 from daskboost.cluster.context import WorkerShards
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_tasks import drop_shards, map_workers, submit_partitions
+from daskboost.cluster.dask_tasks import drop_shards, map_workers, submit, submit_partitions
 from daskboost.errors import DataError, WorkerLostError
 
 
@@ -137,6 +139,30 @@ def test_a_tasks_exception_is_raised_as_it_was_and_stops_the_rest(client: Client
         return not any(client.processing().values())
 
     assert eventually(idle, 20)
+
+
+def test_a_lost_worker_is_named_and_not_called_for_half_a_minute(client: Client) -> None:
+    with socket.socket() as nobody:  # bound, so that nobody else takes the port, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        gone = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        started = time.monotonic()
+        with pytest.raises(WorkerLostError, match=f"worker {gone} was lost"):
+            map_workers(client, describe, "any", workers=[*worker_addresses(client), gone])
+        with pytest.raises(WorkerLostError, match=f"worker {gone} was lost"):
+            client.sync(submit, client, [delayed(list)([1])], rows, (), workers=[gone])
+        assert time.monotonic() - started < 20
+
+
+def test_tasks_bound_to_a_worker_need_no_package_on_the_scheduler(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise ModuleNotFoundError("No module named 'daskboost'")
+
+    monkeypatch.setattr(Client, "run_on_scheduler", refuse)
+    chosen = worker_addresses(client)[1]
+    done = client.sync(submit, client, [delayed(list)([1])] * 3, rows, (), workers=[chosen])
+    assert done == [((index, 1), chosen) for index in range(3)]
 
 
 def test_no_partitions_are_no_work(client: Client) -> None:
