@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from daskboost.dtypes import Bool, Int32
-from daskboost.tree.table import TreeTable
+from daskboost.dtypes import Bool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,33 +27,35 @@ def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
     """
     import pandas as pd
 
-    columns = ["Tree", "Node", "ID", "Feature", "Split", "Yes", "No", "Missing", "Gain", "Cover", "Category"]
-    parts = [_tree(booster, i, tree) for i, tree in enumerate(booster.trees)]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
-
-
-def _tree(booster: Booster, index: int, tree: TreeTable) -> pd.DataFrame:
-    import pandas as pd
-
-    leaf = tree.is_leaf
-    nodes = np.arange(tree.n_nodes)
-    names = [booster.schema.label(int(feature)) for feature in tree.feature]
+    n_nodes = np.array([tree.n_nodes for tree in booster.trees], np.int64)
+    index = np.repeat(np.arange(len(n_nodes)), n_nodes)
+    nodes = np.arange(len(index)) - np.repeat(np.cumsum(n_nodes) - n_nodes, n_nodes)
+    leaf: Bool = _all(booster, "is_leaf", np.bool_)
+    left, right = _all(booster, "left_child", np.int32), _all(booster, "right_child", np.int32)
+    labels = np.array([*map(booster.schema.label, range(booster.n_features)), "Leaf"], object)
+    trees = np.char.add(index.astype(str), "-")
     return pd.DataFrame(
         {
             "Tree": index,
             "Node": nodes,
-            "ID": [f"{index}-{node}" for node in nodes],
-            "Feature": ["Leaf" if is_leaf else name for name, is_leaf in zip(names, leaf, strict=True)],
-            "Split": np.where(leaf, np.nan, tree.threshold),
-            "Yes": _ids(index, tree.left_child, leaf),
-            "No": _ids(index, tree.right_child, leaf),
-            "Missing": _ids(index, np.where(tree.default_left, tree.left_child, tree.right_child), leaf),
-            "Gain": np.where(leaf, tree.value, tree.gain),
-            "Cover": tree.cover,
+            "ID": _ids(trees, nodes, np.zeros_like(leaf)),
+            "Feature": labels[np.where(leaf, booster.n_features, _all(booster, "feature", np.int32))],
+            "Split": np.where(leaf, np.nan, _all(booster, "threshold", np.float32)),
+            "Yes": _ids(trees, left, leaf),
+            "No": _ids(trees, right, leaf),
+            "Missing": _ids(trees, np.where(_all(booster, "default_left", np.bool_), left, right), leaf),
+            "Gain": np.where(leaf, _all(booster, "value", np.float32), _all(booster, "gain", np.float32)),
+            "Cover": _all(booster, "cover", np.float32),
             "Category": np.nan,
         }
     )
 
 
-def _ids(index: int, nodes: Int32, leaf: Bool) -> list[str | float]:
-    return [np.nan if is_leaf else f"{index}-{node}" for node, is_leaf in zip(nodes.tolist(), leaf, strict=True)]
+def _all(booster: Booster, field: str, dtype: type) -> npt.NDArray[Any]:
+    """A field of the nodes of all trees."""
+    return np.concatenate([np.empty(0, dtype), *(getattr(tree, field) for tree in booster.trees)])
+
+
+def _ids(trees: npt.NDArray[Any], nodes: npt.NDArray[Any], absent: Bool) -> npt.NDArray[Any]:
+    """Texts "tree-node", NaN where there is none."""
+    return np.where(absent, np.nan, np.char.add(trees, nodes.astype(str)).astype(object))

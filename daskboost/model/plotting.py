@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,13 +31,13 @@ def _axes(ax: Axes | None, size: tuple[float, float] | None = None) -> Axes:
 
 
 def plot_importance(
-    booster: Booster, importance_type: str = "gain", max_num_features: int | None = 20, ax: Axes | None = None
+    booster: Any, importance_type: str = "gain", max_num_features: int | None = 20, ax: Axes | None = None
 ) -> Axes:
     """Bars of the most important features, the first on top.
 
     Parameters
     ----------
-    booster : Booster
+    booster : Booster or fitted estimator
     importance_type : str, default "gain"
         As in `Booster.get_score`.
     max_num_features : int or None, default 20
@@ -51,10 +51,10 @@ def plot_importance(
     MissingDependencyError
         matplotlib is not installed.
     """
-    ax = _axes(ax)
-    scores = sorted(get_score(booster, importance_type).items(), key=lambda item: item[1])
+    scores = sorted(get_score(booster_of(booster), importance_type).items(), key=lambda item: item[1])
     if not scores:
         raise ParameterError("the model has no splits, so no feature has any importance to plot")
+    ax = _axes(ax)
     shown = scores[-max_num_features:] if max_num_features else scores
     bars = ax.barh([name for name, _ in shown], [score for _, score in shown])
     ax.bar_label(bars, fmt="%.3g", padding=2)
@@ -64,7 +64,7 @@ def plot_importance(
 
 
 def plot_learning_curve(
-    evals_result: Mapping[str, Mapping[str, Sequence[float]]],
+    evals_result: Any,
     metric: str | None = None,
     best_iteration: int | None = None,
     ax: Axes | None = None,
@@ -73,7 +73,7 @@ def plot_learning_curve(
 
     Parameters
     ----------
-    evals_result : mapping of set name to mapping of metric name to values per iteration
+    evals_result : mapping of set name to mapping of metric name to values per iteration, or fitted estimator
     metric : str, optional
         Default: the last metric of the first set, which is the one that early stopping watches.
     best_iteration : int, optional
@@ -87,6 +87,9 @@ def plot_learning_curve(
     MissingDependencyError
         matplotlib is not installed.
     """
+    evals_result = getattr(evals_result, "evals_result_", evals_result)
+    if not isinstance(evals_result, Mapping):
+        raise ParameterError(f"evals_result is {type(evals_result).__name__}; pass what train filled, or an estimator")
     metrics = list(dict.fromkeys(name for values in evals_result.values() for name in values))
     if not metrics:
         raise ParameterError("evals_result is empty: train with evals=[(data, name)] to have a learning curve")
@@ -104,20 +107,37 @@ def plot_learning_curve(
     return ax
 
 
+def booster_of(model: Any) -> Booster:
+    """The model itself, or that of a fitted estimator.
+
+    Raises
+    ------
+    ParameterError
+        Anything else.
+    """
+    from daskboost.model.booster import Booster
+
+    found = model.booster_ if hasattr(type(model), "booster_") else model
+    if not isinstance(found, Booster):
+        raise ParameterError(f"booster is {type(model).__name__}; pass a Booster or a fitted estimator")
+    return found
+
+
 def _chosen(booster: Booster, tree: int) -> TreeTable:
     if not 0 <= tree < len(booster.trees):
         raise ParameterError(f"tree={tree}: the model has trees 0 to {len(booster.trees) - 1}")
     return booster.trees[tree]
 
 
-def to_graphviz(booster: Booster, tree: int = 0) -> str:
+def to_graphviz(booster: Any, tree: int = 0) -> str:
     """A tree in the DOT language, for ``graphviz.Source`` or the `dot` command; needs neither to be installed.
 
     Parameters
     ----------
-    booster : Booster
+    booster : Booster or fitted estimator
     tree : int, default 0
     """
+    booster = booster_of(booster)
     table = _chosen(booster, tree)
     lines = ["digraph {", "    graph [rankdir=TB]"]
     for node in range(table.n_nodes):
@@ -137,12 +157,12 @@ def _text(booster: Booster, tree: TreeTable, node: int) -> str:
     return f"{booster.schema.label(int(tree.feature[node]))}<{tree.threshold[node]:.6g}"
 
 
-def plot_tree(booster: Booster, tree: int = 0, ax: Axes | None = None) -> Axes:
+def plot_tree(booster: Any, tree: int = 0, ax: Axes | None = None) -> Axes:
     """A tree as boxes: left is yes, a solid line also takes missing values.
 
     Parameters
     ----------
-    booster : Booster
+    booster : Booster or fitted estimator
     tree : int, default 0
     ax : matplotlib Axes, optional
 
@@ -153,6 +173,7 @@ def plot_tree(booster: Booster, tree: int = 0, ax: Axes | None = None) -> Axes:
     MissingDependencyError
         matplotlib is not installed.
     """
+    booster = booster_of(booster)
     table = _chosen(booster, tree)
     if table.n_leaves > MAX_DRAWN_LEAVES:
         raise ParameterError(
