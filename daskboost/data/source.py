@@ -287,7 +287,8 @@ def _missing_value(missing: Any) -> float:
         return math.nan
     if isinstance(missing, bool) or not isinstance(missing, int | float | np.integer | np.floating):
         raise ParameterError(f"missing is {missing!r}, but must be a number, e.g. -999, 0 or NaN (the default).")
-    return float(missing)
+    with np.errstate(over="ignore"):
+        return float(np.float32(missing))  # as it is compared; beyond float32 it is infinite, as such values become
 
 
 def _data(blocks: Blocks) -> Any:

@@ -37,9 +37,11 @@ class ClassLabels:
         Raises
         ------
         DataError
-            A single class, a missing label, no labels.
+            A single class, a missing or infinite label, a fraction, no labels.
         """
         classes = find_classes(source)
+        if classes.dtype.kind == "f" and not np.isfinite(classes).all():
+            raise DataError("y has infinite labels, which name no class; replace them or drop these rows")
         if classes.dtype.kind == "f" and (classes != np.rint(classes)).any():
             raise DataError(
                 f"y has {len(classes)} distinct values that are not whole numbers, such as {_fraction(classes)}. "

@@ -164,3 +164,7 @@ def test_an_infinite_missing_value_is_missing_before_it_is_refused() -> None:
 def test_the_largest_values_below_the_limit_are_kept() -> None:
     edge = np.nextafter(np.float32(F32_MAX), np.float32(0))
     np.testing.assert_array_equal(read(np.array([[edge, -edge]])), [[edge, -edge]])
+
+
+def test_a_missing_value_beyond_float32_is_found_without_a_warning() -> None:
+    np.testing.assert_array_equal(read(np.array([[1.0, 1e300]]), missing=1e300), [[1, np.nan]])

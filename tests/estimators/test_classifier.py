@@ -17,7 +17,7 @@ from strategies.models import tree_bytes
 from strategies.rows import classes
 
 from daskboost import Booster, DaskBoostClassifier
-from daskboost.errors import ModelFormatError, ParameterError
+from daskboost.errors import DataError, ModelFormatError, ParameterError
 
 X, CODES = classes(400, 3)
 TWO = (CODES > 0).astype(int)
@@ -235,3 +235,8 @@ def test_continuing_keeps_the_classes_also_where_the_new_rows_lack_some(kind: st
     np.testing.assert_array_equal(second.classes_, first.classes_)
     assert second.booster_.n_iterations == 11
     assert tree_bytes(second.booster_[:8]) == tree_bytes(first.booster_)
+
+
+def test_infinite_labels_are_no_classes() -> None:
+    with pytest.raises(DataError, match="y has infinite labels, which name no class"):
+        model().fit(X, np.where(TWO, np.inf, 1.0))
