@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,20 +54,33 @@ class RemoteCall:
         return function, decode([bytearray(frame) for frame in self.argument])
 
 
+DROPPED_NAMES = 1000
+"""How many dropped data sets a worker remembers: more than have tasks that still run."""
+
+
 class WorkerShards:
     """Parts of data sets that stay on one worker between tasks and fits. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: dict[str, dict[Any, Any]] = {}
+        self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
 
     def put(self, dataset: str, key: Any, part: Any) -> None:
-        """Keep a part; one with the same key is replaced, which makes a repeated task harmless."""
+        """Keep a part; one with the same key is replaced, which makes a repeated task harmless.
+
+        A part of a data set that was dropped is closed: cancelling tasks does not stop those that run, and nobody would
+        ever drop what they bring.
+        """
         with self._lock:
-            parts = self._parts.setdefault(dataset, {})
-            old = parts.get(key)
-            parts[key] = part
-        if old is not None and old is not part:
+            if dataset in self._dropped:
+                old = part
+            else:
+                parts = self._parts.setdefault(dataset, {})
+                old = parts.get(key)
+                parts[key] = part
+                old = None if old is part else old
+        if old is not None:
             _close(old)
 
     def parts(self, dataset: str) -> dict[Any, Any]:
@@ -78,6 +92,8 @@ class WorkerShards:
         """Forget a data set, and call `close()` on those of its parts that have it."""
         with self._lock:
             parts = self._parts.pop(dataset, {})
+            if dataset not in self._dropped:
+                self._dropped.append(dataset)
         for part in parts.values():
             _close(part)
 

@@ -77,3 +77,20 @@ def chunk_sizes(place: WorkerPlace, dataset: str) -> list[int]:
     """Rows of each chunk that lies here."""
     shards = [part for part in place.shards.parts(dataset).values() if hasattr(part, "entries")]
     return [entry.n_rows for shard in shards for entry in shard.entries]
+
+
+late_started, late_may_end = threading.Event(), threading.Event()
+
+
+def outlive(partition: Any, place: WorkerPlace, index: int, dataset: str) -> None:
+    """Of two partitions in one process: the first fails once the second is read, which leaves a shard when it may."""
+    if index == 0:
+        late_started.wait(30)
+        raise DataError("partition 0 is bad")
+    late_started.set()
+    late_may_end.wait(30)
+    place.shards.put(dataset, index, Shard(place, index))
+
+
+def datasets(place: WorkerPlace) -> list[str]:
+    return place.shards.datasets()

@@ -15,11 +15,15 @@ import pandas as pd
 import pytest
 from cluster.dask_fixtures import eventually, local_cluster, worker_addresses
 from cluster.partition_functions import (
+    closed,
     closed_shards,
+    datasets,
     describe,
     fail_on_two,
     keep,
     keep_with_plan,
+    late_may_end,
+    outlive,
     read,
     rows,
 )
@@ -165,6 +169,19 @@ def test_tasks_bound_to_a_worker_need_no_package_on_the_scheduler(
     assert done == [((index, 1), chosen) for index in range(3)]
 
 
+def test_a_task_that_outlives_its_data_set_leaves_nothing() -> None:
+    """Cancelling does not stop it."""
+    with local_cluster(processes=False) as client:
+        workers = worker_addresses(client)
+        with pytest.raises(DataError, match="partition 0 is bad"):
+            submit_partitions(client, [delayed(list)([index]) for index in range(2)], outlive, "outlived")
+        drop_shards(client, "outlived")
+        before = len(closed)
+        late_may_end.set()
+        assert eventually(lambda: closed[before:] == [1], 30)
+        assert not any("outlived" in names for names in map_workers(client, datasets, workers=workers).values())
+
+
 def test_no_partitions_are_no_work(client: Client) -> None:
     assert submit_partitions(client, [], rows) == []
 
@@ -215,6 +232,10 @@ def test_shards_close_what_is_replaced_or_dropped() -> None:
     assert first.closed == 0
     shards.put("a", 0, second)
     shards.put("b", 0, other)
+    shards.drop("gone")
+    late = Part()
+    shards.put("gone", 0, late)
+    assert late.closed == 1
     assert (first.closed, shards.datasets(), shards.parts("a")) == (1, ["a", "b"], {0: second})
     with pytest.raises(OSError, match="disk gone"):
         shards.close()
