@@ -148,7 +148,7 @@ def test_siblings_are_subtracted(symmetric: bool, rng: np.random.Generator) -> N
 
 
 def test_siblings() -> None:
-    assert [sibling(node) for node in (1, 2, 3, 4, 11)] == [2, 1, 4, 3, 12]
+    assert sibling(np.array([1, 2, 3, 4, 11], np.int32)).tolist() == [2, 1, 4, 3, 12]
 
 
 @pytest.mark.parametrize("n_peers", [1, 2, 3, 7])

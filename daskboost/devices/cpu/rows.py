@@ -9,17 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 from daskboost.devices.cpu import gradients, partition
 from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
 from daskboost.dtypes import Float32, Int32, Int64, UInt8, UInt32
 
 Pieces = Sequence[tuple[int, int]]
 """Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id)."""
+
+
+UNEVEN = 1.15
+"""Times the average that the largest share of the rows may be before threads rather divide the rows exactly: waiting
+for one another twice costs about as much as a few percent of the rows of a small level."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,17 @@ class RowSplits:
 
     def __len__(self) -> int:
         return len(self.node)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one thread splits and builds."""
+
+    splits: slice
+    nodes: slice
+    """Of the nodes to build."""
+    origins: Int64
+    """The split that makes each of these nodes."""
 
 
 class ChunkOrder:
@@ -141,14 +159,43 @@ class CpuRows:
             for a, b in self._threads.ranges(end - begin):
                 yield begin + a, begin + b, first_row - begin
 
-    def grow(self, splits: RowSplits | None, nodes: Int32) -> Int64:
-        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2)."""
-        out = self._buffers.zeros((len(nodes), self._layout.n_slots, 2))
+    def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Int64:
+        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2).
+
+        With `words`, they are of shape (nodes, slots) if all the nodes are small enough (see `histogram.py`).
+        """
+        shape: tuple[int, ...] = (len(nodes), self._layout.n_slots, 2)
+        small = words and self._small_parents(splits, nodes)
+        out: Int64 | None = None
         for index, view in self._views():
+            chunk, first = self.chunks[index], out is None
+            shares = None
             if splits is not None and len(splits):
-                self._split(view, self.chunks[index], splits)
-            self._build(view, self.chunks[index], nodes, out)
-        return out
+                shares = self._shares(chunk, splits, nodes) if small or not words else None
+                if shares is None:
+                    self._split(view, chunk, splits)
+            if out is None:
+                small = small or (words and len(self.chunks) == 1 and self._largest(chunk, nodes) <= WORD_ROWS)
+                out = self._buffers.empty(shape[:2] if small else shape)
+            if splits is not None and shares is not None:
+                self._split_and_build(view, chunk, splits, nodes, shares, out, clear=first)
+            else:
+                self._build(view, chunk, nodes, out, clear=first)
+        return self._buffers.zeros(shape) if out is None else out
+
+    def _small_parents(self, splits: RowSplits | None, nodes: Int32) -> bool:
+        """Whether the nodes to be split, or else `nodes` themselves, are sure to be small enough for words."""
+        known = nodes if splits is None or not len(splits) else splits.node
+        sizes = np.zeros(len(known), np.int64)
+        for chunk in self.chunks:
+            segments = chunk.segments(known)
+            sizes += segments[:, 1] - segments[:, 0]
+        return int(sizes.max(initial=0)) <= WORD_ROWS
+
+    @staticmethod
+    def _largest(chunk: ChunkOrder, nodes: Int32) -> int:
+        segments = chunk.segments(nodes)
+        return int((segments[:, 1] - segments[:, 0]).max(initial=0))
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
@@ -177,12 +224,59 @@ class CpuRows:
             for a, b in self._threads.ranges(len(leaves), least=8)
         ])  # fmt: skip
 
-    def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64) -> None:
+    def _shares(self, chunk: ChunkOrder, splits: RowSplits, nodes: Int32) -> list[Share] | None:
+        """Whole splits for each thread, with the nodes that are built from them, if that divides the rows about evenly.
+
+        One thread then splits and builds without waiting for others in between, and what it builds from is still in
+        its cache.
+        """
+        segments = chunk.segments(splits.node)
+        ends = np.cumsum(segments[:, 1] - segments[:, 0])
+        parts = self._threads.ranges(int(ends[-1]))
+        edges = [0, *np.searchsorted(ends, [end for _, end in parts[:-1]]).tolist(), len(splits)]
+        rows = np.diff(np.concatenate([[0], ends])[edges])
+        if rows.max() * len(parts) > UNEVEN * ends[-1]:
+            return None
+        split_of = np.full(int(max(splits.right.max(), nodes.max(initial=0))) + 1, -1, np.int64)
+        split_of[splits.left] = split_of[splits.right] = np.arange(len(splits))
+        origins = split_of[nodes]
+        if (origins < 0).any() or (np.diff(origins) < 0).any():
+            return None
+        firsts = np.searchsorted(origins, edges).tolist()
+        return [
+            Share(slice(a, b), slice(c, d), origins[c:d])
+            for (a, b), (c, d) in zip(pairwise(edges), pairwise(firsts), strict=True)
+        ]
+
+    def _split_and_build(self, view: View, chunk: ChunkOrder, splits: RowSplits, nodes: Int32, shares: list[Share],
+                         out: Int64, *, clear: bool) -> None:  # fmt: skip
+        segments = chunk.segments(splits.node)
+        lefts = np.zeros(len(splits), np.int64)
+
+        def work(share: Share) -> None:
+            own = segments[share.splits]
+            view.split(
+                chunk.order, chunk.pairs, own, splits.feature[share.splits], splits.split_bin[share.splits],
+                splits.default_left[share.splits], 0, int((own[:, 1] - own[:, 0]).sum()), self._spare_order,
+                self._spare_pairs, lefts[share.splits],
+            )  # fmt: skip
+            parents, middle = segments[share.origins], segments[share.origins, 0] + lefts[share.origins]
+            is_left = nodes[share.nodes] == splits.left[share.origins]
+            begin, end = np.where(is_left, parents[:, 0], middle), np.where(is_left, middle, parents[:, 1])
+            view.histograms(
+                chunk.order, chunk.pairs, np.stack([begin, end], axis=1), 0, int((end - begin).sum()),
+                out[share.nodes], out[:0, :0].reshape(0, *out.shape[2:]), clear,
+            )  # fmt: skip
+
+        self._threads.run([partial(work, share) for share in shares])
+        chunk.set_children(splits, segments[:, 0] + lefts)
+
+    def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64, *, clear: bool) -> None:
         segments = chunk.segments(nodes)
         ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
-        edges = [np.zeros(out.shape[1:] if first else (0, 2), np.int64) for first, _ in ranges]
+        edges = [np.zeros(out.shape[1:] if first else (0, *out.shape[2:]), np.int64) for first, _ in ranges]
         shared = self._threads.run([
-            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, out, edge)
+            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, out, edge, clear)
             for (first, last), edge in zip(ranges, edges, strict=True)
         ])  # fmt: skip
         for node, edge in zip(shared, edges, strict=True):
