@@ -14,6 +14,7 @@ GLOBAL_ROW = np.int64  # a row's index within the whole data set
 MARGIN = np.float32  # raw scores: what models in XGBoost's format add up
 GRADIENT = np.float32  # gradients before they become integers
 QUANTIZED_GRADIENT = np.int16  # |g|, h <= 2**15 - 1: two fit in one int32, sums of 2**16 of them in an int32
+SMALL_DATA_GRADIENT = np.int32  # g, h of small data, all of whose rows have sums within int32: two fit in one int64
 HISTOGRAM = np.int64  # sums of quantized gradients: 2**48 rows of 15 bits cannot overflow
 GAIN = np.float64  # gains and leaf values, computed from exact integers
 
@@ -27,4 +28,6 @@ UInt16 = npt.NDArray[np.uint16]
 UInt32 = npt.NDArray[np.uint32]
 UInt64 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
+Pairs = Int32 | Int64
+"""g above h: int16 each in an int32, or, of small data, int32 each in an int64."""
 Symbols = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]

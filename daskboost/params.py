@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from daskboost.errors import ParameterError
 
 ALIASES = {
@@ -20,6 +22,31 @@ ALIASES = {
     "n_threads": "n_jobs",
 }
 """XGBoost's other names for the same parameters."""
+
+FOREIGN_NAMES = {
+    **dict.fromkeys(("n_estimators", "num_boost_round", "num_iterations", "iterations", "nrounds", "max_iter"),
+                    "rounds are num_boost_round of train and n_estimators of the estimators"),
+    **dict.fromkeys(("tree_method", "booster", "boosting", "boosting_type"),
+                    "trees are always grown from histograms, so leave it out"),
+    **dict.fromkeys(("verbosity", "verbose", "silent"), "use the callbacks EvaluationLog or ProgressBar"),
+    **dict.fromkeys(("num_leaves", "max_leaf_nodes"), "use max_leaves, with grow_policy='lossguide'"),
+    **dict.fromkeys(("lambda_l1",), "use reg_alpha"),
+    **dict.fromkeys(("lambda_l2", "l2_leaf_reg", "l2_regularization"), "use reg_lambda"),
+    **dict.fromkeys(("min_split_gain", "min_gain_to_split"), "use gamma"),
+    **dict.fromkeys(("min_data_in_leaf", "min_child_samples", "min_samples_leaf", "min_sum_hessian_in_leaf"),
+                    "use min_child_weight, which limits the sum of hessians (rows, for squared error)"),
+    **dict.fromkeys(("bagging_fraction", "subsample_freq", "bagging_freq"), "use subsample, drawn for every tree"),
+    **dict.fromkeys(("feature_fraction", "rsm"), "use colsample_bytree"),
+    "depth": "use max_depth",
+    "loss": "use objective",
+    "loss_function": "use objective",
+    "metric": "use eval_metric",
+    "class_weight": "it is a parameter of DaskBoostClassifier",
+    **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), "it is an argument of train"),
+    "missing": "it is an argument of QuantizedDataset.from_dask",
+    "num_parallel_tree": "random forests are not part of this version",
+}  # fmt: skip
+"""What to say to names of other libraries that spelling alone would guide wrongly."""
 
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
@@ -91,9 +118,9 @@ class TrainParams:
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
     device: str = "auto"
-    """``cpu``, ``cuda`` or ``auto``."""
+    """``cpu`` or ``auto``; ``cuda`` is refused, since this version has no kernels for it."""
     n_jobs: int = 0
-    """Threads of the embedded engine; 0 is all cores. Workers use their own ``nthreads``."""
+    """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0
     """Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it."""
     reduction: str = "auto"
@@ -104,7 +131,7 @@ class TrainParams:
     spill_directory: str | None = None
     """Where chunks that exceed it go; None is the worker's local directory."""
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names the user gave, for messages about contradictions."""
+    """Names the user gave: what contradicts a data set made before is told from defaults by them."""
 
     @classmethod
     def from_mapping(cls, params: Mapping[str, Any]) -> TrainParams:
@@ -116,6 +143,11 @@ class TrainParams:
             An unknown name (with the closest valid one), two names of one parameter, a value outside its range,
             or a contradiction.
         """
+        if not isinstance(params, Mapping):
+            raise ParameterError(
+                f"params is of type {type(params).__name__}; give a mapping such as {{'max_depth': 6}}, or {{}} for "
+                "defaults"
+            )
         known = {f.name for f in fields(cls)} - {"explicit"}
         values: dict[str, Any] = {}
         spelled: dict[str, str] = {}
@@ -130,7 +162,7 @@ class TrainParams:
             values[name], spelled[name] = value, given
         values["eval_metric"] = _as_tuple(values.get("eval_metric"))
         if "quantile_alpha" in values:
-            values["quantile_alpha"] = tuple(float(a) for a in _as_tuple(values["quantile_alpha"]))
+            values["quantile_alpha"] = _quantiles(values["quantile_alpha"])
         return cls(**{k: v for k, v in values.items() if v is not None or k in _NULLABLE}, explicit=frozenset(values))
 
     def __post_init__(self) -> None:
@@ -141,8 +173,11 @@ class TrainParams:
             if isinstance(value, bool) or value != int(value):
                 raise ParameterError(f"{name}={value!r} must be an integer")
             object.__setattr__(self, name, int(value))
+        object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("device", self.device, DEVICES)
+        if self.device in ("cuda", "gpu"):
+            raise ParameterError(f"device={self.device!r}: this version has no GPU kernels; use device='cpu' or 'auto'")
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")
@@ -198,7 +233,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "random_state": (-(2**63), 2**64, False, True),
     "huber_slope": (0, _INF, True, True),
     "tweedie_variance_power": (1, 2, False, True),
-    "n_jobs": (0, 4096, False, False),
+    "n_jobs": (-1, 4096, False, False),
     "chunk_rows": (0, 2**31, False, True),
 }
 
@@ -224,7 +259,20 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _unknown(name: str, known: set[str]) -> str:
+def _quantiles(value: Any) -> tuple[float, ...]:
+    try:
+        return tuple(float(alpha) for alpha in _as_tuple(value))
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"quantile_alpha={value!r} must be a number between 0 and 1, or a list of such numbers"
+        ) from error
+
+
+def _unknown(name: Any, known: set[str]) -> str:
+    if not isinstance(name, str):
+        return f"parameter name {name!r} is of type {type(name).__name__}; names are texts such as 'max_depth'"
+    if name in FOREIGN_NAMES:
+        return f"unknown parameter {name!r}; {FOREIGN_NAMES[name]}"
     close = difflib.get_close_matches(name, sorted(known | set(ALIASES)), n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; valid names are {', '.join(sorted(known))}"
     return f"unknown parameter {name!r}{hint}"
@@ -240,7 +288,7 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 def _check_range(name: str, value: Any, low: float, high: float, low_open: bool, high_open: bool) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or (not isinstance(value, (int, float)) and not hasattr(value, "__float__")):
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ParameterError(f"{name}={value!r} must be a number")
     number = value if isinstance(value, int) else float(value)  # integers beyond 2**53 stay exact
     inside = (low < number if low_open else low <= number) and (number < high if high_open else number <= high)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from distributed import Client
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The first example of a test may compile a kernel, and test machines are busy: no deadline. The same examples in every
-# run, so that a red build can be had again.
-settings.register_profile("daskboost", deadline=None, derandomize=True)
+# The first example of a test may compile a kernel, and test machines are busy: neither deadline nor health check looks
+# at the clock. The same examples in every run, so that a red build can be had again.
+settings.register_profile("daskboost", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("daskboost")
 
 
@@ -71,7 +71,9 @@ def cluster_client() -> Iterator[Client]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit="4GiB"
+        ) as cluster,
         Client(cluster) as client,
     ):
         client.wait_for_workers(2, timeout=60)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 from daskboost.errors import DaskBoostError, ParameterError
-from daskboost.params import _RANGES, ALIASES, TrainParams, parse_bytes
+from daskboost.params import _RANGES, ALIASES, FOREIGN_NAMES, TrainParams, parse_bytes
 
 
 def build(**values: Any) -> TrainParams:
@@ -28,11 +29,17 @@ def build(**values: Any) -> TrainParams:
         ({"max_depth": 25, "grow_policy": "symmetric"}, "use grow_policy='lossguide' with max_leaves"),
         ({"grow_policy": "symmetric", "max_leaves": 7}, r"max_leaves=7 contradicts grow_policy='symmetric'.*max_depth"),
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
+        ({"device": "cuda"}, "device='cuda': this version has no GPU kernels; use device='cpu' or 'auto'"),
+        ({"iterations": 3}, "unknown parameter 'iterations'; rounds are num_boost_round"),
+        ({"lambda_l1": 3}, "unknown parameter 'lambda_l1'; use reg_alpha"),
+        ({"tree_method": "hist"}, "unknown parameter 'tree_method'; trees are always grown from histograms"),
         ({"reduction": "tree"}, "reduction='tree' must be one of 'auto', 'coordinator', 'peers'"),
         ({"quantile_alpha": [0.5, 1.0]}, "quantile_alpha=.*every quantile must lie between 0 and 1"),
+        ({"quantile_alpha": "median"}, "quantile_alpha='median' must be a number between 0 and 1, or a list"),
         ({"objective": 7}, "objective=7 must be a name or a callable"),
         ({"max_bin": 10.5}, "max_bin=10.5 must be an integer"),
         ({"max_depth": True}, "max_depth=True must be a number"),
+        ({"learning_rate": np.array([0.1])}, "learning_rate=.* must be a number"),
         ({"subsample": "half"}, "subsample='half' must be a number"),
         ({"subsample": float("nan")}, r"subsample=nan must lie in \(0, 1\]"),
         (
@@ -47,6 +54,26 @@ def test_bad_parameters_are_named(values: dict[str, Any], message: str) -> None:
         build(**values)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, DaskBoostError)
+
+
+@pytest.mark.parametrize("params", [None, "eta=0.1", [("eta", 0.1)]])
+def test_what_is_no_mapping_is_refused(params: Any) -> None:
+    with pytest.raises(ParameterError, match=f"params is of type {type(params).__name__}; give a mapping"):
+        TrainParams.from_mapping(params)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ParameterError, match="parameter name 3 is of type int"):
+        TrainParams.from_mapping({3: 4})  # type: ignore[dict-item]
+
+
+def test_names_of_other_libraries_lead_to_parameters_of_ours() -> None:
+    known = {f.name for f in fields(TrainParams)} | set(ALIASES)
+    assert not known & set(FOREIGN_NAMES)
+
+
+def test_minus_one_thread_is_all_cores_as_in_scikit_learn() -> None:
+    assert build(nthread=-1) == build(n_jobs=0)
 
 
 @pytest.mark.parametrize("name", sorted(_RANGES))

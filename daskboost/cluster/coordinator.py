@@ -20,6 +20,7 @@ from daskboost.cluster import messages as m
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
+from daskboost.cluster.rounding import make_rounding
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.rows import Rounding, RowSplits
 from daskboost.devices.cpu.threads import Threads
@@ -27,7 +28,6 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
-from daskboost.hashing import Purpose, key
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
@@ -35,9 +35,6 @@ from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.growth import GrowingTree, make_policy
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
-
-QUANTUM_LIMIT = 2**15 - 1
-"""Largest quantized gradient or hessian."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,8 @@ class FitSpec:
     """One per round; its length is the number of rounds."""
     eval_names: Sequence[str] = ()
     largest_weight: float = 1.0
+    small_data: bool = False
+    """Whether all training rows together are few enough to keep more bits (`rounding.SMALL_ROWS`)."""
     early_stopping: EarlyStopping | None = None
     earlier_trees: Sequence[TreeTable] = ()
     """Trees of a model that the fit continues, whose margins the engines already hold."""
@@ -117,12 +116,13 @@ def fit(
     for tree, output in zip(spec.earlier_trees, spec.earlier_outputs, strict=True):
         outbox.later(m.AddTree(_walk_arrays(tree), output))
     stopper = Stopper(spec, progress)
+    total_weight = _label_sums(outbox)[1].value() if spec.small_data else None
     last = len(spec.learning_rates) - 1
     ranges = outbox.ask(m.StartRound())
     for round_, learning_rate in enumerate(spec.learning_rates):
         iteration = spec.first_iteration + round_
         for output in range(spec.objective.n_outputs):
-            rounding = _rounding(spec, iteration, output, ranges)
+            rounding = make_rounding(spec.params, spec.objective.name, iteration, output, ranges, total_weight)
             if whole_trees:
                 (tree,) = outbox.ask(m.GrowTree(iteration, output, rounding, learning_rate))
             else:
@@ -148,10 +148,9 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
               learning_rate: float) -> TreeTable:  # fmt: skip
     """Grow one tree and add it to all margins."""
     sums = reduction.start_tree(m.StartTree(output, rounding))
-    units = (1 / rounding.scale_g, 1 / rounding.scale_h)
     features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, output)
     root = (sum(part.g for part in sums), sum(part.h for part in sums))
-    tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, units)
+    tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, rounding.units)
     policy = make_policy(spec.params)
     opened, pending = tree.openable([0]), None
     while True:
@@ -200,35 +199,6 @@ def _walk_arrays(table: TreeTable) -> WalkArrays:
     )
 
 
-def _rounding(spec: FitSpec, iteration: int, output: int, ranges: Sequence[m.GradientRange]) -> Rounding:
-    largest_g = float(np.max([part.largest_g[output] for part in ranges]))
-    largest_h = float(np.max([part.largest_h[output] for part in ranges]))
-    for name, largest in (("gradient", largest_g), ("hessian", largest_h)):
-        if not math.isfinite(largest):
-            raise DataError(
-                f"objective {spec.objective.name!r} gave a {name} of {largest} in iteration {iteration}; check labels "
-                "and weights for extreme values, or lower learning_rate or set max_delta_step"
-            )
-    seed, share = spec.params.random_state, spec.params.subsample
-    return Rounding(
-        scale_g=_scale(largest_g),
-        scale_h=_scale(largest_h),
-        round_key=int(key(seed, Purpose.ROUNDING, iteration, output)),
-        sample_key=int(key(seed, Purpose.ROW_SAMPLE, iteration, output)),
-        sample_below=2**32 if share >= 1 else math.ceil(share * 2**32),
-    )
-
-
-def _scale(largest: float) -> float:
-    """The largest power of two that keeps `largest` within 15 bits after rounding up; 1 if all values are 0."""
-    if largest == 0:
-        return 1.0
-    exponent = 15 - math.frexp(largest)[1]
-    if largest * 2.0**exponent > QUANTUM_LIMIT:
-        exponent -= 1
-    return float(2.0 ** min(exponent, 1000))
-
-
 def _base_score(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
     """The base score in the label's space: given, or from the labels of all engines."""
     objective = spec.objective
@@ -248,10 +218,16 @@ def _base_score(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
             float(residual_quantiles(engines, output, everyone, alpha, spec.largest_weight)[0])
             for output, alpha in enumerate(quantiles)
         )
+    labels, weights = _label_sums(engines)
+    return (float(np.float32(objective.base_score_of(labels.ratio(weights)))),)  # files hold float32
+
+
+def _label_sums(engines: AsksEngines) -> tuple[ExactSum, ExactSum]:
+    """Exact sums of the weighted labels and of the weights of all rows."""
     parts = engines.ask(m.LabelSums())
     labels = sum((ExactSum.from_array(part.labels) for part in parts), ExactSum())
     weights = sum((ExactSum.from_array(part.weights) for part in parts), ExactSum())
-    return (float(np.float32(objective.base_score_of(labels.ratio(weights)))),)  # files hold float32
+    return labels, weights
 
 
 def _margins(spec: FitSpec, base_score: tuple[float, ...]) -> Float64:

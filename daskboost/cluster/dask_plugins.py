@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,13 @@ PLUGIN = "daskboost"
 FIT_OP = "daskboost_fit"
 RESOURCE = "daskboost"
 """Worker resource of which a quantizing task takes one, so that one at a time runs per worker (dask.md, 'Memory')."""
+SETUP_S = 30.0
+"""How long to wait for a plugin that somebody else is registering: its module is imported meanwhile."""
+FAREWELL_S = 5.0
+"""How long a closing scheduler waits until its fits' clients were told why."""
+
+_sure: weakref.WeakSet[Client] = weakref.WeakSet()
+"""Clients that know the plugin to be set up on all workers; it stays, and comes to later workers before tasks do."""
 
 
 class DaskboostWorker(WorkerPlugin):
@@ -43,12 +52,25 @@ class DaskboostWorker(WorkerPlugin):
         worker.handlers[OP] = host.accept
         if RESOURCE not in worker.state.total_resources:
             await worker.set_resources(**{RESOURCE: 1})
+            _ask_for_tasks(worker)
+        host.ready.set()
 
     def teardown(self, worker: Worker) -> None:
         worker.handlers.pop(OP, None)
         host = worker.extensions.pop(PLUGIN, None)
         if host is not None:
             host.close()
+
+
+def _ask_for_tasks(worker: Worker) -> None:
+    """Make the scheduler reconsider tasks that found no worker with the resource.
+
+    It does so for workers that join, which lack the resource at that moment, and for those that resume, but not when
+    resources are added: after the loss of the only worker its tasks would wait for ever beside the replacement.
+    """
+    if worker.status is Status.running:
+        worker.status = Status.paused
+        worker.status = Status.running
 
 
 class DaskboostScheduler(SchedulerPlugin):
@@ -59,6 +81,7 @@ class DaskboostScheduler(SchedulerPlugin):
     def __init__(self) -> None:
         self._scheduler: Scheduler | None = None
         self._runs: set[CoordinatorRun] = set()
+        self._untold: set[CoordinatorRun] = set()
         self._extras: dict[str, Mapping[str, Any]] = {}
 
     async def start(self, scheduler: Scheduler) -> None:
@@ -72,6 +95,9 @@ class DaskboostScheduler(SchedulerPlugin):
     async def before_close(self) -> None:
         for run in self._runs:
             run.cancel("the scheduler closes")
+        deadline = time.monotonic() + FAREWELL_S
+        while self._untold and time.monotonic() < deadline:  # the connections close next
+            await asyncio.sleep(0.01)
 
     def put_extras(self, token: str, extras: Mapping[str, Any]) -> None:
         """Keep a fit's Python objects until it starts."""
@@ -98,14 +124,17 @@ class DaskboostScheduler(SchedulerPlugin):
             if worker not in self._scheduler.workers:
                 run.lose(worker, "it left the cluster before the fit")
         self._runs.add(run)
+        self._untold.add(run)
         listener = asyncio.create_task(_cancel_when_left(comm, run))
         run.start()
         try:
             await _forward(events, comm)
+            self._untold.discard(run)
             await listener  # the client hangs up once it has the final event, which may be a large model
         finally:
             run.cancel("its client left")
             self._runs.discard(run)
+            self._untold.discard(run)
             listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await listener
@@ -156,7 +185,7 @@ def scheduler_plugin(scheduler: Scheduler) -> DaskboostScheduler:
 
 
 async def ensure_worker_plugin(client: Client) -> None:
-    """Register the worker plugin on all present and future workers; costs one message where it is there already.
+    """Set the worker plugin up on all present and future workers; costs one message where it is there already.
 
     Raises
     ------
@@ -173,6 +202,19 @@ async def ensure_worker_plugin(client: Client) -> None:
             f"daskboost cannot start on the workers ({type(error).__name__}: {error}); "
             "install the client's version of daskboost on every worker"
         ) from error
+    if client not in _sure:
+        # Dask answers at once while another client's or thread's registration is still on its way to the workers.
+        await client.run(_until_set_up, on_error="ignore")
+        _sure.add(client)
+
+
+async def _until_set_up(dask_worker: Worker) -> None:
+    deadline = time.monotonic() + SETUP_S
+    while time.monotonic() < deadline:
+        host = dask_worker.extensions.get(PLUGIN)
+        if isinstance(host, WorkerHost) and host.ready.is_set():
+            return
+        await asyncio.sleep(0.01)
 
 
 async def ensure_scheduler_plugin(client: Client) -> str | None:

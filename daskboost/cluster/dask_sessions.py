@@ -66,6 +66,8 @@ class WorkerHost:
         self._sessions: dict[str, EngineSession] = {}
         self._extras: dict[str, Mapping[str, Any]] = {}
         self.shards = WorkerShards()
+        self.ready = threading.Event()
+        """Set once the scheduler knows of the worker's resource."""
 
     @property
     def place(self) -> WorkerPlace:

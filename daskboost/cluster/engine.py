@@ -15,7 +15,7 @@ import numpy as np
 from daskboost.cluster import messages as m
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
-from daskboost.cluster.row_groups import row_groups
+from daskboost.cluster.row_groups import RowGroup, row_groups
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
@@ -123,6 +123,8 @@ class EngineSetup:
     keep_gradients: bool = True
     """Whether the gradients of all chunks stay in memory between their range and their quantizing; otherwise those of a
     single output are computed twice, and 8 bytes per row are saved."""
+    small_data: bool = False
+    """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
 
 
 class Engine:
@@ -151,8 +153,8 @@ class Engine:
         groups = self._train.groups
         self._rows = CpuRows(
             self._train.views, [group.n_rows for group in groups], [group.pieces for group in groups], self._layout,
-            threads,
-        )
+            threads, [_weight_of(group) for group in groups] if setup.small_data else None,
+        )  # fmt: skip
         self._gradients: list[tuple[Float32, Float32]] = []
         # All outputs of a round start from the same margins, which the first one's tree already changes.
         self._keep_gradients = setup.keep_gradients or setup.objective.n_outputs > 1
@@ -187,7 +189,7 @@ class Engine:
         labels, weights = ExactSum(), ExactSum()
         for part in self._train.groups:
             label = part.label.astype(np.float64)
-            weight = np.ones(part.n_rows) if part.rows.weight is None else part.rows.weight.astype(np.float64)
+            weight = _weight_of(part).astype(np.float64)
             labels, weights = labels + ExactSum.of(label * weight), weights + ExactSum.of(weight)
         return m.ExactParts(labels.to_array(), weights.to_array())
 
@@ -266,6 +268,8 @@ class Engine:
     def _range_gradients(self, index: int, all_g: Float32, all_h: Float32, begin: int, end: int) -> Any:
         part, margin = self._train.groups[index], self._train.margins[index]
         label, weight = part.label, part.rows.weight
+        if weight is not None and self._setup.small_data:
+            weight = (weight > 0).astype(np.float32)  # rows without weight must not widen the range
         for start in range(begin, end, GRADIENT_ROWS):
             rows = slice(start, min(start + GRADIENT_ROWS, end))
             g, h = self._setup.objective.gradients(label[rows], margin[rows])
@@ -326,6 +330,11 @@ class Engine:
                 weight = None if group.rows.weight is None else group.rows.weight[rows]
                 state = state + metric.partial(group.label[rows], prediction[rows], weight, first_row=first_row)
         return state
+
+
+def _weight_of(group: RowGroup) -> Float32:
+    """Weights of a group's rows, ones where it has none."""
+    return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
 
 
 def _each(function: Callable[[int], None], items: range) -> None:

@@ -59,7 +59,10 @@ class StartRound:
 
 @dataclass(frozen=True)
 class GradientRange:
-    """Largest |g| and h per output; float64, shape (outputs,)."""
+    """Largest |g| and h per output; float64, shape (outputs,).
+
+    Weighted; of small data without the weights, among the rows that have any.
+    """
 
     largest_g: Float64
     largest_h: Float64

@@ -169,6 +169,8 @@ def _serve(events: SimpleQueue[dict[str, Any]], on_progress: Progress | None, wa
 
 CANCEL_S = 2.0
 """How long Ctrl-C waits for the connection to the coordinator to close."""
+DROP_S = 1.0
+"""How long the end of a fit waits for workers to forget its extras."""
 
 
 async def _run_fit(
@@ -259,9 +261,13 @@ async def _send_extras(client: Client, request: FitRequest, extras: Mapping[str,
 
 
 async def _drop_extras(client: Client, request: FitRequest) -> None:
-    """Engines that opened have taken them; this is for fits that ended before, on workers that are still there."""
+    """Engines that opened have taken them; this is for fits that ended before, on workers that are still there.
+
+    All are told at once, but the answer waits for those that died, whom Dask would call for half a minute.
+    """
+    told = client.run(_drop_on_worker, request.token, workers=list(request.workers), on_error="ignore")
     with contextlib.suppress(OSError, asyncio.CancelledError):
-        await client.run(_drop_on_worker, request.token, workers=list(request.workers), on_error="ignore")
+        await asyncio.wait_for(told, DROP_S)
 
 
 def _put_on_worker(token: str, extras: Mapping[str, Any], dask_worker: Worker) -> None:

@@ -9,6 +9,8 @@ time per place, wherever a `Runner` runs the steps: in this process, or as one t
 from __future__ import annotations
 
 import math
+import re
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts, make_cuts
+from daskboost.data.cuts import Cuts, cuts_of_sketch
 from daskboost.data.labels import LabelStats
 from daskboost.data.pack import Layout, choose_layout
 from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch
@@ -88,8 +90,8 @@ class DatasetInfo:
     chunk_rows: int
     first_rows: tuple[int, ...]
     """Global id of each partition's first row."""
-    has_init_margin: bool = False
-    """Whether rows start from the margins of a model that a fit is to continue."""
+    init_model_digest: str | None = None
+    """`Booster.digest` of the model from whose margins rows start, and which a fit on them continues."""
 
     @property
     def has_label(self) -> bool:
@@ -108,7 +110,7 @@ class DatasetInfo:
             "features_with_missing": np.flatnonzero(self.has_missing).tolist(),
             "has_weight": self.has_weight,
             "chunk_rows": self.chunk_rows,
-            "has_init_margin": self.has_init_margin,
+            "init_model_digest": self.init_model_digest,
         }
 
     @classmethod
@@ -119,8 +121,13 @@ class DatasetInfo:
         Raises
         ------
         DatasetFormatError
-            A value is absent or of another type.
+            A value is absent or of another type, or rows start from a model of which nothing is known.
         """
+        if values.get("has_init_margin"):
+            raise DatasetFormatError(
+                f"{where}: rows start from a model's margins, and format version 1 does not say which model's; make "
+                "the data set again with QuantizedDataset.from_dask(..., init_model=model)"
+            )
         try:
             has_missing = np.zeros(cuts.n_features, np.bool_)
             has_missing[np.asarray(values["features_with_missing"], np.int64)] = True
@@ -130,7 +137,8 @@ class DatasetInfo:
             return cls(
                 cuts=cuts, layout=layout, schema=schema, max_bin=int(values["max_bin"]), stats=stats,
                 n_entries=int(values["n_entries"]), has_missing=has_missing, has_weight=bool(values["has_weight"]),
-                chunk_rows=int(values["chunk_rows"]), first_rows=(), has_init_margin=bool(values["has_init_margin"]),
+                chunk_rows=int(values["chunk_rows"]), first_rows=(),
+                init_model_digest=_init_model_digest(values),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DatasetFormatError(
@@ -142,6 +150,15 @@ _STATS_TYPES: dict[str, Callable[[Any], Any]] = {
     "n_rows": int, "minimum": float, "maximum": float, "all_integer": bool, "max_weight": float,
     "positive_weight_rows": int,
 }  # fmt: skip
+
+
+def _init_model_digest(values: dict[str, Any]) -> str | None:
+    if "has_init_margin" in values:  # format version 1, and false
+        return None
+    digest: str | None = values["init_model_digest"]
+    if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ValueError(f"init_model_digest {reprlib.repr(digest)} is not a SHA-256")
+    return digest
 
 
 def _json_number(value: Any) -> Any:
@@ -218,12 +235,11 @@ def _missing(features: Features) -> Any:
 
 
 def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
+    def read_again(refinement: Refinement) -> DataSketch:
+        return runner.fold(source, partial(refine, refinement=refinement, exponent=exponent))[1]
+
     assert total.sketch is not None
-    cells = total.sketch.cells()
-    while (refinement := cells.heavy(max_bin)) is not None:
-        _, finer = runner.fold(source, partial(refine, refinement=refinement, exponent=exponent))
-        cells = cells.refined(refinement, finer)
-    return make_cuts(cells, max_bin)
+    return cuts_of_sketch(total.sketch, read_again, max_bin)
 
 
 def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, threads: int) -> DataSketch:

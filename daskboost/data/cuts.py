@@ -7,16 +7,17 @@ bins, in training and in prediction alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.data.borders import choose_borders
 from daskboost.data.cell_counts import CellCounts
 from daskboost.data.key_counts import values_of
-from daskboost.data.rows import RowBatch
-from daskboost.data.sketch import DataSketch, default_capacity, refine_batch, sketch_batch
+from daskboost.data.sketch import DataSketch, Refinement
 from daskboost.dtypes import Bool, Float32, Int32
 from daskboost.errors import DataError, ParameterError
 
@@ -75,9 +76,12 @@ class Cuts:
         DataError
             If dtypes, shapes or offsets are wrong, or a feature's values not finite and strictly increasing.
         """
-        dtypes = [str(array.dtype) for array in (self.values, self.offsets, self.has_missing)]
-        if dtypes != ["float32", "int32", "bool"] or self.has_missing.shape != (len(self.offsets) - 1,):
-            raise DataError(f"cuts: arrays of {dtypes} for {self.has_missing.shape} features are not cut points")
+        arrays = (self.values, self.offsets, self.has_missing)
+        dtypes = [str(array.dtype) for array in arrays]
+        shapes = [array.shape for array in arrays]
+        n_features = self.has_missing.size
+        if dtypes != ["float32", "int32", "bool"] or shapes != [(self.values.size,), (n_features + 1,), (n_features,)]:
+            raise DataError(f"cuts: arrays of {dtypes} and shapes {shapes} are not cut points")
         lengths = np.diff(self.offsets.astype(np.int64))
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.values) or (lengths < 0).any():
             raise DataError(f"cuts: offsets do not divide the {len(self.values)} values among the features")
@@ -85,10 +89,7 @@ class Cuts:
             raise DataError(f"cuts: a feature has {lengths.max() + 1} bins; at most {MAX_BIN_LIMIT} are allowed")
         if not np.isfinite(self.values).all():
             raise DataError("cuts: values contain NaN or infinity; cut points are finite")
-        within = np.ones(max(len(self.values) - 1, 0), bool)
-        borders = self.offsets[(self.offsets > 0) & (self.offsets < len(self.values))]
-        within[borders - 1] = False
-        if (np.diff(self.values)[within] <= 0).any():
+        if not rises_within(self.values, self.offsets):
             raise DataError("cuts: values of a feature are not strictly increasing")
         return self
 
@@ -104,6 +105,40 @@ class Cuts:
         """The value `t` for which `x < t` sends exactly the bins `<= bin_` left."""
         cuts = self.of(feature)
         return cuts[bin_] if bin_ < len(cuts) else PRESENT_THRESHOLD
+
+
+def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> bool:
+    """Whether values increase strictly within each run.
+
+    Parameters
+    ----------
+    values : array, shape (values,)
+        Without NaN.
+    starts : integer array
+        Where runs start, each from 0 to the number of values.
+    """
+    rises = np.ones(len(values) + 1, np.bool_)
+    rises[1:-1] = values[1:] > values[:-1]
+    rises[starts] = True
+    return bool(rises.all())
+
+
+def cuts_of_sketch(sketch: DataSketch, refine: Callable[[Refinement], DataSketch], max_bin: int) -> Cuts:
+    """Choose cut points from a sketch, and from as many further reads as the guarantee needs: mostly none, up to three.
+
+    Parameters
+    ----------
+    sketch : DataSketch
+        Of the whole data.
+    refine : callable
+        Reads the whole data again and counts it in the finer cells that it is given.
+    max_bin : int
+        As for :func:`make_cuts`.
+    """
+    cells = sketch.cells()
+    while (refinement := cells.heavy(max_bin)) is not None:
+        cells = cells.refined(refinement, refine(refinement))
+    return make_cuts(cells, max_bin)
 
 
 def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:
@@ -148,52 +183,3 @@ def _midpoints(low: Float32, high: Float32) -> Float32:
     """Numbers t with low < t <= high, halfway if float32 has one there."""
     middle = ((low.astype(np.float64) + high) / 2).astype(np.float32)
     return np.where(middle > low, middle, high) + np.float32(0)  # never -0.0
-
-
-def build_cuts(
-    read: Callable[[], Iterable[RowBatch]],
-    n_features: int,
-    max_bin: int,
-    *,
-    weight_exponent: int | None = None,
-    capacity: int | None = None,
-    max_workers: int = 1,
-) -> Cuts:
-    """Sketch batches and choose cut points, in as many passes as the guarantee needs: one, and rarely up to four.
-
-    Parameters
-    ----------
-    read : callable
-        Gives the same batches on each call, in any order and partitioning.
-    n_features : int
-    max_bin : int
-        The most bins of a feature, 2 to 65,535.
-    weight_exponent : int or None
-        :func:`daskboost.data.sketch.weight_exponent` of all weights; None if batches have no weights.
-    capacity : int or None
-        Cells per feature; None for :func:`daskboost.data.sketch.default_capacity`.
-    max_workers : int, default 1
-        Threads.
-    """
-    capacity = default_capacity(max_bin, n_features) if capacity is None else capacity
-
-    def merged(parts: Iterable[DataSketch]) -> DataSketch:
-        total = None
-        for part in parts:
-            total = part if total is None else total + part
-        if total is None:
-            raise DataError("data: no batches to make cut points from; pass at least one partition")
-        return total
-
-    scale, workers = weight_exponent, max_workers
-    cells = merged(
-        sketch_batch(rows.features, rows.weight, capacity=capacity, weight_exponent=scale, max_workers=workers)
-        for rows in read()
-    ).cells()
-    while refinement := cells.heavy(max_bin):
-        finer = merged(
-            refine_batch(rows.features, rows.weight, refinement, weight_exponent=scale, max_workers=workers)
-            for rows in read()
-        )
-        cells = cells.refined(refinement, finer)
-    return make_cuts(cells, max_bin)

@@ -17,7 +17,7 @@ from daskboost.data.rows import FeatureSchema
 from daskboost.errors import DatasetFormatError
 
 FORMAT = "daskboost-dataset"
-VERSION = 1
+VERSION = 2  # 1 said of a data set only whether its rows start from a model's margins, not which model's
 MANIFEST = "manifest.json"
 DIGEST = "manifest.blake2b"
 CUTS_FILE = "cuts.bin"

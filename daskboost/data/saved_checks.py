@@ -12,9 +12,9 @@ import numpy as np
 
 from daskboost.data.array_file import Array
 from daskboost.data.chunk import QuantizedChunk
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts import Cuts, rises_within
 from daskboost.data.manifest import CUTS_FILE, Manifest, layout_of
-from daskboost.data.pack import MAX_SYMBOLS, CsrLayout, DenseLayout, Layout, n_words
+from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words
 from daskboost.errors import DataError, DatasetFormatError
 
 
@@ -29,25 +29,14 @@ def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, L
     expected = {"values", "offsets", "has_missing"} | ({"bits"} if manifest.csr_bits is None else set())
     _require(set(arrays) == expected, f"{CUTS_FILE} must have the arrays {', '.join(sorted(expected))}")
     n_features = manifest.schema.n_features
-    lengths = {"values": None, "offsets": n_features + 1, "has_missing": n_features, "bits": n_features}
-    for name, array in arrays.items():
-        length = len(array) if lengths[name] is None and array.ndim else lengths[name]
-        _require(array.shape == (length,), f"{name} in {CUTS_FILE} does not fit {n_features} features")
-    values, offsets, has_missing = arrays["values"], arrays["offsets"], arrays["has_missing"]
-    steps = np.diff(offsets.astype(np.int64))
-    in_range = (steps >= 0) & (steps < MAX_SYMBOLS - 1)
-    ends = offsets[0] == 0 and offsets[-1] == len(values)
-    _require(bool(ends and np.all(in_range)), f"offsets in {CUTS_FILE} are not those of {len(values)} cut points")
-    rises = np.ones(len(values) + 1, np.bool_)
-    rises[1:-1] = values[1:] > values[:-1]
-    rises[offsets] = True
-    _require(bool(np.all(rises) and np.all(np.isfinite(values))), f"cut points in {CUTS_FILE} do not increase")
-    _require(bool(np.all(has_missing <= 1)), f"has_missing in {CUTS_FILE} must be 0 or 1")
-    cuts = Cuts(values, offsets, has_missing.astype(np.bool_))
+    for name in expected & {"has_missing", "bits"}:
+        _require(arrays[name].shape == (n_features,), f"{name} in {CUTS_FILE} does not fit {n_features} features")
+    _require(bool(np.all(arrays["has_missing"] <= 1)), f"has_missing in {CUTS_FILE} must be 0 or 1")
     try:
+        cuts = Cuts(arrays["values"], arrays["offsets"], arrays["has_missing"].astype(np.bool_)).validate()
         layout = layout_of(manifest.csr_bits, arrays.get("bits"))
     except DataError as error:
-        raise DatasetFormatError(f"bits in {CUTS_FILE}: {error}") from error
+        raise DatasetFormatError(f"{CUTS_FILE}: {error}") from error
     if isinstance(layout, DenseLayout):
         _require(not np.any((cuts.n_bins - 1) >> layout.bits), f"bits in {CUTS_FILE} are too few for the cut points")
     else:
@@ -88,10 +77,7 @@ def _check_csr(chunk: QuantizedChunk, layout: CsrLayout, cuts: Cuts) -> None:
     in_range = bool(np.all((bins >= 0) & (bins < cuts.total_bins)))
     _require(in_range, "a bin is out of range")
     features = np.repeat(np.arange(cuts.n_features, dtype=np.int32), cuts.n_bins)[bins]
-    rises = np.ones(n_entries + 1, np.bool_)
-    rises[1:-1] = features[1:] > features[:-1]
-    rises[starts] = True
-    _require(bool(np.all(rises)), "the features of a row are not in order")
+    _require(rises_within(features, starts), "the features of a row are not in order")
 
 
 def _require(holds: bool, otherwise: str) -> None:

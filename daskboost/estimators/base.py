@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from daskboost.estimators.evaluation import EvaluationSet, evaluation_sets
 from daskboost.estimators.local import column_of, features_of, labels_of
 from daskboost.estimators.parameters import EstimatorParameters, estimator
 from daskboost.model.booster import Booster
-from daskboost.model.importance import importance
+from daskboost.model.importance import ImportanceType, importance
 from daskboost.params import TrainParams
-from daskboost.training.callbacks import Callback, EvaluationLog
+from daskboost.training.callbacks import Callback, EvaluationLog, check_callbacks
 from daskboost.training.clients import current_client, run_or_await
+from daskboost.training.contradictions import as_booster
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import check_params, train
 
@@ -75,8 +76,9 @@ class BoostedTrees(EstimatorParameters):
             metadata tells is refused before any row is read.
         """
         self._check_arguments(y, eval_set, init_model, xgb_model)
+        check_callbacks(self.callbacks or ())
         callbacks = [*(self.callbacks or ()), *_log(verbose)]
-        init = _as_booster(init_model if xgb_model is None else xgb_model)
+        init = as_booster(init_model if xgb_model is None else xgb_model)
         given = EvaluationSet(X, y, sample_weight, base_margin)
         sets = evaluation_sets(eval_set, sample_weight_eval_set, base_margin_eval_set)
         source = self._source(*given)
@@ -196,6 +198,11 @@ class BoostedTrees(EstimatorParameters):
                 f"early_stopping_rounds={self.early_stopping_rounds!r} needs an evaluation set; pass "
                 "eval_set=[(X_valid, y_valid)] to fit"
             )
+        if self.importance_type not in get_args(ImportanceType):
+            raise ParameterError(
+                f"importance_type={self.importance_type!r} must be one of "
+                f"{', '.join(map(repr, get_args(ImportanceType)))}"
+            )
         if init_model is not None and xgb_model is not None:
             raise ParameterError("init_model and xgb_model are two names of one argument; give one of them")
 
@@ -204,6 +211,7 @@ class BoostedTrees(EstimatorParameters):
         callbacks: Sequence[Callback],
     ) -> Self:  # fmt: skip
         """Find the classes, quantize, train."""
+        given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
         check_params(params, source.schema, self.n_estimators, callbacks)
@@ -211,10 +219,10 @@ class BoostedTrees(EstimatorParameters):
         with ExitStack() as opened:
             dtrain = opened.enter_context(self._quantized(source, params, init))
             evals = []
-            for i, one in enumerate(sets):
+            for i, (one, own) in enumerate(zip(sets, given_sets, strict=True)):
                 data = dtrain
                 if not one.same_as(given) or source.spec.class_weights is not None:
-                    own = self._source(*one, schema=source.schema, labels=labels)
+                    own = own if labels is None else labels.encoded(own)
                     data = opened.enter_context(self._quantized(own, params, init, dtrain))
                 evals.append((data, f"validation_{i}"))
             booster = train(
@@ -225,16 +233,12 @@ class BoostedTrees(EstimatorParameters):
         self.evals_result_ = evals_result
         return self
 
-    def _source(
-        self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None,
-        labels: ClassLabels | None = None,
-    ) -> Source:  # fmt: skip
-        source = make_source(
+    def _source(self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None) -> Source:
+        return make_source(
             features_of(X, type(self).__name__, None if schema is None else schema.n_features),
             labels_of(y), weight=column_of(weight), base_margin=column_of(base_margin), missing=self.missing,
             schema=schema,
         )  # fmt: skip
-        return source if labels is None else labels.encoded(source)
 
     def _quantized(
         self, source: Source, params: TrainParams, init: Booster | None, reference: QuantizedDataset | None = None
@@ -276,14 +280,3 @@ def _log(verbose: bool | int | None) -> Sequence[Callback]:
     if not verbose:
         return []
     return [EvaluationLog(1 if verbose is True else verbose)]
-
-
-def _as_booster(model: Any) -> Booster | None:
-    """The model that a fit continues."""
-    if model is None or isinstance(model, Booster):
-        return model
-    if isinstance(model, BoostedTrees):
-        return model.booster_
-    if isinstance(model, str | Path):
-        return Booster.load_model(model)
-    raise ParameterError(f"init_model is {type(model).__name__}; pass a Booster, an estimator or a file's path")

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from daskboost.errors import ParameterError
-from daskboost.params import ALIASES, TrainParams
+from daskboost.params import ALIASES, FOREIGN_NAMES, TrainParams
 
 C = TypeVar("C", bound=type)
 
@@ -71,7 +71,8 @@ SHARED_PARAMETERS = """
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
         Threads in this process; None, 0 and -1 are all cores. Workers of a cluster use their own.
-    device : {"auto", "cpu", "cuda"}
+    device : {"auto", "cpu"}
+        This version has no GPU kernels.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers"}
@@ -111,6 +112,8 @@ def _with_hint(cls: type, init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _unknown(owner: str, name: str, names: set[str]) -> str:
+    if name in FOREIGN_NAMES:
+        return f"{owner}() got an unexpected keyword argument {name!r}; {FOREIGN_NAMES[name]}"
     found = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, sorted(names), n=1)
     hint = f"; did you mean {found[0]!r}?" if found else f"; parameters are {', '.join(sorted(names))}"
     return f"{owner}() got an unexpected keyword argument {name!r}{hint}"

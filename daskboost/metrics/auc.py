@@ -26,7 +26,7 @@ from daskboost.data.key_counts import KeyCounts
 from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics.base import Array, Metric, one_per_row, refuse_argument
+from daskboost.metrics.base import Array, Metric, one_per_row, row_blocks
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -61,12 +61,9 @@ class ScoreCurve(Metric[KeyCounts]):
 
     def partial(self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0) -> KeyCounts:
         score = one_per_row(self.name, label, prediction)
-        if weight is not None and weight.shape != label.shape:
-            raise DataError(f"weight of shape {weight.shape} for labels of shape {label.shape}; give one per row")
         state = self._block(label[:0], score[:0], None)
-        for start in range(0, len(label), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            state += self._block(label[rows], score[rows], None if weight is None else weight[rows])
+        for block in row_blocks(label, score, weight, BLOCK_ROWS):
+            state += self._block(*block)
         return state
 
     def _block(self, label: Array, score: Array, weight: Array | None) -> KeyCounts:
@@ -107,11 +104,6 @@ class ScoreCurve(Metric[KeyCounts]):
         if state.counts.shape[1] != 2 or state.capacity != CAPACITY:
             raise DataError(f"arrays: not a state of metric {self.name!r}; pass what its to_arrays returned")
         return state
-
-    @classmethod
-    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
-        refuse_argument(cls.base_name, argument)
-        return cls()
 
 
 @dataclass(frozen=True)

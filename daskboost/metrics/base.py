@@ -7,7 +7,7 @@ partitions: states hold exact sums, integer counts, or the rows themselves under
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -119,15 +119,17 @@ class Metric(ABC, Generic[StateT]):
         return self.name, self.value(state)
 
     @classmethod
-    @abstractmethod
     def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
-        """Build from the text behind ``@`` (None without one) and the objective's `parameters()`.
+        """Build from the text behind ``@`` (None without one) and the objective's `parameters()`; by default from
+        nothing.
 
         Raises
         ------
         ParameterError
             An argument that is missing, malformed or not taken.
         """
+        refuse_argument(cls.base_name, argument)
+        return cls()
 
 
 def evaluate(metric: Metric[Any], label: Array, prediction: Array, weight: Array | None = None) -> float:
@@ -148,6 +150,16 @@ def one_per_row(name: str, label: Array, prediction: Array) -> Array:
             "prediction per row; use mlogloss or merror for several classes, quantile for several quantiles"
         )
     return flat
+
+
+def row_blocks(label: Array, prediction: Array, weight: Array | None, n_rows: int
+               ) -> Iterator[tuple[Array, Array, Array | None]]:  # fmt: skip
+    """Label, prediction and weight of at most `n_rows` rows at a time; DataError where weights are not one per row."""
+    if weight is not None and weight.shape != label.shape:
+        raise DataError(f"weight of shape {weight.shape} for labels of shape {label.shape}; give one per row")
+    for start in range(0, len(label), n_rows):
+        rows = slice(start, start + n_rows)
+        yield label[rows], prediction[rows], None if weight is None else weight[rows]
 
 
 def refuse_argument(name: str, argument: str | None) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics.base import Array, Metric, RatioState, number_argument, one_per_row, refuse_argument
+from daskboost.metrics.base import Array, Metric, RatioState, number_argument, one_per_row, refuse_argument, row_blocks
 
 BLOCK_ROWS = 1 << 16  # 512 KB per float64 array of one output
 TINY = 1e-16
@@ -42,13 +42,10 @@ class MeanMetric(Metric[RatioState]):
         self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0
     ) -> RatioState:
         prediction = self.shaped(label, prediction)
-        if weight is not None and weight.shape != label.shape:
-            raise DataError(f"weight of shape {weight.shape} for labels of shape {label.shape}; give one per row")
         state = RatioState()
         step = max(1, BLOCK_ROWS // (prediction.shape[1] if prediction.ndim == 2 else 1))
-        for start in range(0, len(label), step):
-            rows = slice(start, start + step)
-            state += self._block(label[rows], prediction[rows], None if weight is None else weight[rows])
+        for block in row_blocks(label, prediction, weight, step):
+            state += self._block(*block)
         return state
 
     def _block(self, label: Array, prediction: Array, weight: Array | None) -> RatioState:
@@ -63,11 +60,6 @@ class MeanMetric(Metric[RatioState]):
 
     def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> RatioState:
         return RatioState.from_arrays(arrays)
-
-    @classmethod
-    def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
-        refuse_argument(cls.base_name, argument)
-        return cls()
 
 
 @dataclass(frozen=True)

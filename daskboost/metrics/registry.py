@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from daskboost.errors import ParameterError
 from daskboost.metrics.auc import AveragePrecision, RocAuc
 from daskboost.metrics.base import Metric
 from daskboost.metrics.classification import Error, LogLoss, MultiError, MultiLogLoss
@@ -20,8 +18,9 @@ from daskboost.metrics.deviance import (
     TweedieNLogLik,
 )
 from daskboost.metrics.elementwise import Mae, Mape, PseudoHuber, Quantile, Rmse, Rmsle
+from daskboost.registry import Registry
 
-_REGISTRY: dict[str, type[Metric[Any]]] = {}
+_REGISTRY: Registry[Metric[Any]] = Registry("metric", "base_name", reserved="@")
 
 
 def register_metric(kind: type[Metric[Any]]) -> type[Metric[Any]]:
@@ -34,21 +33,12 @@ def register_metric(kind: type[Metric[Any]]) -> type[Metric[Any]]:
     ParameterError
         The class has no name, the name holds an ``@``, or another class has it.
     """
-    name = getattr(kind, "base_name", None)
-    if not isinstance(name, str) or not name or "@" in name:
-        raise ParameterError(
-            f"metric class {kind.__qualname__} has no name; set its class attribute `base_name`, no '@'"
-        )
-    taken = _REGISTRY.get(name, kind)
-    if taken is not kind:
-        raise ParameterError(f"metric {name!r} is already registered by {taken.__qualname__}; choose another name")
-    _REGISTRY[name] = kind
-    return kind
+    return _REGISTRY.add(kind)
 
 
 def metric_names() -> tuple[str, ...]:
     """Every registered name, sorted."""
-    return tuple(sorted(_REGISTRY))
+    return _REGISTRY.names()
 
 
 def make_metric(metric: Any, params: Mapping[str, Any] | None = None) -> Metric[Any]:
@@ -71,16 +61,8 @@ def make_metric(metric: Any, params: Mapping[str, Any] | None = None) -> Metric[
         return metric
     if isinstance(metric, str):
         name, at, argument = metric.partition("@")
-        if name not in _REGISTRY:
-            raise ParameterError(_unknown(name))
-        return _REGISTRY[name].from_argument(argument if at else None, params or {})
+        return _REGISTRY.get(name).from_argument(argument if at else None, params or {})
     return CustomMetric.from_argument(None, {"function": metric})
-
-
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"valid names are {', '.join(metric_names())}"
-    return f"metric {name!r} is unknown; {hint}"
 
 
 for _kind in (Rmse, Rmsle, Mae, Mape, PseudoHuber, Quantile, PoissonNLogLik, GammaNLogLik, TweedieNLogLik,

@@ -249,7 +249,7 @@ class Booster:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the model's file, in hexadecimal."""
+        """SHA-256 of what `to_bytes` gives, in 64 lower-case hexadecimal digits; saved data sets keep it."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def __hash__(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +12,9 @@ from daskboost.objectives.custom import CustomObjective
 from daskboost.objectives.log_link import Gamma, Poisson, Tweedie
 from daskboost.objectives.multiclass import SoftMax, SoftProb
 from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, QuantileError, SquaredError
+from daskboost.registry import Registry
 
-_REGISTRY: dict[str, type[Objective]] = {}
+_REGISTRY: Registry[Objective] = Registry("objective", "name")
 
 
 def register_objective(kind: type[Objective]) -> type[Objective]:
@@ -27,19 +27,12 @@ def register_objective(kind: type[Objective]) -> type[Objective]:
     ParameterError
         The class has no name, or another class has it.
     """
-    name = getattr(kind, "name", None)
-    if not isinstance(name, str) or not name:
-        raise ParameterError(f"objective class {kind.__qualname__} has no name; set its class attribute `name`")
-    taken = _REGISTRY.get(name, kind)
-    if taken is not kind:
-        raise ParameterError(f"objective {name!r} is already registered by {taken.__qualname__}; choose another name")
-    _REGISTRY[name] = kind
-    return kind
+    return _REGISTRY.add(kind)
 
 
 def objective_names() -> tuple[str, ...]:
     """Every registered name, sorted."""
-    return tuple(sorted(_REGISTRY))
+    return _REGISTRY.names()
 
 
 def make_objective(objective: Any, params: Mapping[str, Any] | None = None) -> Objective:
@@ -60,9 +53,7 @@ def make_objective(objective: Any, params: Mapping[str, Any] | None = None) -> O
     if isinstance(objective, Objective):
         return objective
     if isinstance(objective, str):
-        if objective not in _REGISTRY:
-            raise ParameterError(_unknown(objective))
-        return _REGISTRY[objective].from_params(params or {})
+        return _REGISTRY.get(objective).from_params(params or {})
     return CustomObjective.from_params({**(params or {}), "objective": objective})
 
 
@@ -77,18 +68,14 @@ def objective_from_config(config: Any) -> Objective:
     name = config.get("name") if isinstance(config, Mapping) else None
     if not isinstance(name, str):
         raise ModelFormatError("learner.objective of the model is not an object with a 'name'; the file is damaged")
-    if name not in _REGISTRY:
-        raise ModelFormatError(f"the model's {_unknown(name)}")
     try:
-        return _REGISTRY[name].from_config(config)
+        kind = _REGISTRY.get(name)
+    except ParameterError as error:
+        raise ModelFormatError(f"the model's {error}") from error
+    try:
+        return kind.from_config(config)
     except ParameterError as error:
         raise ModelFormatError(f"learner.objective of the model: {error}") from error
-
-
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, _REGISTRY, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"valid names are {', '.join(objective_names())}"
-    return f"objective {name!r} is unknown; {hint}"
 
 
 for _kind in (SquaredError, AbsoluteError, PseudoHuberError, QuantileError, Poisson, Gamma, Tweedie, Logistic,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -62,6 +62,10 @@ class LearningRateSchedule(Callback):
 
     def rates(self, n_rounds: int) -> list[float]:
         """The rates of all rounds, checked."""
+        if not callable(self._rates) and (isinstance(self._rates, str) or not isinstance(self._rates, Collection)):
+            raise ParameterError(
+                f"LearningRateSchedule({self._rates!r}): give a sequence of rates, or a function of the round"
+            )
         if not callable(self._rates) and len(self._rates) < n_rounds:
             raise ParameterError(
                 f"LearningRateSchedule has {len(self._rates)} rates for {n_rounds} rounds; give one each, or a function"
@@ -126,6 +130,11 @@ class Checkpoint(Callback):
         format_of(path)  # refuses other file names before any training
         self.path, self._period = Path(path), period
 
+    def before_training(self, n_rounds: int) -> None:
+        """Refuses a directory that is not there, before rounds are trained that could not be saved."""
+        if not self.path.parent.is_dir():
+            raise ParameterError(f"Checkpoint(path={str(self.path)!r}): there is no such directory; make it first")
+
     def after_round(self, info: RoundInfo) -> bool:
         if (info.iteration + 1) % self._period == 0:
             self._save(info.snapshot())
@@ -152,8 +161,10 @@ def describe_metrics(evals_result: EvalsResult) -> str:
     )
 
 
-def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Refuse anything that is not a Callback."""
+def check_callbacks(callbacks: Any) -> None:
+    """Refuse anything that is not a sequence of Callbacks."""
+    if not isinstance(callbacks, list | tuple):
+        raise ParameterError(f"callbacks={callbacks!r} must be a list of callbacks, such as [ProgressBar()]")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ParameterError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalRunner, open_here, quantize_here
 from daskboost.data.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
 from daskboost.dtypes import Float32
@@ -52,7 +52,7 @@ class QuantizedDataset:
         reference : QuantizedDataset, optional
             Use the cut points (and columns) of this data set: evaluation sets must.
         init_model : Booster, optional
-            Rows start from this model's margins: for continuing its training.
+            Rows start from this model's margins: for continuing its training. `train` must be given the same model.
         encoding : {"auto", "dense", "csr"}
             "auto" takes the smaller. The model does not depend on it.
         packing : {"aligned", "tight", "common"}
@@ -72,8 +72,8 @@ class QuantizedDataset:
         DataError, DataTypeError, ParameterError
             Input that cannot be trained on, named with its remedy.
         """
-        if not isinstance(max_bin, int) or not 2 <= max_bin <= 65_535:
-            raise ParameterError(f"max_bin={max_bin!r} must be an integer from 2 to 65535")
+        if not isinstance(max_bin, int) or not 2 <= max_bin <= MAX_BIN_LIMIT:
+            raise ParameterError(f"max_bin={max_bin!r} must be an integer from 2 to {MAX_BIN_LIMIT}")
         source = make_source(
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
             schema=None if reference is None else reference.schema,
@@ -93,13 +93,13 @@ class QuantizedDataset:
         margin_of = None if init_model is None else MarginOfModel(init_model)
         known = None if reference is None else reference._info
         place = _cluster_of(source, reference, client)
-        continued = init_model is not None
+        digest = None if init_model is None else init_model.digest
 
         def on_cluster() -> QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
-            info = replace(describe(source, options, cluster, known), has_init_margin=continued)
+            info = replace(describe(source, options, cluster, known), init_model_digest=digest)
             directory = None if spill_directory is None else str(spill_directory)
             beside = None if reference is None else reference.shards
             return cls(info, cluster.quantize(
@@ -110,7 +110,7 @@ class QuantizedDataset:
         if place is not None:
             return run_or_await(place, on_cluster)
         runner = LocalRunner(n_jobs)
-        info = replace(describe(source, options, runner, known), has_init_margin=continued)
+        info = replace(describe(source, options, runner, known), init_model_digest=digest)
         return cls(info, quantize_here(
             source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
             host_memory_limit=host_memory_limit,

@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.cluster import rounding
 from daskboost.cluster.coordinator import EarlyStopping, FitSpec, Progress, Report
 from daskboost.cluster.engine import slot_layout
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.data.rows import FeatureSchema
-from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.registry import make_metric
+from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
+from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
+from daskboost.training.contradictions import as_booster, check_bins, check_loss_parameters, check_metrics
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
@@ -29,7 +31,7 @@ from daskboost.tree.table import TreeTable
 def train(
     params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int = 100, *,
     evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
-    evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Booster | None = None,
+    evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Any = None,
     callbacks: Sequence[Callback] = (), objective: Any = None, custom_metric: Any = None,
 ) -> Booster:  # fmt: skip
     """Train a model.
@@ -48,7 +50,7 @@ def train(
         Stop after so many rounds without improvement of the last metric on the last evaluation set.
     evals_result : dict, optional
         Filled with data set -> metric -> values.
-    init_model : Booster, optional
+    init_model : Booster, fitted estimator or path, optional
         Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
         ``init_model``.
     callbacks : sequence of Callback
@@ -67,7 +69,7 @@ def train(
     ------
     ParameterError, DataError
         Before any work: unknown or contradictory parameters, labels outside the objective's range, evaluation sets
-        with other columns or cut points.
+        with other columns or cut points, another `init_model` than the data sets were made with.
     """
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     if objective is not None:
@@ -75,12 +77,13 @@ def train(
     loss = make_objective(chosen.objective, _objective_params(chosen))
     if custom_metric is not None:
         chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
-    spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, init_model, callbacks)
+    earlier = as_booster(init_model)
+    spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, earlier, callbacks)
 
     def report(iteration: int, progress: Progress) -> bool:
         info = RoundInfo(
             iteration, spec.first_iteration + num_boost_round, progress.history,
-            lambda: make_booster(spec, dtrain, progress, init_model),
+            lambda: make_booster(spec, dtrain, progress, earlier),
         )  # fmt: skip
         if evals_result is not None:
             evals_result.update(progress.history)
@@ -90,7 +93,7 @@ def train(
         for callback in callbacks:
             callback.before_training(spec.first_iteration + num_boost_round)
         progress = _fit(spec, dtrain, [data for data, _ in evals], report)
-        booster = make_booster(spec, dtrain, progress, init_model)
+        booster = make_booster(spec, dtrain, progress, earlier)
         for callback in callbacks:
             callback.after_training(booster)
         return booster
@@ -114,8 +117,11 @@ def make_spec(
     callbacks: Sequence[Callback],
 ) -> FitSpec:  # fmt: skip
     """Check everything that can be checked before work starts, and put it together."""
-    _check_rounds(n_rounds, early_stopping_rounds, evals)
-    _check_data(objective, dtrain, evals)
+    check_rounds(n_rounds, early_stopping_rounds, evals)
+    check_data(objective, dtrain, evals)
+    check_init_model(init_model, objective, dtrain)
+    check_bins(params, dtrain.info.max_bin)
+    check_loss_parameters(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
@@ -123,24 +129,19 @@ def make_spec(
         params.min_child_weight, monotone_directions(params.monotone_constraints, schema),
         params.grow_policy == "symmetric",
     )  # fmt: skip
-    named = params.eval_metric or (objective.default_metric,)
-    made = [make_metric(metric, objective.parameters()) for metric in named]
+    made = check_metrics(params.eval_metric or (objective.default_metric,), objective)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None
-    if init_model is None and dtrain.info.has_init_margin:
-        raise ParameterError("dtrain was made with init_model=..., from which its rows start; give it to train too")
-    if init_model is not None:
-        _check_init_model(init_model, objective, dtrain)
-        if not dtrain.info.has_init_margin:
-            earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
-            best = _best_of(init_model)
+    if init_model is not None and dtrain.info.init_model_digest is None:
+        earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
+        best = _best_of(init_model)
     return FitSpec(
         params=params, objective=objective,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
         cuts=cuts, layout=slot_layout(cuts), rules=rules,
         interaction_groups=interaction_groups(params.interaction_constraints, schema),
         learning_rates=learning_rates(params, n_rounds, callbacks), eval_names=[name for _, name in evals],
-        largest_weight=max(dtrain.info.stats.max_weight, 1e-30),
+        largest_weight=max(dtrain.info.stats.max_weight, 1e-30), small_data=dtrain.n_rows <= rounding.SMALL_ROWS,
         early_stopping=None if early_stopping_rounds is None else EarlyStopping(early_stopping_rounds),
         earlier_trees=earlier, earlier_outputs=() if init_model is None or not earlier else init_model.tree_outputs,
         first_iteration=0 if init_model is None else init_model.n_iterations,
@@ -161,11 +162,12 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     Raises
     ------
     ParameterError
-        Unknown objectives or metrics, constraints of features that there are not, callbacks that are none.
+        Unknown objectives or metrics, parameters and metrics that do not suit the objective, constraints of features
+        that there are not, callbacks that are none.
     """
     objective = make_objective(params.objective, _objective_params(params))
-    for metric in params.eval_metric:
-        make_metric(metric, objective.parameters())
+    check_loss_parameters(params, objective)
+    check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
     learning_rates(params, n_rounds, callbacks)
@@ -234,60 +236,3 @@ def _best_of(model: Booster) -> tuple[int, float] | None:
 def _objective_params(params: TrainParams) -> dict[str, Any]:
     values = {name: value for name, value in asdict(params).items() if name != "explicit"}
     return {**values, "num_class": params.num_class or None}
-
-
-def _check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
-    if not isinstance(n_rounds, (int, np.integer)) or isinstance(n_rounds, bool) or n_rounds < 0:
-        raise ParameterError(f"num_boost_round={n_rounds!r} must be an integer of at least 0")
-    if early is not None and (isinstance(early, bool) or not isinstance(early, int | np.integer) or early < 1):
-        raise ParameterError(f"early_stopping_rounds={early!r} must be an integer of at least 1, or None for no stop")
-    if early is not None and not evals:
-        raise ParameterError("early_stopping_rounds needs an evaluation set; pass evals=[(data, 'valid')]")
-    names = [name for _, name in evals]
-    if len(set(names)) < len(names):
-        raise ParameterError(f"evals has two sets of one name: {names}; name each differently")
-
-
-def _check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
-    for data, name in ((dtrain, "dtrain"), *evals):
-        if not isinstance(data, QuantizedDataset):
-            raise ParameterError(
-                f"{name} is {type(data).__name__}; pass a QuantizedDataset (QuantizedDataset.from_dask(X, y))"
-            )
-        if data.shards.closed:
-            raise DataError(f"{name} was closed; make it again, or close it after the fit")
-        if type(data.shards) is not type(dtrain.shards) or _client_of(data) is not _client_of(dtrain):
-            raise DataError(
-                f"evaluation set {name!r} is not where the training set is; make it with "
-                "QuantizedDataset.from_dask(..., reference=dtrain), or open both with the same client"
-            )
-        if not data.info.has_label:
-            raise DataError(f"{name} has no labels; make it with y")
-        objective.check_labels(data.info.stats)
-        own, cuts = data.cuts, dtrain.cuts
-        alike = np.array_equal(own.values, cuts.values) and np.array_equal(own.offsets, cuts.offsets)
-        if own is not cuts and not alike:
-            raise DataError(
-                f"evaluation set {name!r} has cut points of its own; make it with QuantizedDataset.from_dask(..., "
-                "reference=dtrain)"
-            )
-        if data.info.has_init_margin != dtrain.info.has_init_margin:
-            odd = name if data.info.has_init_margin else "dtrain"
-            raise DataError(
-                f"only {odd!r} of the training and evaluation sets was made with init_model=...; make all of them with "
-                "it, or none"
-            )
-
-
-def _client_of(data: QuantizedDataset) -> Any:
-    return getattr(data.shards, "client", None)
-
-
-def _check_init_model(model: Booster, objective: Objective, dtrain: QuantizedDataset) -> None:
-    if model.objective.name != objective.name or model.objective.n_outputs != objective.n_outputs:
-        raise ParameterError(
-            f"init_model was trained for {model.objective.name!r} with {model.objective.n_outputs} outputs, the fit is "
-            f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
-        )
-    if model.n_features != dtrain.n_features:
-        raise DataError(f"init_model has {model.n_features} features, the training data {dtrain.n_features}")

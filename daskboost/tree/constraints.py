@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,54 +16,82 @@ from daskboost.params import TrainParams
 
 
 def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
-    """`monotone_constraints` as -1, 0 or 1 per feature; int32, shape (features,)."""
+    """`monotone_constraints` as -1, 0 or 1 per feature; int32, shape (features,).
+
+    A sequence may be shorter than the features, as in XGBoost: the rest are free.
+    """
     out = np.zeros(schema.n_features, np.int32)
     if value is None:
         return out
-    if isinstance(value, str):
-        value = [int(part) for part in value.strip("() ").split(",") if part.strip()]
     if isinstance(value, Mapping):
+        index = _FeatureIndex("monotone_constraints", schema)
         for name, direction in value.items():
-            out[_feature_index("monotone_constraints", name, schema)] = direction
-    else:
-        if len(value) > schema.n_features:
-            raise ParameterError(
-                f"monotone_constraints has {len(value)} entries for {schema.n_features} features; give one per feature "
-                "or a mapping from feature name to direction"
-            )
-        out[: len(value)] = list(value)
-    if not np.isin(out, (-1, 0, 1)).all():
-        raise ParameterError(f"monotone_constraints={value!r}: every direction must be -1, 0 or 1")
+            out[index.of(name)] = _direction(value, direction)
+        return out
+    entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(entries, Iterable):
+        raise ParameterError(
+            f"monotone_constraints={value!r} must be a sequence with -1, 0 or 1 per feature, or a mapping from feature "
+            "name to direction"
+        )
+    directions = [_direction(value, entry) for entry in entries]
+    if len(directions) > schema.n_features:
+        raise ParameterError(
+            f"monotone_constraints has {len(directions)} entries for {schema.n_features} features; give one per "
+            "feature or a mapping from feature name to direction"
+        )
+    out[: len(directions)] = directions
     return out
+
+
+def _direction(value: Any, entry: Any) -> int:
+    try:
+        number = float(entry)
+    except (TypeError, ValueError):
+        number = np.nan
+    if number not in (-1, 0, 1):
+        raise ParameterError(f"monotone_constraints={value!r}: every direction must be -1, 0 or 1")
+    return int(number)
 
 
 def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
     """`interaction_constraints` as membership; bool, shape (groups, features), or None."""
-    if value is None or len(value) == 0:
+    if value is None:
         return None
-    if isinstance(value, str) or not all(isinstance(group, Sequence) and not isinstance(group, str) for group in value):
+    listed = isinstance(value, Collection) and not isinstance(value, str | Mapping)
+    if not listed or not all(isinstance(group, Collection) and not isinstance(group, str) for group in value):
         raise ParameterError(
             f"interaction_constraints={value!r} must be a list of lists of feature names or indices, "
             "such as [['a', 'b'], ['c']]"
         )
+    if len(value) == 0:
+        return None
     groups = np.zeros((len(value), schema.n_features), np.bool_)
+    index = _FeatureIndex("interaction_constraints", schema)
     for g, group in enumerate(value):
         for feature in group:
-            groups[g, _feature_index("interaction_constraints", feature, schema)] = True
+            groups[g, index.of(feature)] = True
     return groups
 
 
-def _feature_index(argument: str, feature: Any, schema: FeatureSchema) -> int:
-    if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool):
-        if 0 <= feature < schema.n_features:
-            return int(feature)
-        raise ParameterError(f"{argument} names feature {feature}, but there are {schema.n_features} features")
-    names = [schema.label(f) for f in range(schema.n_features)]
-    if feature in names:
-        return names.index(feature)
-    close = difflib.get_close_matches(str(feature), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise ParameterError(f"{argument} names the unknown feature {feature!r}{hint}")
+class _FeatureIndex:
+    """Numbers of features by name, for one argument; made once, so that thousands of names cost as many look-ups."""
+
+    def __init__(self, argument: str, schema: FeatureSchema) -> None:
+        self._argument = argument
+        self._numbers = {schema.label(f): f for f in range(schema.n_features)}
+
+    def of(self, feature: Any) -> int:
+        argument, numbers = self._argument, self._numbers
+        if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool):
+            if 0 <= feature < len(numbers):
+                return int(feature)
+            raise ParameterError(f"{argument} names feature {feature}, but there are {len(numbers)} features")
+        if isinstance(feature, str) and feature in numbers:
+            return numbers[feature]
+        close = difflib.get_close_matches(str(feature), numbers, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ParameterError(f"{argument} names the unknown feature {feature!r}{hint}")
 
 
 class FeatureRules:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from daskboost.cluster.context import WorkerPlace
+from daskboost.cluster.dask_plugins import RESOURCE
 from daskboost.errors import DataError
 
 running = 0
@@ -42,6 +43,7 @@ def rows(partition: Any, place: WorkerPlace, index: int) -> tuple[int, int]:
 
 
 def fail_on_two(partition: Any, place: WorkerPlace, index: int) -> None:
+    """Reads without `read`, whose count of partitions in memory it would leave wrong for the tests that follow."""
     if index == 2:
         raise DataError("partition 2: labels are missing")
     time.sleep(0.05)
@@ -64,3 +66,14 @@ class Shard:
 
 def closed_shards(place: WorkerPlace) -> list[int]:
     return sorted(closed)
+
+
+async def allow_partitions(at_once: int, dask_worker: Any) -> None:
+    """How many partitions the worker may read at a time; with 0 it reads none."""
+    await dask_worker.set_resources(**{RESOURCE: at_once})
+
+
+def chunk_sizes(place: WorkerPlace, dataset: str) -> list[int]:
+    """Rows of each chunk that lies here."""
+    shards = [part for part in place.shards.parts(dataset).values() if hasattr(part, "entries")]
+    return [entry.n_rows for shard in shards for entry in shard.entries]

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,13 +21,23 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from cluster.dask_fixtures import all_freed, ask, eventually, local_cluster, toy_engines, worker_addresses
+from cluster.dask_fixtures import (
+    all_freed,
+    ask,
+    check_prompt,
+    during_fit,
+    eventually,
+    local_cluster,
+    running_fits,
+    toy_engines,
+    worker_addresses,
+)
 from cluster.toys import Die, Echo, FailInScatter, Raise, Scatter, Script, Sleep, Sum, expected_scatter
 from distributed import Client
 
 from daskboost.cluster import dask_comms, dask_plugins
 from daskboost.cluster.context import RemoteCall
-from daskboost.cluster.on_dask import run_fit
+from daskboost.cluster.on_dask import SILENCE_S, run_fit
 from daskboost.errors import (
     DaskBoostError,
     DataError,
@@ -35,8 +46,6 @@ from daskboost.errors import (
     SchedulerLostError,
     WorkerLostError,
 )
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +103,23 @@ def test_two_fits_at_once_on_one_thread_workers_both_finish(client: Client) -> N
     assert [outcome.result["replies"][2] for outcome in outcomes] == [[1, 2], [1, 2]]
 
 
-def test_a_fit_runs_while_all_task_threads_are_taken(client: Client) -> None:
-    blockers = client.map(time.sleep, [4.0] * 2, pure=False)
-    started = time.monotonic()
-    assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
-    assert time.monotonic() - started < 3
-    client.cancel(blockers)
+def test_a_fit_runs_while_all_task_threads_are_taken(client: Client, tmp_path: Path) -> None:
+    def block(worker: str) -> None:
+        (tmp_path / worker).touch()
+        while not (tmp_path / "end").exists():
+            time.sleep(0.02)
+
+    blockers = [
+        client.submit(block, str(index), workers=[worker], pure=False)
+        for index, worker in enumerate(worker_addresses(client))
+    ]
+    try:
+        assert eventually(lambda: len(list(tmp_path.iterdir())) == len(blockers), 30)
+        assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+        assert not any(blocker.done() for blocker in blockers)
+    finally:
+        (tmp_path / "end").touch()
+        client.gather(blockers)
 
 
 def test_an_async_client_awaits_fits() -> None:
@@ -116,36 +136,37 @@ def test_an_async_client_awaits_fits() -> None:
             outcome = await run_fit(client, engines, ask(Sum([1])))
             assert outcome.result["replies"] == [[1, 2]]
 
+            working = asyncio.Event()
+            sleep = ask(Sleep(60), report=True)
+            task = asyncio.create_task(run_fit(client, engines, sleep, on_progress=lambda event: working.set()))
+            await working.wait()
+            await asyncio.sleep(0.3)
             started = time.monotonic()
-            task = asyncio.create_task(run_fit(client, engines, ask(Sleep(30))))
-            await asyncio.sleep(0.5)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            while any((await client.run(_fits)).values()):
+            while any((await client.run(running_fits)).values()):
                 await asyncio.sleep(0.02)
-            assert time.monotonic() - started < 2.5
+            assert time.monotonic() - started < 20  # far from the end of the sleep
 
     asyncio.run(main())
 
 
-def _fits(dask_worker: Any) -> int:
-    return dask_plugins.worker_host(dask_worker).fits()
-
-
 @pytest.mark.parametrize("place", ["scheduler", "client"])
 def test_ctrl_c_ends_a_fit_within_a_second(client: Client, place: Any) -> None:
-    pressed = []
+    def attempt() -> float:
+        pressed = []
 
-    def press() -> None:
-        pressed.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
+        def press() -> None:
+            pressed.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Timer(0.7, press).start()
-    with pytest.raises(KeyboardInterrupt):
-        run_fit(client, toy_engines(client), ask(Sleep(30)), place=place)
-    assert all_freed(client, within_s=1.0)
-    assert time.monotonic() - pressed[0] < 1.5
+        with during_fit(press) as on_progress, pytest.raises(KeyboardInterrupt):
+            run_fit(client, toy_engines(client), ask(Sleep(60), report=True), place=place, on_progress=on_progress)
+        assert all_freed(client)
+        return time.monotonic() - pressed[0]
+
+    check_prompt(attempt, within_s=1.0)
 
 
 def test_an_exception_in_a_progress_callback_ends_the_fit(client: Client) -> None:
@@ -160,8 +181,11 @@ def test_an_exception_in_a_progress_callback_ends_the_fit(client: Client) -> Non
 def test_a_client_that_leaves_cancels_its_fit(client: Client) -> None:
     async def leave() -> None:
         other = await Client(client.scheduler_info()["address"], asynchronous=True)
-        fit = asyncio.create_task(run_fit(other, toy_engines(client), ask(Sleep(30))))
-        await asyncio.sleep(0.5)
+        working = asyncio.Event()
+        sleep = ask(Sleep(60), report=True)
+        fit = asyncio.create_task(run_fit(other, toy_engines(client), sleep, on_progress=lambda event: working.set()))
+        await working.wait()
+        await asyncio.sleep(0.3)
         fit.cancel()
         await other.close()
         await asyncio.gather(fit, return_exceptions=True)
@@ -171,7 +195,6 @@ def test_a_client_that_leaves_cancels_its_fit(client: Client) -> None:
 
 
 def test_an_exception_on_one_worker_surfaces_with_its_cause(any_client: Client) -> None:
-    started = time.monotonic()
     with pytest.raises(EngineError, match=r"engine 1 on .* failed in Raise: ValueError: no good") as caught:
         run_fit(any_client, toy_engines(any_client), ask(Raise(1, "no good")))
     assert "toys.py" in str(caught.value.__cause__) and "ValueError: no good" in str(caught.value.__cause__)
@@ -179,7 +202,6 @@ def test_an_exception_on_one_worker_surfaces_with_its_cause(any_client: Client) 
     with pytest.raises(EngineError, match=r"engine 0 .* KeyError: 'the culprit'"):
         run_fit(any_client, toy_engines(any_client), ask(FailInScatter(0)))
     assert all_freed(any_client)
-    assert time.monotonic() - started < 15
 
 
 def test_engines_that_cannot_open_say_why(client: Client) -> None:
@@ -206,12 +228,13 @@ def test_a_killed_worker_ends_the_fit_and_is_named(place: Any, message: Any) -> 
         engines = toy_engines(client)
         victim = engines[1][0]
         script = (Die(1),) if isinstance(message, Die) else (message, Sleep(1.0, ranks=(0,)), Die(1))
-        started = time.monotonic()
+        steps: list[float] = []
         with pytest.raises(WorkerLostError, match=rf"worker {victim} \(engine 1\) was lost in Die"):
-            run_fit(client, engines, ask(*script), place=place)
-        assert time.monotonic() - started < 4
-        assert all_freed(client, within_s=10)  # the nanny may still be starting the replacement
-        assert eventually(lambda: len(worker_addresses(client)) == 2, 20)
+            run_fit(client, engines, ask(*script, report=True), place=place,
+                    on_progress=lambda event: steps.append(time.monotonic()))  # fmt: skip
+        assert time.monotonic() - steps[-1] < SILENCE_S / 2  # seen to hang up, not missed
+        assert eventually(lambda: {victim}.isdisjoint(found := worker_addresses(client)) and len(found) == 2, 60)
+        assert all_freed(client)
         # The replacement can take part at once.
         assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
 
@@ -220,12 +243,12 @@ def test_a_worker_that_falls_silent_is_lost(client: Client) -> None:
     engines = toy_engines(client)
     victim = engines[0][0]
     pid = client.run(os.getpid)[victim]
-    threading.Timer(1.0, os.kill, (pid, signal.SIGSTOP)).start()
-    started = time.monotonic()
     try:
-        with pytest.raises(WorkerLostError, match=rf"worker {victim} .*no sign of life for 2 s"):
-            run_fit(client, engines, ask(Sleep(30)), silence_s=2.0)
-        assert time.monotonic() - started < 6
+        with (
+            during_fit(lambda: os.kill(pid, signal.SIGSTOP)) as on_progress,
+            pytest.raises(WorkerLostError, match=rf"worker {victim} .*no sign of life for 2 s"),
+        ):
+            run_fit(client, engines, ask(Sleep(60), report=True), silence_s=2.0, on_progress=on_progress)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert all_freed(client)
@@ -238,10 +261,13 @@ def test_a_worker_that_falls_silent_is_lost(client: Client) -> None:
 def test_a_worker_that_is_not_there_is_named(
     client: Client, place: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_comms, "CONNECT_TIMEOUT_S", 0.5)
-    gone = ("tcp://127.0.0.1:9", RemoteCall.of("cluster.toys:open_toy", "toy"))
-    with pytest.raises(WorkerLostError, match=rf"worker tcp://127\.0\.0\.1:9,? {message}"):
-        run_fit(client, [*toy_engines(client), gone], ask(Sum([1])), place=place)
+    monkeypatch.setattr(dask_comms, "CONNECT_TIMEOUT_S", 1.0)
+    with socket.socket() as nobody:  # bound, so that nobody else takes the port, and not listening
+        nobody.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
+        gone = (address, RemoteCall.of("cluster.toys:open_toy", "toy"))
+        with pytest.raises(WorkerLostError, match=rf"worker {address},? {message}"):
+            run_fit(client, [gone, *toy_engines(client)], ask(Sum([1])), place=place)
 
 
 @pytest.mark.parametrize("place", ["scheduler", "client"])
@@ -310,9 +336,11 @@ def impatient() -> Iterator[None]:
 def test_a_closing_scheduler_ends_the_fit() -> None:
     with local_cluster() as client:
         cluster: Any = client.cluster
-        threading.Timer(1.0, lambda: cluster.sync(cluster.scheduler.close)).start()
-        with pytest.raises(FitCancelledError, match="cancelled: the scheduler closes"):
-            run_fit(client, toy_engines(client), ask(Sleep(60)))
+        with (
+            during_fit(lambda: cluster.sync(cluster.scheduler.close)) as on_progress,
+            pytest.raises(FitCancelledError, match="cancelled: the scheduler closes"),
+        ):
+            run_fit(client, toy_engines(client), ask(Sleep(60), report=True), on_progress=on_progress)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -326,7 +354,7 @@ def test_a_scheduler_of_its_own_process_coordinates_and_may_be_killed(tmp_path: 
 
     with start("distributed.cli.dask_scheduler", "--port", "0") as scheduler, ExitStack() as stack:
         stack.callback(scheduler.kill)
-        assert eventually(file.exists, 30)
+        assert eventually(lambda: file.exists() and file.read_text().endswith("}"), 60)  # written to its end
         worker = stack.enter_context(start("distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"))
         stack.callback(worker.kill)
         client = stack.enter_context(Client(scheduler_file=str(file)))
@@ -339,10 +367,12 @@ def test_a_scheduler_of_its_own_process_coordinates_and_may_be_killed(tmp_path: 
             killed.append(time.monotonic())
             scheduler.kill()
 
-        threading.Timer(0.7, kill).start()
-        with pytest.raises(SchedulerLostError, match="the connection to the scheduler broke during the fit"):
-            run_fit(client, toy_engines(client), ask(Sleep(60)))
-        assert time.monotonic() - killed[0] < 2
+        with (
+            during_fit(kill) as on_progress,
+            pytest.raises(SchedulerLostError, match="the connection to the scheduler broke during the fit"),
+        ):
+            run_fit(client, toy_engines(client), ask(Sleep(60), report=True), on_progress=on_progress)
+        assert time.monotonic() - killed[0] < 20  # far from the end of the sleep
 
 
 def test_no_engines_and_repeated_workers_are_refused(client: Client) -> None:
@@ -357,16 +387,21 @@ def test_sessions_leave_no_threads_or_sockets_behind(client: Client) -> None:
         gc.collect()
         return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
-    for _ in range(2):  # whatever is made once exists after these
-        run_fit(client, toy_engines(client), ask(Scatter(100_000)))
-    assert all_freed(client)
-    before = client.run(count)
-    for _ in range(5):
-        run_fit(client, toy_engines(client), ask(Scatter(100_000)))
-    after = {}
+    def fits(n: int) -> dict[str, tuple[int, int]]:
+        for _ in range(n):
+            run_fit(client, toy_engines(client), ask(Scatter(100_000)))
+        assert all_freed(client)
+        counted: dict[str, tuple[int, int]] = client.run(count)
+        return counted
+
+    slack = 4  # Dask's own: threads and connections that it makes when it likes, but once
+    before = fits(3)
+    after = fits(3 * slack)
 
     def settled() -> bool:
         after.update(client.run(count))
-        return all(after[worker][0] <= before[worker][0] and after[worker][1] <= before[worker][1] for worker in after)
+        return all(
+            now < then + slack for worker in after for now, then in zip(after[worker], before[worker], strict=True)
+        )
 
-    assert eventually(settled, 5), (before, after)
+    assert eventually(settled, 20), (before, after)

@@ -11,6 +11,7 @@ from invariants import check_model
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import QuantizedDataset, train
+from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.errors import DataError, ParameterError
 from daskboost.params import TrainParams
 
@@ -183,10 +184,20 @@ def test_bad_losses_are_named(result: Any, message: str, engines: int, rng: np.r
 
 
 def test_exploding_gradients_are_named(rng: np.random.Generator) -> None:
-    data = make_data(rng, weighted=False)
+    data = make_data(rng, n_rows=SMALL_ROWS + 1, weighted=False)
     weight = np.full(len(data.y), 1e38, np.float32)
     with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
         fit(Data(data.X, data.y * 100, weight), {"base_score": 0.0}, 1)
+
+
+def test_heavy_weights_of_small_data_do_not_explode(rng: np.random.Generator) -> None:
+    data = make_data(rng, weighted=False)
+    for weight in (1e38, 1e-2):
+        heavy = Data(data.X, data.y * 100, np.full(len(data.y), weight, np.float32))
+        common = {"base_score": 0.0, "reg_lambda": 0, "min_child_weight": 0}
+        ours, plain = (fit(each, common, 1) for each in (heavy, Data(data.X, heavy.y)))
+        np.testing.assert_array_equal(ours.trees[0].split_bin, plain.trees[0].split_bin)
+        assert ours.trees[0].value == pytest.approx(plain.trees[0].value, rel=1e-4)
 
 
 def test_own_metric_sees_all_rows_in_order(rng: np.random.Generator) -> None:

@@ -15,6 +15,7 @@ import pytest
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import train
+from daskboost.cluster.rounding import SMALL_ROWS
 
 PLACES: dict[str, tuple[Any, ...]] = {
     "engines": (1, 2, 3),
@@ -67,6 +68,7 @@ FITS: dict[str, dict[str, Any]] = {
     "poisson": {**SAMPLES, "objective": "count:poisson", "max_depth": 4},
     "lossguide": {**SAMPLES, "grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     "symmetric": {**SAMPLES, "grow_policy": "symmetric", "max_depth": 4},
+    "small data": {**SAMPLES, "objective": "binary:logistic", "max_depth": 5},
     "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
 }  # fmt: skip
 
@@ -75,8 +77,8 @@ FITS: dict[str, dict[str, Any]] = {
 def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     """Rows, parameters, and the bytes that the plainest fit gives."""
     params = FITS[request.param]
-    rng = np.random.default_rng(8)
-    data = make_data(rng, params.get("objective", "reg:squarederror"), 13_003, 6, n_values=500, missing=0.3)
+    rng, n_rows = np.random.default_rng(8), SMALL_ROWS if request.param == "small data" else 13_003
+    data = make_data(rng, params.get("objective", "reg:squarederror"), n_rows, 6, n_values=500, missing=0.3)
     plainest = {name: values[0] for name, values in PLACES.items()} | {"chunk_rows": 65_536}
     return data, params, model_bytes(data, params, plainest, 2)
 
@@ -90,7 +92,7 @@ def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dic
 def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path) -> None:
     data, params, expected = case
     options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
-    with quantized(data, limit=30_000, **options) as dataset:
+    with quantized(data, limit=2 * len(data.y), **options) as dataset:
         tiers = {
             shard.store.residency(entry.handle) for shard in dataset.shards.shards for entry in shard.entries
         }

@@ -15,8 +15,6 @@ from hypothesis.extra import numpy as hnp
 
 from daskboost.cluster.wire import ARRAY, DICT, MAX_DEPTH, MESSAGE, WireError, decode, encode, register
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @register
 @dataclass(frozen=True)

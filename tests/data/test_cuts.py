@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +16,17 @@ from hypothesis import strategies as st
 from reference import sketch as reference
 
 from daskboost.data.borders import choose_borders
-from daskboost.data.cuts import Cuts, build_cuts, make_cuts
+from daskboost.data.cuts import Cuts, cuts_of_sketch, make_cuts
 from daskboost.data.rows import DenseRows, RowBatch, SparseRows
-from daskboost.data.sketch import integer_weights, sketch_batch, weight_exponent
+from daskboost.data.sketch import (
+    DataSketch,
+    Refinement,
+    default_capacity,
+    integer_weights,
+    refine_batch,
+    sketch_batch,
+    weight_exponent,
+)
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
@@ -28,9 +39,20 @@ def cuts_of(values: Float32, max_bin: int, weight: Float32 | None = None, capaci
     """Cut points of a matrix, or of one column."""
     rows = DenseRows(np.ascontiguousarray(values if values.ndim == 2 else values[:, None]))
     exponent = None if weight is None else weight_exponent(ExactSum.of(weight).value())
-    return build_cuts(
-        lambda: [RowBatch(rows, None, weight)], rows.n_features, max_bin, weight_exponent=exponent, capacity=capacity
-    )
+    return cuts_of_batches([RowBatch(rows, None, weight)], max_bin, exponent, capacity)
+
+
+def cuts_of_batches(batches: list[RowBatch], max_bin: int, exponent: int | None, capacity: int | None = None,
+                    max_workers: int = 1) -> Cuts:  # fmt: skip
+    """Cut points of rows that lie in several partitions."""
+    cells = default_capacity(max_bin, batches[0].features.n_features) if capacity is None else capacity
+    options: dict[str, Any] = {"weight_exponent": exponent, "max_workers": max_workers}
+
+    def refine(refinement: Refinement) -> DataSketch:
+        return reduce(add, [refine_batch(rows.features, rows.weight, refinement, **options) for rows in batches])
+
+    sketch = reduce(add, [sketch_batch(rows.features, rows.weight, capacity=cells, **options) for rows in batches])
+    return cuts_of_sketch(sketch, refine, max_bin)
 
 
 def same(first: Cuts, second: Cuts) -> bool:
@@ -169,15 +191,7 @@ def test_partitions_storage_and_threads_leave_no_trace(weighted: bool, rng: np.r
             indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
             csr = SparseRows(indptr, np.nonzero(present)[1].astype(np.int32), part[present], part.shape[1])
             batches.append(RowBatch(csr if i % 2 else DenseRows(part), None, None if weight is None else weight[rows]))
-        found = build_cuts(
-            lambda kept=batches: kept,  # type: ignore[misc]
-            values.shape[1],
-            100,
-            weight_exponent=exponent,
-            capacity=500,
-            max_workers=workers,
-        )
-        assert same(found, whole)
+        assert same(cuts_of_batches(batches, 100, exponent, 500, workers), whole)
 
 
 @unhurried
@@ -187,6 +201,7 @@ def test_borders_are_as_many_as_asked_and_single_out_heavy_cells(weights: list[i
     borders = choose_borders(np.array(weights), max_bin)
     assert len(borders) == max_bin - 1
     assert (np.diff([0, *borders, len(weights)]) > 0).all()
+    np.testing.assert_array_equal(choose_borders(np.array(weights) << 9, max_bin), borders)  # rows as weights
 
 
 def test_borders_of_equal_cells_are_balanced() -> None:
@@ -233,11 +248,6 @@ def test_the_largest_max_bin() -> None:
     assert cuts.n_bins.tolist() == [65_535]
 
 
-def test_no_batches_are_refused() -> None:
-    with pytest.raises(DataError, match="data: no batches to make cut points from"):
-        build_cuts(list, 3, 16)
-
-
 GOOD = Cuts(np.array([1, 2, 0], np.float32), np.array([0, 2, 2, 3], np.int32), np.zeros(3, bool))
 
 
@@ -252,6 +262,7 @@ def test_validate_returns_good_cuts() -> None:
     [
         ({"values": np.array([1.0, 2, 0])}, "are not cut points"),
         ({"has_missing": np.zeros(2, bool)}, "are not cut points"),
+        ({"values": np.array([[1], [2], [0]], np.float32)}, "are not cut points"),
         ({"offsets": np.array([0, 2, 1, 3], np.int32)}, "do not divide the 3 values"),
         ({"offsets": np.array([0, 2, 2, 4], np.int32)}, "do not divide the 3 values"),
         ({"offsets": np.array([1, 2, 2, 3], np.int32)}, "do not divide the 3 values"),

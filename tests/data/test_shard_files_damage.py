@@ -61,8 +61,8 @@ def test_a_path_without_a_data_set(tmp_path: Path) -> None:
 
 def test_a_newer_version_says_so(tmp_path: Path) -> None:
     save(tmp_path / "d")
-    edit(tmp_path / "d", lambda root: root.update(version=2, chunks="of a kind yet to come"))
-    with pytest.raises(DatasetFormatError, match=r"format version 2, this daskboost reads up to 1: upgrade daskboost"):
+    edit(tmp_path / "d", lambda root: root.update(version=3, chunks="of a kind yet to come"))
+    with pytest.raises(DatasetFormatError, match=r"format version 3, this daskboost reads up to 2: upgrade daskboost"):
         read_dataset(tmp_path / "d")
 
 
@@ -183,13 +183,13 @@ FORGED: dict[str, tuple[Encoding, str, Callable[[Any], object], str]] = {
     "label": ("dense", "label", put(0, np.nan), "label has values that are not finite"),
     "weight": ("dense", "weight", put(0, -1), "weight has negative values"),
     "margin": ("dense", "base_margin", put(0, np.inf), "base_margin has values that are not finite"),
-    "cut order": ("dense", "values", put(1, 5), "cut points in cuts.bin do not increase"),
-    "cut nan": ("dense", "values", put(3, np.nan), "cut points in cuts.bin do not increase"),
-    "offsets start": ("dense", "offsets", put(0, -1), "offsets in cuts.bin are not those"),
-    "offsets order": ("dense", "offsets", put(1, 9), "offsets in cuts.bin are not those"),
-    "offsets end": ("dense", "offsets", put(-1, 2), "offsets in cuts.bin are not those"),
+    "cut order": ("dense", "values", put(1, 5), "cuts.bin: .* not strictly increasing"),
+    "cut nan": ("dense", "values", put(3, np.nan), "cuts.bin: .* contain NaN or infinity"),
+    "offsets start": ("dense", "offsets", put(0, -1), "cuts.bin: .*offsets do not divide the 4 values"),
+    "offsets order": ("dense", "offsets", put(1, 9), "cuts.bin: .*offsets do not divide the 4 values"),
+    "offsets end": ("dense", "offsets", put(-1, 2), "cuts.bin: .*offsets do not divide the 4 values"),
     "flags": ("dense", "has_missing", put(0, 7), "has_missing in cuts.bin must be 0 or 1"),
-    "no bits": ("dense", "bits", put(0, 0), "bits in cuts.bin: .*from 1 to 16"),
+    "no bits": ("dense", "bits", put(0, 0), "cuts.bin: .*from 1 to 16"),
     "few bits": ("dense", "bits", put(0, 1), "bits in cuts.bin are too few"),
 }
 

@@ -53,9 +53,14 @@ VIEWS: dict[str, Callable[[Any, SlotLayout], View]] = {
 WIDE_VIEWS = [name for name in VIEWS if not name.startswith("uint8")]
 
 
-def make_rows(view: View, n_rows: int, layout: SlotLayout, threads: Threads, first_row: int = 0) -> CpuRows:
+PAIRS = {"large": 15, "small": 31}
+"""Bits that the pairs of large and of small data have room for; only of small data's, all rows' sums must fit 32."""
+
+
+def make_rows(view: View, n_rows: int, layout: SlotLayout, threads: Threads, data: str = "large") -> CpuRows:
     """One chunk's row state."""
-    return CpuRows(lambda: [(0, view)], [n_rows], [[(0, first_row)]], layout, threads)
+    weights = [np.ones(n_rows, np.float32)] if data == "small" else None
+    return CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
 
 
 def put_rows(chunk: ChunkOrder, segments: list[list[int]], g: Any, h: Any) -> None:
@@ -63,16 +68,32 @@ def put_rows(chunk: ChunkOrder, segments: list[list[int]], g: Any, h: Any) -> No
     rows = np.array([row for segment in segments for row in segment], np.uint32)
     chunk.kept = len(rows)
     chunk.order[: len(rows)] = rows
-    chunk.pairs[: len(rows)] = (g[rows].astype(np.int32) << 16) | h[rows].astype(np.int32)
+    chunk.pairs[: len(rows)] = pack(g[rows], h[rows], chunk.pairs.dtype)
     ends = np.cumsum([len(segment) for segment in segments])
     chunk.bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64)
 
 
-def make_pairs(rng: np.random.Generator, n_rows: int) -> tuple[Any, Any]:
-    """Quantized gradients by row, the extremes among them."""
-    g, h = rng.integers(-(2**15), 2**15, n_rows), rng.integers(0, 2**15, n_rows)
+def pack(g: Any, h: Any, dtype: Any) -> Any:
+    """Pairs as chunks hold them."""
+    half = 8 * np.dtype(dtype).itemsize // 2
+    return ((g.astype(np.int64) << half) | h.astype(np.int64)).astype(dtype)
+
+
+def unpack(pairs: Any) -> tuple[Any, Any]:
+    """g and h of pairs."""
+    half = 8 * pairs.dtype.itemsize // 2
+    return pairs >> half, pairs & ((1 << half) - 1)
+
+
+def make_pairs(rng: np.random.Generator, n_rows: int, data: str = "large") -> tuple[Any, Any]:
+    """Quantized gradients by row, as large as they get: the extremes among them, or in sum if data are small."""
+    largest = 2 ** PAIRS[data] - 1
+    if data == "small":
+        parts = rng.dirichlet(np.ones(n_rows), 2) * largest
+        return (parts[0] * rng.choice([-1, 1], n_rows)).astype(np.int64), parts[1].astype(np.int64)
+    g, h = rng.integers(-largest - 1, largest + 1, n_rows), rng.integers(0, largest + 1, n_rows)
     if n_rows > 1:
-        g[:2], h[:2] = (-(2**15), 2**15 - 1), (2**15 - 1, 0)
+        g[:2], h[:2] = (-largest - 1, largest), (largest, 0)
     return g, h
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices.backends import (
+    PAIRS,
     VIEWS,
     WIDE_VIEWS,
     EagerThreads,
@@ -24,8 +25,8 @@ from daskboost.dtypes import Int64
 
 
 def build(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, threads: int,
-          nodes: list[int] | None = None) -> Int64:  # fmt: skip
-    rows = make_rows(VIEWS[name](symbols, layout), len(symbols), layout, EagerThreads(threads))
+          nodes: list[int] | None = None, data: str = "large") -> Int64:  # fmt: skip
+    rows = make_rows(VIEWS[name](symbols, layout), len(symbols), layout, EagerThreads(threads), data)
     put_rows(rows.chunks[0], segments, g, h)
     return rows.grow(None, np.array(range(len(segments)) if nodes is None else nodes, np.int32))
 
@@ -38,15 +39,16 @@ def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]]
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
+@pytest.mark.parametrize("data", PAIRS)
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", VIEWS)
-def test_equals_the_naive_twin(name: str, threads: int, rng: np.random.Generator) -> None:
+def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8] if threads % 2 else [3]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
-    g, h = make_pairs(rng, 210)
+    g, h = make_pairs(rng, 210, data)
     for sizes in ODD_SIZES:
         segments = segments_of(rng, sizes, 210)
-        found = build(name, symbols, layout, segments, g, h, threads)
+        found = build(name, symbols, layout, segments, g, h, threads, data=data)
         np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h), err_msg=str(sizes))
 
 
@@ -70,6 +72,18 @@ def test_no_sum_of_a_large_node_overflows(n_rows: int, pair: tuple[int, int], na
     g, h = np.full(n_rows, pair[0]), np.full(n_rows, pair[1])
     found = build(name, symbols, layout, [list(range(n_rows))], g, h, 1)
     assert found.tolist() == [[[0, 0], [n_rows * pair[0], n_rows * pair[1]], [0, 0]]]
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("pair", [(-(2**31) + 1, 2**31 - 1), (2**31 - 1, 2**31 - 1), (-1, 0)])
+@pytest.mark.parametrize("n_rows", [1, 97])
+def test_sums_of_small_data_fit(n_rows: int, pair: tuple[int, int], name: str) -> None:
+    """All rows of a node in one bin, whose sums are the most extreme, in one row or all through."""
+    layout, symbols = make_layout([2]), np.ones((n_rows, 1), np.int64)
+    g, h = (np.full(n_rows, int(total / n_rows)) for total in pair)
+    g[0], h[0] = pair[0] - g[1:].sum(), pair[1] - h[1:].sum()
+    found = build(name, symbols, layout, [list(range(n_rows))], g, h, 1, data="small")
+    assert found.tolist() == [[[0, 0], list(pair), [0, 0]]]
 
 
 @pytest.mark.parametrize("threads", [1, 3])

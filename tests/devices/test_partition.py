@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices.backends import (
+    PAIRS,
     VIEWS,
     WIDE_VIEWS,
     EagerThreads,
@@ -14,6 +15,7 @@ from devices.backends import (
     make_pairs,
     make_rows,
     make_symbols,
+    pack,
     put_rows,
     segments_of,
 )
@@ -55,14 +57,15 @@ def check_splits(rows: CpuRows, before: list[list[int]], splits: RowSplits, symb
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
+@pytest.mark.parametrize("data", PAIRS)
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", VIEWS)
-def test_equals_the_naive_twin(name: str, threads: int, rng: np.random.Generator) -> None:
+def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
-    view, (g, h) = VIEWS[name](symbols, layout), make_pairs(rng, 210)
+    view, (g, h) = VIEWS[name](symbols, layout), make_pairs(rng, 210, data)
     for sizes in ODD_SIZES:
-        rows = make_rows(view, 210, layout, EagerThreads(threads))
+        rows = make_rows(view, 210, layout, EagerThreads(threads), data)
         segments = segments_of(rng, sizes, 210)
         put_rows(rows.chunks[0], segments, g, h)
         nodes = rng.permutation(len(sizes))[: max(1, len(sizes) - 1)].tolist()  # one node is left alone
@@ -70,8 +73,8 @@ def test_equals_the_naive_twin(name: str, threads: int, rng: np.random.Generator
         rows.grow(splits, np.empty(0, np.int32))
         check_splits(rows, segments, splits, symbols, layout)
         kept = rows.chunks[0].order[: rows.chunks[0].kept]
-        expected_pairs = (g[kept].astype(np.int32) << 16) | h[kept].astype(np.int32)
-        np.testing.assert_array_equal(rows.chunks[0].pairs[: len(kept)], expected_pairs)
+        pairs = rows.chunks[0].pairs[: len(kept)]
+        np.testing.assert_array_equal(pairs, pack(g[kept], h[kept], pairs.dtype))
         for alone in set(range(len(sizes))) - set(nodes):
             assert rows_in(rows, alone) == segments[alone]
 

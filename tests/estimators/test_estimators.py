@@ -281,12 +281,30 @@ def test_the_number_of_threads_leaves_no_trace(n_jobs: int | None) -> None:
     assert model(n_jobs=n_jobs).fit(X, Y).booster_.to_bytes() == model().fit(X, Y).booster_.to_bytes()
 
 
-def test_weights_are_much_like_repeated_rows(rng: Any) -> None:
-    weight = rng.integers(0, 4, 400)
-    by_weight = model().fit(X, Y, sample_weight=weight)
-    repeated = model().fit(np.repeat(X, weight, axis=0), np.repeat(Y, weight))
-    a, b = by_weight.predict(X), repeated.predict(X)
-    assert np.abs(a - b).mean() < 0.02 * Y.std()
+@pytest.mark.parametrize("kind, params", [
+    (DaskBoostRegressor, {}), (DaskBoostRegressor, {"objective": "reg:absoluteerror"}),
+    (DaskBoostRegressor, {"objective": "count:poisson"}), (DaskBoostRegressor, {"grow_policy": "symmetric"}),
+    (DaskBoostRegressor, {"max_bin": 7, "learning_rate": 1.0}), (DaskBoostClassifier, {}),
+    (DaskBoostClassifier, {"grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0}),
+])  # fmt: skip
+@pytest.mark.parametrize("lost", [0.0, 0.3])
+@pytest.mark.parametrize("n_rows", [10, 57, 400])
+def test_weights_of_small_data_are_repeated_rows(
+    n_rows: int, lost: float, kind: Any, params: dict[str, Any], rng: Any
+) -> None:
+    """The same trees, to the last bit."""
+    for seed in range(3):
+        weight = rng.integers(0, 5, n_rows)
+        weight[:2] = 3
+        kept = rng.permutation(n_rows)
+        rows = np.where(rng.random((n_rows, 4)) < lost, np.nan, X[:n_rows]).astype(np.float32)
+        rows[0] = X[0]
+        target = np.digitize(Y[:n_rows], np.quantile(Y[:n_rows], [0.3, 0.6])) if kind is DaskBoostClassifier else Y
+        target = np.abs(target[:n_rows])
+        common = {**SMALL, "random_state": seed, **params}
+        by_weight = kind(**common).fit(rows[kept], target[kept], sample_weight=weight[kept])
+        repeated = kind(**common).fit(np.repeat(rows, weight, axis=0), np.repeat(target, weight))
+        assert tree_bytes(by_weight.booster_) == tree_bytes(repeated.booster_)
 
 
 def test_the_learning_curve_of_a_fit_is_drawn() -> None:

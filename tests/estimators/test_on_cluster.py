@@ -111,8 +111,10 @@ def test_an_estimator_under_an_asynchronous_client() -> None:
 
     async def run() -> tuple[Any, float]:
         async with (
-            LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", asynchronous=True)
-            as cluster,
+            LocalCluster(
+                n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", memory_limit="4GiB",
+                asynchronous=True,
+            ) as cluster,
             Client(cluster, asynchronous=True),
         ):  # fmt: skip
             frame = lazy()[[*"abcde", "label"]]

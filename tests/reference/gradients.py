@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.dtypes import Float32
 
+SMALL_ROWS = 4096
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -31,27 +34,46 @@ def bits(key_: int, id_: int) -> int:
     return mix((key_ + id_ * GOLDEN) & MASK)
 
 
-def scale(largest: float) -> float:
-    """The largest power of two that keeps `largest` within 15 bits; 1 for 0."""
+def scale(largest: float, limit: int = 32767) -> float:
+    """The largest power of two that keeps `largest` within `limit`; 1 for 0."""
     found = 1.0
-    while 0 < largest * found * 2 <= 32767:
+    while 0 < largest * found * 2 <= limit:
         found *= 2
-    while largest * found > 32767:
+    while largest * found > limit:
         found /= 2
     return found
 
 
-def quantize(g: Float32, h: Float32, rounding: Rounding, first_row: int = 0) -> list[tuple[int, int, int]]:
-    """(row, quantized g, quantized h) of every sampled row, in order."""
+def scales(g: Float32, h: Float32, weight: Float32 | None = None) -> tuple[float, float, float]:
+    """Of g, of h and of the weights, which only small data give: the sums of all rows stay within 31 bits."""
+    if weight is None:
+        return scale(float(np.abs(g).max())), scale(float(h.max())), 1.0
+    total = math.fsum(weight.tolist())
+    scale_w = min(1.0, scale(total, SMALL_ROWS))
+    tops = [max(float(abs(x)) for x, w in zip(values, weight, strict=True) if w > 0) for values in (g, h)]
+    scale_g, scale_h = (scale(total * scale_w * top, 2**31 - 1 - SMALL_ROWS) for top in tops)
+    return scale_g, scale_h, scale_w
+
+
+def quantize(g: Float32, h: Float32, rounding: Rounding, first_row: int = 0, weight: Float32 | None = None
+             ) -> list[tuple[int, int, int]]:  # fmt: skip
+    """(row, quantized g, quantized h) of every sampled row, in order; `weight` for small data."""
     kept = []
     for row in range(len(g)):
         if bits(rounding.sample_key, first_row + row) >> 32 >= rounding.sample_below:
             continue
-        draw = bits(rounding.round_key, first_row + row)
-        up_g, up_h = (draw >> 32) / 2**32, (draw & 0xFFFFFFFF) / 2**32
-        kept.append((
-            row,
-            math.floor(float(g[row]) * rounding.scale_g + up_g),
-            math.floor(float(h[row]) * rounding.scale_h + up_h),
-        ))  # fmt: skip
+        if weight is None:
+            draw = bits(rounding.round_key, first_row + row)
+            up_g, up_h = (draw >> 32) / 2**32, (draw & 0xFFFFFFFF) / 2**32
+            pair = (
+                math.floor(float(g[row]) * rounding.scale_g + up_g),
+                math.floor(float(h[row]) * rounding.scale_h + up_h),
+            )
+        else:
+            times = float(weight[row]) * rounding.scale_w
+            pair = (
+                round(round(float(g[row]) * rounding.scale_g) * times),
+                round(round(float(h[row]) * rounding.scale_h) * times),
+            )
+        kept.append((row, *pair))
     return kept

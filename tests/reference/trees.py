@@ -62,6 +62,11 @@ class Problem:
             self.monotone,
         )  # fmt: skip
 
+    @property
+    def small(self) -> bool:
+        """Whether gradients keep more bits, and are rounded before weights multiply them."""
+        return len(self.label) <= gradients.SMALL_ROWS
+
     def largest_weight(self) -> float:
         return 1.0 if self.weight is None else float(self.weight.max())
 
@@ -75,7 +80,7 @@ def train(problem: Problem, n_rounds: int) -> list[TreeTable]:
     trees = []
     for iteration in range(n_rounds):
         g, h = objective.gradients(label, margin)
-        if problem.weight is not None:
+        if problem.weight is not None and not problem.small:
             g, h = g * problem.weight[:, None], h * problem.weight[:, None]
         for output in range(objective.n_outputs):
             tree = Tree(problem, iteration, output, g[:, output], h[:, output], margin[:, output]).grown()
@@ -108,13 +113,15 @@ class Tree:
     def __init__(self, problem: Problem, iteration: int, output: int, g: Float32, h: Float32, margin: Float32) -> None:
         self.problem, self.params, self.place, self.margin = problem, problem.params, (iteration, output), margin
         seed, share = self.params.random_state, self.params.subsample
+        ones = np.ones_like(problem.label)
+        weight = (ones if problem.weight is None else problem.weight) if problem.small else None
+        scale_g, scale_h, scale_w = gradients.scales(g, h, weight)
         rounding = Rounding(
-            gradients.scale(float(np.abs(g).max())), gradients.scale(float(h.max())),
-            gradients.key(seed, Purpose.ROUNDING, iteration, output),
-            gradients.key(seed, Purpose.ROW_SAMPLE, iteration, output), int(np.ceil(share * 2**32)),
+            scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, output),
+            gradients.key(seed, Purpose.ROW_SAMPLE, iteration, output), int(np.ceil(share * 2**32)), scale_w,
         )  # fmt: skip
-        self.units = (1 / rounding.scale_g, 1 / rounding.scale_h)
-        self.pairs = {row: (qg, qh) for row, qg, qh in gradients.quantize(g, h, rounding)}
+        self.units = (1 / (scale_g * scale_w), 1 / (scale_h * scale_w))
+        self.pairs = {row: (qg, qh) for row, qg, qh in gradients.quantize(g, h, rounding, weight=weight)}
         self.nodes = [Node(list(self.pairs))]
         self.n_leaves = 1
 

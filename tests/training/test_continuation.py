@@ -120,17 +120,3 @@ def test_a_model_that_the_data_cannot_continue_is_refused() -> None:
     with QuantizedDataset.from_dask(X * 2 + 0.1, y) as other:
         with pytest.raises(ParameterError, match=r"no cut point of this QuantizedDataset; .*init_model=model"):
             train(PARAMS, other, 3, init_model=model)
-
-
-def test_init_model_must_be_given_to_all_data_sets_and_to_train() -> None:
-    X, y = regression(200)
-    with QuantizedDataset.from_dask(X, y) as data:
-        model = train(PARAMS, data, 3)
-    with (
-        QuantizedDataset.from_dask(X, y, init_model=model) as rest,
-        QuantizedDataset.from_dask(X, y, reference=rest) as valid,
-    ):
-        with pytest.raises(ParameterError, match=r"dtrain was made with init_model=.*give it to train too"):
-            train(PARAMS, rest, 3)
-        with pytest.raises(DataError, match=r"only 'dtrain' of the training and evaluation sets was made with"):
-            train(PARAMS, rest, 3, evals=[(valid, "valid")], init_model=model)

@@ -1,8 +1,13 @@
-"""Gradients become integers: global scale, stochastic rounding, row sampling.
+"""Gradients become integers: global scale, rounding, row sampling.
 
-A row's pair travels as one int32: g (signed, 16 bits) above h (15 bits, never negative). Rounding is stochastic, so
-that sums stay unbiased where single gradients are far below one quantum (nearest rounding would wipe out the many
-tiny gradients of an imbalanced data set); the random bits are a hash of the global row id.
+Large data: a row's pair travels as one int32: g (signed, 16 bits) above h (15 bits, never negative). Rounding is
+stochastic, so that sums stay unbiased where single gradients are far below one quantum (nearest rounding would wipe
+out the many tiny gradients of an imbalanced data set); the random bits are a hash of the global row id.
+
+Small data (`SMALL_ROWS` in `cluster/rounding.py`): one int64, int32 each, of which the scale uses as many bits as keep
+the sums of all rows within int32. So fine a quantum needs no chance to be unbiased: rounding is to nearest, and comes
+before the weight multiplies. A row of weight 3 so gives exactly the sums of three equal rows of weight 1, hence the
+same trees: weights count rows, to the last bit, as scikit-learn's checks ask.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from daskboost.dtypes import Float32, Int32, UInt32
+from daskboost.dtypes import Float32, Pairs, UInt32
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -30,8 +35,10 @@ def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
 def quantize_gradients(
     g: Float32,
     h: Float32,
+    weight: Float32 | None,
     scale_g: float,
     scale_h: float,
+    scale_w: float,
     round_key: np.uint64,
     sample_key: np.uint64,
     sample_below: np.uint64,
@@ -39,11 +46,12 @@ def quantize_gradients(
     begin: int,
     end: int,
     order: UInt32,
-    pairs: Int32,
+    pairs: Pairs,
 ) -> tuple[int, int, int]:
     """Quantize rows `[begin, end)` of one output into `order[begin:]`, `pairs[begin:]`.
 
-    `g`, `h` : float32, shape (rows,), any stride. `sample_below` : a row is kept if its 32 sampling bits are below.
+    `g`, `h` : float32, shape (rows,), any stride. `weight` : float32, shape (rows,), for small data; None for large,
+    whose `g` and `h` contain it. `sample_below` : a row is kept if its 32 sampling bits are below.
     Returns the number of kept rows and their integer sums of g and h.
     """
     kept = begin
@@ -55,13 +63,19 @@ def quantize_gradients(
         global_row = np.uint64(first_row + row)
         if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
             continue
-        bits = row_bits(round_key, global_row)
-        high = np.float64(bits >> np.uint64(32)) * unit
-        low = np.float64(bits & np.uint64(0xFFFFFFFF)) * unit
-        qg = np.int32(np.floor(np.float64(g[row]) * scale_g + high))
-        qh = np.int32(np.floor(np.float64(h[row]) * scale_h + low))
+        if weight is None:
+            bits = row_bits(round_key, global_row)
+            high = np.float64(bits >> np.uint64(32)) * unit
+            low = np.float64(bits & np.uint64(0xFFFFFFFF)) * unit
+            qg = np.int64(np.floor(np.float64(g[row]) * scale_g + high))
+            qh = np.int64(np.floor(np.float64(h[row]) * scale_h + low))
+            pairs[kept] = (qg << np.int64(16)) | qh
+        else:
+            times = np.float64(weight[row]) * scale_w
+            qg = np.int64(np.rint(np.rint(np.float64(g[row]) * scale_g) * times))
+            qh = np.int64(np.rint(np.rint(np.float64(h[row]) * scale_h) * times))
+            pairs[kept] = (qg << np.int64(32)) | qh
         order[kept] = row
-        pairs[kept] = (qg << np.int32(16)) | qh
         sum_g += qg
         sum_h += qh
         kept += 1

@@ -15,13 +15,15 @@ training data has missing values. Split search never reads that slot; it keeps t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 
 from daskboost.devices.cpu.prefetch import prefetch
-from daskboost.dtypes import Int32, Int64, UInt32
+from daskboost.dtypes import Int32, Int64, Pairs, UInt32
 
 WORD_ROWS = 65_536
 """Rows whose sums are sure to fit a word's halves: 2**16 * 2**15 = 2**31, with sign for g and without for h."""
@@ -29,9 +31,16 @@ AHEAD = 16
 """Rows between asking for a row and using it; 8 to 16 were fastest, 32 slower."""
 
 
-@njit(inline="always")
-def _pair(packed: np.int32) -> np.int64:
-    return (np.int64(packed >> np.int32(16)) << np.int64(32)) + np.int64(packed & np.int32(0xFFFF))
+def _pair(packed: Any) -> Any:
+    """A row's pair as it is added: g in the upper half of an int64, h in the lower. Small data hold it so already."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_pair, inline="always", strict=False)  # strict also compares type hints
+def _typed_pair(packed: Any) -> Callable[[Any], Any]:
+    if packed == types.int64:
+        return lambda packed: packed
+    return lambda packed: (np.int64(packed >> np.int32(16)) << np.int64(32)) + np.int64(packed & np.int32(0xFFFF))
 
 
 @njit(inline="always")
@@ -47,7 +56,7 @@ def _spill(scratch: Int64, low: int, high: int, into: Int64) -> None:
 
 @njit(cache=True, nogil=True)
 def dense_rows(
-    flat: Any, n_features: int, order: UInt32, pairs: Int32, begin: int, end: int,
+    flat: Any, n_features: int, order: UInt32, pairs: Pairs, begin: int, end: int,
     slot_offsets: Int64, blocks: Int64, scratch: Int64, into: Int64,
 ) -> None:  # fmt: skip
     """Add rows `order[begin:end]` of a row-major chunk to `into`: pairs or words."""
@@ -60,8 +69,8 @@ def dense_rows(
         return
     if (end - begin) * 2 < slot_offsets[n_features] // n_features:  # too few rows to pay for a spill
         for i in range(begin, end):
-            base = np.uint64(order[i]) * stride
-            g, h = np.int64(pairs[i] >> np.int32(16)), np.int64(pairs[i] & np.int32(0xFFFF))
+            base, value = np.uint64(order[i]) * stride, _pair(pairs[i])
+            g, h = value >> np.int64(32), value & np.int64(0xFFFFFFFF)
             for f in range(n_features):
                 slot = np.uint64(slot_offsets[f]) + np.uint64(flat[base + np.uint64(f)])
                 into[slot, 0] += g
@@ -79,7 +88,7 @@ def dense_rows(
 
 @njit(inline="always")
 def _accumulate(
-    flat: Any, stride: np.uint64, order: UInt32, pairs: Int32, begin: int, end: int, known: int, slot_offsets: Int64,
+    flat: Any, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, known: int, slot_offsets: Int64,
     first: np.uint64, last: np.uint64, scratch: Int64,
 ) -> None:  # fmt: skip
     """Add rows `order[begin:end]` to the packed sums of features `[first, last)`, four rows at a time.
@@ -118,7 +127,7 @@ def _accumulate(
 
 
 @njit(cache=True, nogil=True)
-def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Int32, begin: int, end: int, into: Int64) -> None:
+def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin: int, end: int, into: Int64) -> None:
     """Add rows `order[begin:end]` of a CSR chunk, whose entries are slots, to `into`: pairs or words."""
     if into.ndim == 1:
         for i in range(begin, end):
@@ -127,8 +136,8 @@ def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Int32, begin:
                 into[np.uint64(slots[k])] += value
         return
     for i in range(begin, end):
-        row = np.uint64(order[i])
-        g, h = np.int64(pairs[i] >> np.int32(16)), np.int64(pairs[i] & np.int32(0xFFFF))
+        row, value = np.uint64(order[i]), _pair(pairs[i])
+        g, h = value >> np.int64(32), value & np.int64(0xFFFFFFFF)
         for k in range(indptr[row], indptr[row + np.uint64(1)]):
             slot = np.uint64(slots[k])
             into[slot, 0] += g
@@ -159,7 +168,7 @@ def _clear(node: int, position: int, first: int, last: int, total: int, out: Int
 
 @njit(cache=True, nogil=True)
 def dense_segments(
-    flat: Any, n_features: int, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int,
+    flat: Any, n_features: int, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
     slot_offsets: Int64, blocks: Int64, scratch: Int64, out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
     """Add positions `[first, last)` of the concatenated `segments` to `out`, a histogram per segment.
@@ -186,7 +195,7 @@ def dense_segments(
 
 @njit(cache=True, nogil=True)
 def sparse_segments(
-    indptr: Int64, slots: Int32, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int,
+    indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
     out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
     """`dense_segments` for a CSR chunk."""

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from daskboost.devices.cpu.prefetch import prefetch
-from daskboost.dtypes import Bool, Float32, Int32, Int64, UInt8, UInt32
+from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, UInt8, UInt32
 
 AHEAD = 32
 """Rows between asking for a symbol and using it."""
@@ -36,9 +36,9 @@ def _sparse_symbol(indptr: Int64, slots: Int32, row: np.uint64, low: int, high: 
 
 @njit(cache=True, nogil=True)
 def split_dense(
-    flat: Any, row_stride: int, column_stride: int, order: UInt32, pairs: Int32, segments: Int64, feature: Int32,
+    flat: Any, row_stride: int, column_stride: int, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32,
     split_bin: Int32, default_left: UInt8, n_bins: Int32, first: int, last: int, spare_order: UInt32,
-    spare_pairs: Int32, lefts: Int64,
+    spare_pairs: Pairs, lefts: Int64,
 ) -> None:  # fmt: skip
     """Partition each segment's piece within positions `[first, last)` of the concatenated segments, in place.
 
@@ -75,8 +75,8 @@ def split_dense(
 
 @njit(cache=True, nogil=True)
 def split_sparse(
-    indptr: Int64, slots: Int32, slot_offsets: Int64, order: UInt32, pairs: Int32, segments: Int64, feature: Int32,
-    split_bin: Int32, default_left: UInt8, first: int, last: int, spare_order: UInt32, spare_pairs: Int32,
+    indptr: Int64, slots: Int32, slot_offsets: Int64, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32,
+    split_bin: Int32, default_left: UInt8, first: int, last: int, spare_order: UInt32, spare_pairs: Pairs,
     lefts: Int64,
 ) -> None:  # fmt: skip
     """`split_dense` for a CSR chunk."""

@@ -18,7 +18,7 @@ from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
-from daskboost.dtypes import Float32, Int32, Int64, UInt8, UInt32
+from daskboost.dtypes import Float32, Int32, Int64, Pairs, UInt8, UInt32
 
 Pieces = Sequence[tuple[int, int]]
 """Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id)."""
@@ -43,6 +43,13 @@ class Rounding:
     """Hash key of the row sample."""
     sample_below: int
     """A row grows the tree if its 32 sampling bits are below; 2**32 keeps all."""
+    scale_w: float = 1.0
+    """Power of two that weights of small data are multiplied by."""
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """What one quantum of g and of h is worth."""
+        return 1 / (self.scale_g * self.scale_w), 1 / (self.scale_h * self.scale_w)
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,17 @@ class Share:
     """The split that makes each of these nodes."""
 
 
-class ChunkOrder:
-    """Rows of one chunk in node order."""
+def _empty_pairs(n_rows: int, small_data: bool) -> Pairs:
+    return np.empty(n_rows, np.int64) if small_data else np.empty(n_rows, np.int32)
 
-    def __init__(self, n_rows: int) -> None:
-        self.n_rows = n_rows
+
+class ChunkOrder:
+    """Rows of one chunk in node order; `weight` of the rows where data are small."""
+
+    def __init__(self, n_rows: int, weight: Float32 | None = None) -> None:
+        self.n_rows, self.weight = n_rows, weight
         self.order: UInt32 = np.empty(n_rows, np.uint32)
-        self.pairs: Int32 = np.empty(n_rows, np.int32)
+        self.pairs: Pairs = _empty_pairs(n_rows, weight is not None)
         self.kept = 0
         self.bounds: Int64 = np.zeros((1, 2), np.int64)
         """Segment of each tree node; int64, shape (nodes, 2)."""
@@ -111,17 +122,20 @@ class CpuRows:
         Global row ids of each chunk.
     layout : SlotLayout
     threads : Threads
+    weights : sequence of float32 arrays of shape (rows,), optional
+        Of each chunk, for small data, whose gradients are multiplied by them once they are rounded.
     """
 
-    def __init__(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int],
-                 pieces: Sequence[Pieces], layout: SlotLayout, threads: Threads) -> None:  # fmt: skip
+    def __init__(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
+                 layout: SlotLayout, threads: Threads, weights: Sequence[Float32] | None = None) -> None:  # fmt: skip
         self._views, self._layout, self._threads = views, layout, threads
         self._pieces = list(pieces)
-        self.chunks = [ChunkOrder(size) for size in sizes]
+        of_chunks = [None] * len(sizes) if weights is None else weights
+        self.chunks = [ChunkOrder(size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
         self._buffers = Buffers()
         largest = max(sizes, default=0)
         self._spare_order: UInt32 = np.empty(largest, np.uint32)
-        self._spare_pairs: Int32 = np.empty(largest, np.int32)
+        self._spare_pairs: Pairs = _empty_pairs(largest, weights is not None)
 
     def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
@@ -134,9 +148,9 @@ class CpuRows:
             ranges = list(self._row_ranges(index))
             parts = self._threads.run([
                 partial(
-                    gradients.quantize_gradients, g, h, rounding.scale_g, rounding.scale_h,
-                    np.uint64(rounding.round_key), np.uint64(rounding.sample_key), np.uint64(rounding.sample_below),
-                    first_row, begin, end, chunk.order, chunk.pairs,
+                    gradients.quantize_gradients, g, h, chunk.weight, rounding.scale_g, rounding.scale_h,
+                    rounding.scale_w, np.uint64(rounding.round_key), np.uint64(rounding.sample_key),
+                    np.uint64(rounding.sample_below), first_row, begin, end, chunk.order, chunk.pairs,
                 )
                 for begin, end, first_row in ranges
             ])  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 
 from daskboost.devices.cpu import histogram, partition
 from daskboost.devices.cpu.threads import Threads
-from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt8, UInt32
+from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, Symbols, UInt8, UInt32
 
 SCRATCH_SLOTS = 16_384
 """Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
@@ -64,11 +64,11 @@ class View(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def histograms(self, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
+    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
                    clear: bool) -> int: ...  # fmt: skip
 
-    def split(self, order: UInt32, pairs: Int32, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
-              first: int, last: int, spare_order: UInt32, spare_pairs: Int32, lefts: Int64) -> None: ...  # fmt: skip
+    def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
+              first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None: ...  # fmt: skip
 
     def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None: ...
 
@@ -93,7 +93,7 @@ class DenseView:
         self._n_features = len(layout.n_bins)
         self.nbytes = int(symbols.nbytes) * (1 if self._columns is None else 2)
 
-    def histograms(self, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
+    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
                    clear: bool) -> int:  # fmt: skip
         scratch = np.zeros(self._layout.scratch_slots if out.ndim > 2 else 0, np.int64)  # words need none
         return int(histogram.dense_segments(
@@ -101,8 +101,8 @@ class DenseView:
             self._layout.blocks, scratch, out, edge, clear,
         ))  # fmt: skip
 
-    def split(self, order: UInt32, pairs: Int32, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
-              first: int, last: int, spare_order: UInt32, spare_pairs: Int32, lefts: Int64) -> None:  # fmt: skip
+    def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
+              first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None:  # fmt: skip
         flat, strides = self._flat, (self._n_features, 1)
         if self._columns is not None:
             flat, strides = self._columns.reshape(-1), (1, self._columns.shape[1])
@@ -125,14 +125,14 @@ class SparseView:
         self._indptr, self._slots, self._layout = indptr, slots, layout
         self.nbytes = int(indptr.nbytes + slots.nbytes)
 
-    def histograms(self, order: UInt32, pairs: Int32, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
+    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
                    clear: bool) -> int:  # fmt: skip
         return int(histogram.sparse_segments(
             self._indptr, self._slots, order, pairs, segments, first, last, out, edge, clear
         ))  # fmt: skip
 
-    def split(self, order: UInt32, pairs: Int32, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
-              first: int, last: int, spare_order: UInt32, spare_pairs: Int32, lefts: Int64) -> None:  # fmt: skip
+    def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
+              first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None:  # fmt: skip
         partition.split_sparse(
             self._indptr, self._slots, self._layout.offsets, order, pairs, segments, feature, split_bin, default_left,
             first, last, spare_order, spare_pairs, lefts,

@@ -1,0 +1,120 @@
+"""Contradictions between a fit's arguments that no single one of them can tell: refused before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskboost.errors import DataError, ParameterError
+from daskboost.metrics.base import Metric
+from daskboost.metrics.custom import CustomMetric
+from daskboost.metrics.registry import make_metric
+from daskboost.model.booster import Booster
+from daskboost.objectives.base import Objective
+from daskboost.params import TrainParams
+
+LOSS_PARAMETERS = {
+    "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
+    "quantile_alpha": "objective='reg:quantileerror'; write the metric's quantiles as eval_metric='quantile@0.1,0.9'",
+    "huber_slope": "objective='reg:pseudohubererror'",
+    "tweedie_variance_power": "objective='reg:tweedie'; write the metric's power as eval_metric='tweedie-deviance@1.2'",
+}
+"""Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
+
+
+def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
+    """Refuse parameters without effect on the objective, and constraints that its leaves would break.
+
+    Raises
+    ------
+    ParameterError
+        A loss parameter other than its default that the named objective does not read; monotone constraints with
+        leaves that are quantiles of residuals, which know no bounds (LightGBM refuses these as well).
+    """
+    if isinstance(params.objective, str):
+        for name, owner in LOSS_PARAMETERS.items():
+            value = getattr(params, name)
+            if value != getattr(TrainParams, name) and not hasattr(objective, name):
+                raise ParameterError(
+                    f"{name}={value!r} has no effect with objective={objective.name!r}; it is of {owner}"
+                )
+        if params.num_class > 1 and objective.n_outputs != params.num_class:
+            raise ParameterError(
+                f"num_class={params.num_class} has no effect with objective={objective.name!r}; leave it out, or use "
+                "'multi:softprob'"
+            )
+    if objective.adaptive_quantiles is not None and _constrains(params.monotone_constraints):
+        raise ParameterError(
+            f"monotone_constraints contradicts objective={objective.name!r}, whose leaves become quantiles of "
+            "residuals and would break it; use 'reg:pseudohubererror' for a robust loss with constraints"
+        )
+
+
+def _constrains(monotone: Any) -> bool:
+    if monotone is None:
+        return False
+    if isinstance(monotone, str):
+        return "1" in monotone
+    return any(value != 0 for value in (monotone.values() if isinstance(monotone, Mapping) else monotone))
+
+
+def check_bins(params: TrainParams, max_bin: int) -> None:
+    """Refuse a `max_bin` that the data set was not quantized with: training cannot bring bins back.
+
+    Raises
+    ------
+    ParameterError
+        Naming both numbers.
+    """
+    given = "max_bin" in params.explicit or params.max_bin != TrainParams.max_bin
+    if given and params.max_bin != max_bin:
+        raise ParameterError(
+            f"max_bin={params.max_bin} contradicts dtrain, which was quantized with max_bin={max_bin}; leave it out, "
+            f"or make the data set with QuantizedDataset.from_dask(..., max_bin={params.max_bin})"
+        )
+
+
+def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[Any]]:
+    """The metrics of a fit.
+
+    Raises
+    ------
+    ParameterError
+        An unknown name; two metrics of one name, whose values would end in one list; a metric that cannot read what
+        the objective predicts.
+    """
+    made = [make_metric(metric, objective.parameters()) for metric in metrics]
+    names = [metric.name for metric in made if not isinstance(metric, CustomMetric)]  # functions may name their values
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ParameterError(f"eval_metric has {twice[0]!r} twice; name every metric once")
+    nothing = np.empty((0, objective.n_outputs), np.float32)
+    for metric in made:
+        try:
+            metric.partial(nothing[:, 0], objective.evaluation(nothing))
+        except DataError as error:
+            raise ParameterError(
+                f"eval_metric={metric.name!r} does not suit objective {objective.name!r} with {objective.n_outputs} "
+                f"output(s) per row: {error}"
+            ) from error
+    return made
+
+
+def as_booster(model: Any) -> Booster | None:
+    """The model that a fit continues: a Booster, a fitted estimator, or a model file's path.
+
+    Raises
+    ------
+    ParameterError
+        Anything else.
+    """
+    if model is None or isinstance(model, Booster):
+        return model
+    if hasattr(type(model), "booster_"):
+        return as_booster(model.booster_)
+    if isinstance(model, str | Path):
+        return Booster.load_model(model)
+    raise ParameterError(f"init_model is {type(model).__name__}; pass a Booster, an estimator or a file's path")

@@ -1,0 +1,139 @@
+"""Arguments that contradict each other: refused by name and before any row is trained on, or read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from strategies.rows import classes, regression
+
+from daskboost import (
+    Booster,
+    Checkpoint,
+    DaskBoostClassifier,
+    DaskBoostRegressor,
+    LearningRateSchedule,
+    ProgressBar,
+    QuantizedDataset,
+    train,
+)
+from daskboost.errors import DataError, DataTypeError, ParameterError
+
+X, Y = regression(60, 3)
+CODES = classes(60, 3)[1]
+
+
+@pytest.fixture(scope="module")
+def data() -> QuantizedDataset:
+    return QuantizedDataset.from_dask(X, Y, max_bin=32)
+
+
+def unread() -> Any:
+    """A Dask Array that nobody may compute."""
+
+    def fail(block: Any) -> NoReturn:
+        raise AssertionError("a row was read")
+
+    return da.from_array(X, chunks=20).map_blocks(fail, dtype=X.dtype, meta=np.empty((0, 0)))
+
+
+@pytest.mark.parametrize(("params", "message"), [
+    ({"scale_pos_weight": 3}, r"scale_pos_weight=3 has no effect with objective='reg:squarederror'; it is of binary"),
+    ({"quantile_alpha": 0.3, "eval_metric": "quantile"}, r"quantile_alpha=\(0.3,\) has no effect .*quantile@0.1,0.9"),
+    ({"huber_slope": 2}, "huber_slope=2 has no effect .*'reg:pseudohubererror'"),
+    ({"tweedie_variance_power": 1.2}, "tweedie_variance_power=1.2 has no effect .*'reg:tweedie'"),
+    ({"num_class": 3}, "num_class=3 has no effect with objective='reg:squarederror'; .*'multi:softprob'"),
+    ({"max_bin": 64}, r"max_bin=64 contradicts dtrain, .* max_bin=32; .*from_dask\(..., max_bin=64\)"),
+    ({"eval_metric": ["rmse", "mae", "rmse"]}, "eval_metric has 'rmse' twice"),
+    ({"eval_metric": "mlogloss"}, r"eval_metric='mlogloss' does not suit objective 'reg:squarederror' with 1 output"),
+    (
+        {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.9], "eval_metric": "mae"},
+        "eval_metric='mae' does not suit objective 'reg:quantileerror' with 2 output",
+    ),
+    (
+        {"objective": "reg:absoluteerror", "monotone_constraints": {"f1": -1}},
+        "monotone_constraints contradicts objective='reg:absoluteerror'.*use 'reg:pseudohubererror'",
+    ),
+    ({"objective": "reg:quantileerror", "monotone_constraints": "(0,1,0)"}, "monotone_constraints contradicts"),
+])  # fmt: skip
+def test_parameters(params: dict[str, Any], message: str, data: QuantizedDataset) -> None:
+    with pytest.raises(ParameterError, match=message):
+        train(params, data, 2, evals=[(data, "train")])
+
+
+@pytest.mark.parametrize("params", [
+    {"max_bin": 32}, {"num_class": 1}, {"objective": "reg:absoluteerror", "monotone_constraints": [0, 0, 0]},
+    {"objective": "reg:quantileerror", "quantile_alpha": 0.3}, {"objective": "reg:pseudohubererror", "huber_slope": 2},
+    {"objective": lambda label, margin: (margin - label, np.ones_like(margin)), "quantile_alpha": 0.3},
+])  # fmt: skip
+def test_parameters_that_go_together(params: dict[str, Any], data: QuantizedDataset) -> None:
+    assert train(params, data, 1).n_iterations == 1
+
+
+@pytest.mark.parametrize("evals", ["pair", "one", "mapping", "number"])
+def test_evals(evals: str, data: QuantizedDataset) -> None:
+    given: dict[str, Any] = {"pair": (data, "v"), "one": [data], "mapping": {"v": data}, "number": [(data, 3)]}
+    with pytest.raises(ParameterError, match=r"evals=.*: give a list of pairs of a data set and its name"):
+        train({}, data, 1, evals=given[evals])
+
+
+def test_init_model_may_be_a_path_or_an_estimator(tmp_path: Path, data: QuantizedDataset) -> None:
+    first = train({}, data, 2)
+    first.save_model(tmp_path / "m.ubj")
+    estimator = DaskBoostRegressor(n_estimators=2, max_bin=32).fit(X, Y)
+    six = train({}, data, 3)
+    for given in (first, tmp_path / "m.ubj", str(tmp_path / "m.ubj"), estimator):
+        assert train({}, data, 1, init_model=given) == six
+    with pytest.raises(ParameterError, match="init_model is int; pass a Booster"):
+        train({}, data, 1, init_model=3)
+
+
+def test_callbacks(tmp_path: Path, data: QuantizedDataset) -> None:
+    with pytest.raises(ParameterError, match=r"callbacks=.*must be a list of callbacks"):
+        train({}, data, 1, callbacks=ProgressBar())  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"callbacks=.*must be a list of callbacks"):
+        DaskBoostRegressor(callbacks=ProgressBar()).fit(X, Y)
+    with pytest.raises(ParameterError, match=r"LearningRateSchedule\('fast'\): give a sequence"):
+        train({}, data, 1, callbacks=[LearningRateSchedule("fast")])  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"Checkpoint\(path=.*: there is no such directory"):
+        train({}, data, 1, callbacks=[Checkpoint(tmp_path / "none" / "m.ubj")])
+
+
+@pytest.mark.parametrize(("params", "message"), [
+    ({"importance_type": "gains"}, "importance_type='gains' must be one of 'weight'"),
+    ({"eval_metric": "mlogloss"}, "eval_metric='mlogloss' does not suit"),
+    ({"scale_pos_weight": 3}, "scale_pos_weight=3 has no effect"),
+    ({"objective": "reg:absoluteerror", "monotone_constraints": [1]}, "monotone_constraints contradicts"),
+])  # fmt: skip
+def test_estimators_refuse_before_they_read(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        DaskBoostRegressor(**params).fit(unread(), da.from_array(Y, chunks=20))
+
+
+def test_evaluation_sets_are_judged_before_training_rows_are_read() -> None:
+    y = da.from_array(Y, chunks=20)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    for bad, error, message in (
+        ((X[:, :2], Y), DataError, "X has 2 features"),
+        ((X, Y[:50]), DataError, "y has 50 rows, but X has 60"),
+        ((frame.assign(b="x"), Y), DataTypeError, "'b'"),
+    ):
+        with pytest.raises(error, match=message):
+            DaskBoostRegressor().fit(unread(), y, eval_set=[(X, Y), bad])
+    unread_frame = dd.from_pandas(frame, npartitions=2).map_partitions(lambda part: 1 / 0, meta=frame)
+    with pytest.raises(DataError, match="lacks 1 of the 3 feature columns used in training: 'b'"):
+        DaskBoostRegressor().fit(
+            unread_frame, dd.from_pandas(pd.Series(Y), npartitions=2), eval_set=[(frame[["a", "c"]], Y)]
+        )
+
+
+def test_a_parameter_of_two_classes_is_refused_for_three() -> None:
+    with pytest.raises(ParameterError, match="scale_pos_weight=2 has no effect with objective='multi:softprob'"):
+        DaskBoostClassifier(scale_pos_weight=2).fit(X, CODES)
+    model = DaskBoostClassifier(scale_pos_weight=2, n_estimators=1).fit(X, CODES > 0)
+    assert isinstance(model.booster_, Booster)
