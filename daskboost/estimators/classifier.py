@@ -37,18 +37,10 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
 
     Attributes
     ----------
-    booster_ : Booster
+    {attributes}
     classes_ : array, shape (classes,)
         Sorted.
     n_classes_ : int
-    evals_result_ : dict
-        Evaluation set -> metric -> a value per round.
-    best_iteration, best_score : int, float
-        Where early stopping ran.
-    feature_importances_ : float32 array, shape (features,)
-    n_features_in_ : int
-    feature_names_in_ : object array of str
-        Where the training data had column names.
 
     Examples
     --------
@@ -73,9 +65,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         margins = self._predict(X, "margin", iteration_range, base_margin)
         return margins if output_margin else self._labels.of_margins(margins)
 
-    def predict_proba(
-        self, X: Any, *, iteration_range: tuple[int, int] | None = None, base_margin: Any = None
-    ) -> Any:
+    def predict_proba(self, X: Any, *, iteration_range: tuple[int, int] | None = None, base_margin: Any = None) -> Any:
         """The probability of every class; lazily for a Dask collection.
 
         Returns

@@ -85,6 +85,18 @@ SHARED_PARAMETERS = """
         What `feature_importances_` measures.
 """
 
+SHARED_ATTRIBUTES = """
+    booster_ : Booster
+    evals_result_ : dict
+        Evaluation set -> metric -> a value per round.
+    best_iteration, best_score : int, float
+        Where early stopping ran.
+    feature_importances_ : float32 array, shape (features,)
+    n_features_in_ : int
+    feature_names_in_ : object array of str
+        Where the training data had column names.
+"""
+
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def estimator(cls: C) -> C:
@@ -94,7 +106,11 @@ def estimator(cls: C) -> C:
     """
     made: Any = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
     made.__init__ = _with_hint(made, made.__init__)
-    made.__doc__ = (cls.__doc__ or "").replace("{parameters}", SHARED_PARAMETERS.strip())
+    made.__doc__ = (
+        (cls.__doc__ or "")
+        .replace("{parameters}", SHARED_PARAMETERS.strip())
+        .replace("{attributes}", SHARED_ATTRIBUTES.strip())
+    )
     return cast(C, made)
 
 

@@ -26,15 +26,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
 
     Attributes
     ----------
-    booster_ : Booster
-    evals_result_ : dict
-        Evaluation set -> metric -> a value per round.
-    best_iteration, best_score : int, float
-        Where early stopping ran.
-    feature_importances_ : float32 array, shape (features,)
-    n_features_in_ : int
-    feature_names_in_ : object array of str
-        Where the training data had column names.
+    {attributes}
 
     Examples
     --------

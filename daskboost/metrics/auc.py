@@ -27,6 +27,7 @@ from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Array, Metric, one_per_row, row_blocks
+from daskboost.metrics.elementwise import LabelRange
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -54,6 +55,7 @@ class ScoreCurve(Metric[KeyCounts]):
         return True
 
     def prepare(self, stats: LabelStats) -> Self:
+        LabelRange(0.0, 1.0).check(self.name, stats)  # what lies between is refused when it is read
         if stats.n_rows == 0 or stats.max_weight <= 0:
             return replace(self, exponent=0)
         total = math.frexp(stats.max_weight)[1] + stats.n_rows.bit_length()  # 2**total exceeds the sum of weights

@@ -11,7 +11,7 @@ import numpy as np
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.metrics.base import Array, number_argument
-from daskboost.metrics.elementwise import TINY, MeanMetric
+from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,10 @@ class LogLoss(MeanMetric):
     """
 
     base_name: ClassVar[str] = "logloss"
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(0.0, 1.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         hard = (label == 0) | (label == 1)
@@ -45,6 +49,10 @@ class Error(MeanMetric):
 
     base_name: ClassVar[str] = "error"
     threshold: float = 0.5
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(0.0, 1.0)
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from daskboost.dtypes import Float64
 from daskboost.errors import ParameterError
 from daskboost.metrics.base import number_argument, refuse_argument
-from daskboost.metrics.elementwise import TINY, MeanMetric
+from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class PoissonNLogLik(MeanMetric):
     """Mean negative log-likelihood of the Poisson distribution, with its normalising log-gamma term."""
 
     base_name: ClassVar[str] = "poisson-nloglik"
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(0.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         from scipy.special import gammaln
@@ -32,6 +36,10 @@ class GammaNLogLik(MeanMetric):
     """Mean negative log-likelihood of the gamma distribution with dispersion 1."""
 
     base_name: ClassVar[str] = "gamma-nloglik"
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(0.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         mean = np.maximum(prediction, 1e-6)  # XGBoost's bound
@@ -50,6 +58,10 @@ class TweedieNLogLik(MeanMetric):
 
     base_name: ClassVar[str] = "tweedie-nloglik"
     power: float = 1.5
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(0.0)
 
     @property
     def name(self) -> str:
@@ -74,7 +86,7 @@ class TweedieNLogLik(MeanMetric):
 class TweedieDeviance(MeanMetric):
     """Mean Tweedie deviance: 0 for a perfect prediction; scikit-learn's `mean_tweedie_deviance`.
 
-    Labels below 0 count as 0 and predictions below 1e-16 as that.
+    Predictions below 1e-16 count as that. Labels are at least 0; above 0 where the power is 2 or more.
 
     Parameters
     ----------
@@ -84,6 +96,10 @@ class TweedieDeviance(MeanMetric):
 
     base_name: ClassVar[str] = "tweedie-deviance"
     power: float = 1.5
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(0.0, open_low=self.power >= 2)
 
     @property
     def name(self) -> str:

@@ -5,10 +5,11 @@ Rows are taken in blocks that fit a processor's cache, in float64; the sums are 
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,49 @@ from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Array, Metric, RatioState, number_argument, one_per_row, refuse_argument, row_blocks
 
+if TYPE_CHECKING:
+    from daskboost.data.labels import LabelStats
+
 BLOCK_ROWS = 1 << 16  # 512 KB per float64 array of one output
 TINY = 1e-16
 """Where XGBoost clips means and probabilities before a logarithm or a division."""
 
 
+@dataclass(frozen=True)
+class LabelRange:
+    """Labels from `low` (excluded where `open_low`) to `high`."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+
+    def check(self, name: str, stats: LabelStats) -> None:
+        """Refuse labels outside; DataError with the metric's name and the offending label."""
+        for label in (stats.minimum, stats.maximum) if stats.minimum <= stats.maximum else ():  # not without rows
+            if label > self.high or label < self.low or (self.open_low and label == self.low):
+                above = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
+                allowed = above if self.high == math.inf else f"from {self.low:g} to {self.high:g}"
+                raise DataError(f"label {label:g} for metric {name!r}: labels must be {allowed}; use another metric")
+
+
 class MeanMetric(Metric[RatioState]):
     """The weighted mean of `loss` over rows, passed through `finish`."""
+
+    @property
+    def labels(self) -> LabelRange:
+        """The labels it is defined for; any finite number unless a subclass says otherwise."""
+        return LabelRange()
+
+    def prepare(self, stats: LabelStats) -> Self:
+        """See `Metric.prepare`.
+
+        Raises
+        ------
+        DataError
+            Labels for which the metric is not defined, as scikit-learn refuses them.
+        """
+        self.labels.check(self.name, stats)
+        return self
 
     @abstractmethod
     def loss(self, label: Float64, prediction: Float64) -> Float64:
@@ -80,6 +117,10 @@ class Rmsle(MeanMetric):
     """Root of the mean squared error of log(1 + x); predictions below -1 + 1e-6 count as that."""
 
     base_name: ClassVar[str] = "rmsle"
+
+    @property
+    def labels(self) -> LabelRange:
+        return LabelRange(-1.0, open_low=True)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         least = -1 + 1e-6
