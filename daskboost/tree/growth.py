@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from daskboost.data.cuts import Cuts
-from daskboost.devices.cpu.rows import RowSplits
+from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.split import LEAST_GAIN, leaf_weights, split_values
 from daskboost.dtypes import Float32, Float64, Int32
 from daskboost.params import TrainParams
