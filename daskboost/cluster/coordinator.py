@@ -22,7 +22,8 @@ from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
 from daskboost.cluster.rounding import make_rounding
 from daskboost.data.cuts import Cuts
-from daskboost.devices.cpu.rows import Rounding, RowSplits
+from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.dtypes import Float64

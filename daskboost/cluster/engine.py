@@ -284,7 +284,8 @@ class Engine:
         ], np.float64)  # fmt: skip
 
     def _grow(self, message: m.Grow) -> Any:
-        own = self._rows.grow(message.splits, message.built)
+        alone = message.search is None and not message.compact  # then its histograms are nobody else's summands
+        own = self._rows.grow(message.splits, message.built, words=alone)
         if message.search is None:
             return m.PartialHistograms(narrow(own, self._buffers) if message.compact else own)
         peers, search = self._peer_search()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from daskboost.devices.cpu.rows import Rounding, RowSplits
+from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Float64, Int32, Int64, UInt32
 from daskboost.tree.split import Candidates, OpenNodes

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from daskboost.data.cuts import Cuts
-from daskboost.devices.cpu.rows import RowSplits
-from daskboost.devices.cpu.split import LEAST_GAIN, leaf_weights, node_gains
+from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.split import LEAST_GAIN, leaf_weights, split_values
 from daskboost.dtypes import Float32, Float64, Int32
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
@@ -96,24 +96,24 @@ class GrowingTree:
         left = candidates.left[rows]
         rules = self._rules
         regular = (rules.reg_lambda, rules.reg_alpha, rules.max_delta_step)
+        gain, left_weight, right_weight = split_values(sums, left, *self._units, *regular, bounds)
         columns = {
             "left": left_ids, "right": right_ids, "feature": feature, "split_bin": candidates.split_bin[rows],
-            "default_left": candidates.default_left[rows],
-            "gain": node_gains(sums, left, *self._units, *regular, bounds),
+            "default_left": candidates.default_left[rows], "gain": gain,
         }  # fmt: skip
         for name, values in columns.items():
             self._nodes[name][ids] = values
-        weights = [leaf_weights(side, *self._units, *regular, bounds) for side in (left, sums - left)]
-        middle = (weights[0] + weights[1]) / 2
-        direction = self._directions(feature, candidates.split_bin[rows], weights[1] - weights[0])
-        for side, (children, child_sums) in enumerate(((left_ids, left), (right_ids, sums - left))):
-            low, high = self._child_bounds(direction, bounds, side, middle)
-            new = np.zeros(len(ids), NODE)
-            new["parent"], new["depth"] = ids, parents["depth"] + 1
-            new["g"], new["h"], new["low"], new["high"] = child_sums[:, 0], child_sums[:, 1], low, high
-            new["left"] = new["right"] = LEAF
-            new["split_bin"] = -1
-            self._nodes[children] = new
+        new = np.zeros((len(ids), 2), NODE)
+        new["parent"], new["depth"] = ids[:, None], parents["depth"][:, None] + 1
+        new["g"] = np.stack([left[:, 0], sums[:, 0] - left[:, 0]], axis=1)
+        new["h"] = np.stack([left[:, 1], sums[:, 1] - left[:, 1]], axis=1)
+        new["left"] = new["right"] = LEAF
+        new["split_bin"] = -1
+        new["low"], new["high"] = bounds[:, :1], bounds[:, 1:]
+        if rules.monotone.any():
+            direction = self._directions(feature, columns["split_bin"], right_weight - left_weight)
+            self._tighten(new, direction, (left_weight + right_weight) / 2)
+        self._nodes[self._size : self._size + 2 * len(ids)] = new.ravel()
         if self._features.by_path:
             for node, used in zip(ids.tolist(), feature.tolist(), strict=True):
                 self._paths += [self._paths[node] | {used}] * 2
@@ -138,11 +138,12 @@ class GrowingTree:
         return np.where(last & (direction != 0), np.sign(rise), direction).astype(np.int32)
 
     @staticmethod
-    def _child_bounds(direction: Int32, bounds: Float64, side: int, middle: Float64) -> tuple[Float64, Float64]:
-        """Limits of the left (side 0) or right children: a constrained split keeps the sides apart at the middle."""
-        below = (direction > 0) if side == 0 else (direction < 0)
-        above = (direction < 0) if side == 0 else (direction > 0)
-        return np.where(above, middle, bounds[:, 0]), np.where(below, middle, bounds[:, 1])
+    def _tighten(children: np.ndarray, direction: Int32, middle: Float64) -> None:
+        """Keep the sides of constrained splits apart at the middle; `children` has shape (splits, 2)."""
+        for side, upper in ((0, direction < 0), (1, direction > 0)):
+            lower = (direction != 0) & ~upper
+            children["low"][upper, side] = middle[upper]
+            children["high"][lower, side] = middle[lower]
 
     def table(self, learning_rate: float) -> TreeTable:
         """The finished tree; values include the learning rate."""

@@ -4,20 +4,19 @@ range of features on each peer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from daskboost.devices.cpu import split as kernels
+from daskboost.devices.cpu import split_level as level_kernels
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
-
-CACHE_BYTES = 2**19
-"""Histograms that are subtracted and searched in one go: what a second-level cache holds."""
+from daskboost.tree.histograms import Searched, Stack, joined
 
 
 @dataclass(frozen=True)
@@ -61,31 +60,6 @@ class OpenNodes:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def subset(self, rows: Int64) -> OpenNodes:
-        """Some of the nodes, with nothing said of what was built."""
-        allowed = self.allowed if len(self.allowed) == 1 else self.allowed[rows]
-        return OpenNodes(
-            self.ids[rows], self.parents[rows], self.built, self.sums[rows], self.bounds[rows], allowed, self.units
-        )
-
-
-def _nothing(low: int, high: int) -> None:
-    """The histograms are there already."""
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Histograms of some open nodes."""
-
-    rows: Int64
-    """Their places among the open nodes."""
-    histograms: Int64
-    """int64, shape (at least nodes, slots, 2)."""
-    places: Int64
-    """Each node's place in `histograms`."""
-    fill: Callable[[int, int], None] = _nothing
-    """Computes the histograms of the nodes `[low, high)`: right before they are searched, while a cache holds them."""
-
 
 @dataclass(frozen=True)
 class Candidates:
@@ -111,31 +85,11 @@ def combine(parts: Sequence[Candidates]) -> Candidates:
     return Candidates(pick("gain"), pick("feature"), pick("split_bin"), pick("default_left"), pick("left"))
 
 
-def _built(nodes: OpenNodes, built: Int64) -> Stack:
-    """The open nodes among the built ones."""
-    rows, places = np.nonzero(nodes.ids[:, None] == nodes.built[None, :])
-    return Stack(rows, built, places)
-
-
-def _joined(parts: Sequence[Stack]) -> Stack:
-    """All open nodes in order, in one array."""
-    for part in parts:
-        part.fill(0, len(part.rows))
-    order = np.argsort(np.concatenate([part.rows for part in parts]))
-    histograms = np.concatenate([part.histograms[part.places] for part in parts])[order]
-    return Stack(np.arange(len(order)), histograms, np.arange(len(order)))
-
-
-def _in_order(rows: Sequence[Int64], parts: Sequence[Candidates]) -> Candidates:
-    """Candidates of disjoint nodes, put together by their places."""
-    if len(parts) == 1 and np.array_equal(rows[0], np.arange(len(rows[0]))):
-        return parts[0]
-    order = np.argsort(np.concatenate(rows))
-
-    def join(name: str) -> np.ndarray:
-        return np.ascontiguousarray(np.concatenate([getattr(part, name) for part in parts])[order])
-
-    return Candidates(join("gain"), join("feature"), join("split_bin"), join("default_left"), join("left"))
+def _no_candidates(n: int) -> Candidates:
+    return Candidates(
+        np.full(n, -np.inf), np.full(n, -1, np.int32), np.zeros(n, np.int32), np.zeros(n, np.uint8),
+        np.zeros((n, 2), np.int64),
+    )  # fmt: skip
 
 
 class SplitSearch:
@@ -154,113 +108,114 @@ class SplitSearch:
     def __init__(self, layout: SlotLayout, rules: SplitRules, threads: Threads, features: tuple[int, int]) -> None:
         self._layout, self._rules, self._threads, self.features = layout, rules, threads, features
         self.slots = (int(layout.offsets[features[0]]), int(layout.offsets[features[1]]))
-        self._histograms: dict[int, Int64] = {}
+        self._searched = Searched()
         self._buffers = Buffers()
 
     def forget(self) -> None:
         """Drop all histograms: the tree is done."""
-        self._histograms.clear()
+        self._searched.clear()
 
     def search(self, nodes: OpenNodes, built: Int64) -> Candidates:
         """Best splits of `nodes`.
 
-        `built` : int64, shape (built nodes, slots of this range, 2), reduced over all engines. The other open nodes'
-        histograms are their parents' less their siblings'.
+        `built` : int64, shape (built nodes, slots of this range, 2), reduced over all engines, or words of shape (built
+        nodes, slots). The other open nodes' histograms are their parents' less their siblings'.
         """
-        parts = [part for part in (_built(nodes, built), self._rest(nodes, built)) if len(part.rows)]
-        if self._rules.symmetric:  # a level is searched as a whole
-            parts = [_joined(parts)]
-        found = [self._search(part, nodes.subset(part.rows)) for part in parts]
-        for parent in set(nodes.parents.tolist()):
-            self._histograms.pop(parent, None)
-        for part in parts:
-            for node, place in zip(nodes.ids[part.rows].tolist(), part.places.tolist(), strict=True):
-                self._histograms[node] = part.histograms[place]
-        return _in_order([part.rows for part in parts], found)
-
-    def _search(self, stack: Stack, nodes: OpenNodes) -> Candidates:
-        allowed = np.ascontiguousarray(np.broadcast_to(nodes.allowed, (len(nodes), nodes.allowed.shape[1])))
+        stacks = self._stacks(nodes, built)
         rules = self._rules
         regular = (rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.min_child_weight)
         search = self._level if rules.symmetric else self._per_node
-        gain, feature, split_bin, default_left = search(stack, nodes, allowed, regular)
-        left = np.zeros((len(nodes), 2), np.int64)
-        kernels.left_sums(
-            stack.histograms, stack.places, self.slots[0], nodes.sums, self._layout.offsets, self._layout.n_bins,
-            feature, split_bin, default_left, left,
-        )  # fmt: skip
-        return Candidates(gain, feature, split_bin, default_left, left)
+        found = search(stacks, nodes, regular)
+        self._searched.drop(np.array(sorted(set(nodes.parents[nodes.parents >= 0].tolist())), np.int32))
+        for stack in stacks:
+            self._searched.put(nodes.ids[stack.rows], stack.histograms, stack.places)
+        return found
 
-    def _rest(self, nodes: OpenNodes, built: Int64) -> Stack:
-        """The open nodes that were not built: their parents' histograms less their siblings', once they are filled."""
-        position = {node: i for i, node in enumerate(nodes.built.tolist())}
-        ids, parents = nodes.ids.tolist(), nodes.parents.tolist()
-        rows = [row for row, node in enumerate(ids) if node not in position]
-        stack = self._buffers.empty((len(rows), *built.shape[1:]))
+    def _stacks(self, nodes: OpenNodes, built: Int64) -> list[Stack]:
+        """The open nodes, by where their histograms come from: rows, or an array with their parents'."""
+        place_of = np.full(int(max(nodes.ids.max(), nodes.built.max(initial=0))) + 2, -1, np.int64)
+        place_of[nodes.built] = np.arange(len(nodes.built))
+        places = place_of[nodes.ids]
+        direct, rest = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
+        stacks = []
+        if len(direct):
+            stacks.append(Stack(direct, built, places[direct], built[:0], direct, built, direct))
+        if not len(rest):
+            return stacks
+        sibling_places = place_of[sibling(nodes.ids[rest])]
+        sources = self._searched.by_array(nodes.parents[rest])
+        for ndim in (2, 3):
+            same = [source for source in sources if source[0].ndim == ndim]
+            if not same:
+                continue
+            ends = np.cumsum([len(which) for _, which, _ in same]).tolist()
+            own = self._buffers.empty((ends[-1], *same[0][0].shape[1:]))
+            for end, (parents, which, parent_places) in zip(ends, same, strict=True):
+                own_places = np.arange(end - len(which), end)
+                stacks.append(
+                    Stack(rest[which], own, own_places, parents, parent_places, built, sibling_places[which])
+                )
+        return stacks
 
-        def fill(low: int, high: int) -> None:
-            for i in range(low, high):
-                row = rows[i]
-                np.subtract(self._histograms[parents[row]], built[position[sibling(ids[row])]], out=stack[i])
-
-        return Stack(np.array(rows, np.int64), stack, np.arange(len(rows)), fill)
-
-    def _per_node(self, stack: Stack, nodes: OpenNodes, allowed: UInt8, regular: tuple[float, float, float, float]
-                  ) -> tuple[Float64, Int32, Int32, UInt8]:  # fmt: skip
-        n = len(nodes)
-        gain, feature, split_bin = np.full(n, -np.inf), np.full(n, -1, np.int32), np.zeros(n, np.int32)
-        default_left = np.zeros(n, np.uint8)
-
-        def best(features: tuple[int, int], rows: tuple[int, int], into: Candidates) -> None:
+    def _per_node(self, stacks: list[Stack], nodes: OpenNodes, regular: tuple[float, float, float, float]
+                  ) -> Candidates:  # fmt: skip
+        def best(stack: Stack, features: tuple[int, int], members: tuple[int, int], into: Candidates) -> None:
             kernels.best_per_node(
-                stack.histograms, stack.places, self.slots[0], nodes.sums, nodes.bounds, allowed, self._layout.offsets,
-                self._layout.n_bins, self._rules.monotone, features, rows, nodes.units, regular, self._rules.plain,
-                into.gain, into.feature, into.split_bin, into.default_left,
+                stack.histograms, stack.places, stack.parents, stack.parent_places, stack.siblings,
+                stack.sibling_places, stack.rows, self.slots[0], nodes.sums, nodes.bounds, nodes.allowed,
+                self._layout.offsets, self._layout.n_bins, self._rules.monotone, features, members, nodes.units,
+                regular, self._rules.plain, into.gain, into.feature, into.split_bin, into.default_left, into.left,
             )  # fmt: skip
 
-        if n >= self._threads.count:
-            into = Candidates(gain, feature, split_bin, default_left, np.empty((0, 2), np.int64))
-            group = max(1, CACHE_BYTES // max(stack.histograms[:1].nbytes, 1))
+        if len(nodes) >= self._threads.count:
+            found = _no_candidates(len(nodes))
 
-            def best_of_groups(low: int, high: int) -> None:
-                for start in range(low, high, group):
-                    rows = (start, min(start + group, high))
-                    stack.fill(*rows)
-                    best(self.features, rows, into)
+            def best_of(low: int, high: int) -> None:
+                start = 0
+                for stack in stacks:
+                    members = (max(low - start, 0), min(high - start, len(stack.rows)))
+                    if members[0] < members[1]:
+                        best(stack, self.features, members, found)
+                    start += len(stack.rows)
 
-            self._threads.run([partial(best_of_groups, *r) for r in self._threads.ranges(n, least=1)])
-            return gain, feature, split_bin, default_left
-        stack.fill(0, n)
-        parts = [
-            Candidates(gain.copy(), feature.copy(), split_bin.copy(), default_left.copy(), np.zeros((n, 2), np.int64))
-            for _ in self._feature_ranges()
-        ]
-        self._threads.run([partial(best, r, (0, n), p) for r, p in zip(self._feature_ranges(), parts, strict=True)])
-        winner = combine(parts)
-        return winner.gain, winner.feature, winner.split_bin, winner.default_left
+            self._threads.run([partial(best_of, *r) for r in self._threads.ranges(len(nodes), least=1)])
+            return found
 
-    def _level(self, stack: Stack, nodes: OpenNodes, allowed: UInt8, regular: tuple[float, float, float, float]
-               ) -> tuple[Float64, Int32, Int32, UInt8]:  # fmt: skip
-        found = self._threads.run([
+        def best_among(features: tuple[int, int]) -> Candidates:
+            own = _no_candidates(len(nodes))
+            for stack in stacks:
+                best(stack, features, (0, len(stack.rows)), own)
+            return own
+
+        return combine(self._threads.run([partial(best_among, r) for r in self._feature_ranges()]))
+
+    def _level(self, stacks: list[Stack], nodes: OpenNodes, regular: tuple[float, float, float, float]) -> Candidates:
+        histograms = joined(stacks)
+        allowed = np.ascontiguousarray(np.broadcast_to(nodes.allowed, (len(nodes), nodes.allowed.shape[1])))
+        parts = self._threads.run([
             partial(
-                kernels.best_of_level, stack.histograms, self.slots[0], nodes.sums, nodes.bounds, allowed,
+                level_kernels.best_of_level, histograms, self.slots[0], nodes.sums, nodes.bounds, allowed,
                 self._layout.offsets, self._layout.n_bins, self._rules.monotone, features, nodes.units, regular,
                 self._rules.plain,
             )
             for features in self._feature_ranges()
         ])  # fmt: skip
-        gain, feature, split_bin, default_left = max(found, key=lambda part: part[0])  # the first of equals
-        n = len(nodes)
-        return (
-            np.full(n, gain), np.full(n, feature, np.int32), np.full(n, split_bin, np.int32),
-            np.full(n, default_left, np.uint8),
-        )  # fmt: skip
+        gain, feature, split_bin, default_left = max(parts, key=lambda part: part[0])  # the first of equals
+        found = _no_candidates(len(nodes))
+        if feature >= 0:
+            found.gain[:], found.feature[:], found.split_bin[:] = gain, feature, split_bin
+            found.default_left[:] = default_left
+            level_kernels.left_sums(
+                histograms, self.slots[0], nodes.sums, self._layout.offsets, self._layout.n_bins, feature, split_bin,
+                bool(default_left), found.left,
+            )  # fmt: skip
+        return found
 
     def _feature_ranges(self) -> list[tuple[int, int]]:
         first, last = self.features
         return [(first + a, first + b) for a, b in self._threads.ranges(last - first, least=1)]
 
 
-def sibling(node: int) -> int:
-    """The other child of a node's parent: children are numbered in pairs, left odd, right even."""
-    return node + 1 if node % 2 else node - 1
+def sibling(nodes: Int32) -> Int32:
+    """The other children of the nodes' parents: children are numbered in pairs, left odd, right even."""
+    return nodes - 1 + 2 * (nodes % 2)

@@ -16,6 +16,7 @@ from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import train
 from daskboost.cluster.rounding import SMALL_ROWS
+from daskboost.devices.cpu import rows
 
 PLACES: dict[str, tuple[Any, ...]] = {
     "engines": (1, 2, 3),
@@ -98,6 +99,17 @@ def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path
         }
         assert tiers == {"ram", "disk"}
         assert train({**params, "n_jobs": 2}, dataset, 2).to_bytes() == expected
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("rows_of_words", [0, 700, 3_000], ids=lambda rows: f"words of {rows} rows")
+def test_histograms_of_words_pairs_or_both(
+    case: tuple[Data, dict[str, Any], bytes], rows_of_words: int, n_jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trees whose large nodes have pairs and whose small ones have words, and all mixtures among relatives."""
+    monkeypatch.setattr(rows, "WORD_ROWS", rows_of_words)
+    data, params, expected = case
+    assert model_bytes(data, params, {"encoding": "dense", "n_jobs": n_jobs}, 2) == expected
 
 
 @pytest.mark.parametrize("grow_policy", ["depthwise", "lossguide", "symmetric"])

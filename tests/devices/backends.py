@@ -9,8 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from daskboost.devices.cpu.rows import ChunkOrder, CpuRows
+from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.chunk_order import ChunkOrder
+from daskboost.devices.cpu.rows import CpuRows
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View
 
@@ -20,6 +23,13 @@ class EagerThreads(Threads):
 
     def ranges(self, total: int, least: int = 1) -> list[tuple[int, int]]:
         return super().ranges(total, 1)
+
+
+class DirtyBuffers(Buffers):
+    """Memory that was used before."""
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
+        return np.full(shape, -7, dtype)
 
 
 def make_layout(n_bins: list[int]) -> SlotLayout:
@@ -60,7 +70,9 @@ PAIRS = {"large": 15, "small": 31}
 def make_rows(view: View, n_rows: int, layout: SlotLayout, threads: Threads, data: str = "large") -> CpuRows:
     """One chunk's row state."""
     weights = [np.ones(n_rows, np.float32)] if data == "small" else None
-    return CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
+    rows = CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
+    rows._buffers = DirtyBuffers()
+    return rows
 
 
 def put_rows(chunk: ChunkOrder, segments: list[list[int]], g: Any, h: Any) -> None:

@@ -20,15 +20,24 @@ from devices.backends import (
 )
 from reference import histogram as reference
 
+from daskboost.devices.cpu import chunk_order
+from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.views import SCRATCH_SLOTS, SlotLayout
 from daskboost.dtypes import Int64
 
 
 def build(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, threads: int,
-          nodes: list[int] | None = None, data: str = "large") -> Int64:  # fmt: skip
+          nodes: list[int] | None = None, data: str = "large", form: str = "pairs") -> Int64:  # fmt: skip
     rows = make_rows(VIEWS[name](symbols, layout), len(symbols), layout, EagerThreads(threads), data)
     put_rows(rows.chunks[0], segments, g, h)
-    return rows.grow(None, np.array(range(len(segments)) if nodes is None else nodes, np.int32))
+    ids = np.array(range(len(segments)) if nodes is None else nodes, np.int32)
+    return in_pairs(rows.grow(None, ids, words=form == "words"), form)
+
+
+def in_pairs(found: Int64, form: str) -> Int64:
+    """Histograms of words or pairs, as was expected of them, as pairs."""
+    assert found.ndim == {"words": 2, "pairs": 3}[form]
+    return np.stack([found >> 32, found & 0xFFFFFFFF], axis=2) if form == "words" else found
 
 
 def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any) -> Int64:
@@ -39,16 +48,17 @@ def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]]
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
+@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("data", PAIRS)
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", VIEWS)
-def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.random.Generator) -> None:
+def test_equals_the_naive_twin(name: str, threads: int, data: str, form: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8] if threads % 2 else [3]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
     g, h = make_pairs(rng, 210, data)
     for sizes in ODD_SIZES:
         segments = segments_of(rng, sizes, 210)
-        found = build(name, symbols, layout, segments, g, h, threads, data=data)
+        found = build(name, symbols, layout, segments, g, h, threads, data=data, form=form)
         np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h), err_msg=str(sizes))
 
 
@@ -67,34 +77,55 @@ def test_nodes_in_any_order_and_number(name: str, rng: np.random.Generator) -> N
 @pytest.mark.parametrize("pair", [(-(2**15), 2**15 - 1), (2**15 - 1, 2**15 - 1), (-1, 0)])
 @pytest.mark.parametrize("n_rows", [65_535, 65_536, 65_537, 140_001])
 def test_no_sum_of_a_large_node_overflows(n_rows: int, pair: tuple[int, int], name: str) -> None:
-    """All rows of a node in one bin with the most extreme pairs: packed sums must be emptied in time."""
+    """All rows of a node in one bin with the most extreme pairs: words must be emptied, or not be used, in time."""
     layout, symbols = make_layout([2]), np.ones((n_rows, 1), np.int64)
     g, h = np.full(n_rows, pair[0]), np.full(n_rows, pair[1])
-    found = build(name, symbols, layout, [list(range(n_rows))], g, h, 1)
-    assert found.tolist() == [[[0, 0], [n_rows * pair[0], n_rows * pair[1]], [0, 0]]]
+    expected = [[[0, 0], [n_rows * pair[0], n_rows * pair[1]], [0, 0]]]
+    rows = make_rows(VIEWS[name](symbols, layout), n_rows, layout, EagerThreads(1))
+    put_rows(rows.chunks[0], [list(range(n_rows))], g, h)
+    assert rows.grow(None, np.zeros(1, np.int32)).tolist() == expected
+    found = rows.grow(None, np.zeros(1, np.int32), words=True)
+    assert in_pairs(found, "words" if n_rows <= 65_536 else "pairs").tolist() == expected
 
 
+@pytest.mark.parametrize("uneven", [0.0, 1e9], ids=["in two steps", "whole splits"])
+@pytest.mark.parametrize("form", ["pairs", "words"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("pair", [(-(2**31) + 1, 2**31 - 1), (2**31 - 1, 2**31 - 1), (-1, 0)])
-@pytest.mark.parametrize("n_rows", [1, 97])
-def test_sums_of_small_data_fit(n_rows: int, pair: tuple[int, int], name: str) -> None:
-    """All rows of a node in one bin, whose sums are the most extreme, in one row or all through."""
-    layout, symbols = make_layout([2]), np.ones((n_rows, 1), np.int64)
-    g, h = (np.full(n_rows, int(total / n_rows)) for total in pair)
-    g[0], h[0] = pair[0] - g[1:].sum(), pair[1] - h[1:].sum()
-    found = build(name, symbols, layout, [list(range(n_rows))], g, h, 1, data="small")
-    assert found.tolist() == [[[0, 0], list(pair), [0, 0]]]
+def test_children_are_built_from_the_rows_that_splits_send_them(
+    name: str, threads: int, form: str, uneven: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_order, "UNEVEN", uneven)
+    n_bins = [3, 1, 17, 8]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
+    g, h = make_pairs(rng, 210)
+    for sizes in ODD_SIZES:
+        rows = make_rows(VIEWS[name](symbols, layout), 210, layout, EagerThreads(threads))
+        put_rows(rows.chunks[0], segments_of(rng, sizes, 210), g, h)
+        n = len(sizes)
+        left = (n + 2 * np.arange(n)).astype(np.int32)
+        feature = rng.integers(0, 4, n).astype(np.int32)
+        splits = RowSplits(
+            np.arange(n, dtype=np.int32), left, left + 1, feature,
+            rng.integers(0, layout.n_bins[feature], dtype=np.int32), rng.integers(0, 2, n).astype(np.uint8),
+        )  # fmt: skip
+        built = (left + rng.integers(0, 2, n)).astype(np.int32)[rng.random(n) < 0.8]  # some parents' are not opened
+        found = in_pairs(rows.grow(splits, built, words=form == "words"), form)
+        children = [rows.chunks[0].order[slice(*rows.chunks[0].bounds[node])].tolist() for node in built]
+        expected = naive(name, symbols, layout, children, g, h) if len(built) else np.empty((0, layout.n_slots, 2))
+        np.testing.assert_array_equal(found, expected, err_msg=str(sizes))
 
 
+@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", VIEWS)
-def test_more_slots_than_the_scratch_array(name: str, threads: int, rng: np.random.Generator) -> None:
+def test_more_slots_than_the_scratch_array(name: str, threads: int, form: str, rng: np.random.Generator) -> None:
     n_bins = [254, 1, 200] * 45
     layout, symbols = make_layout(n_bins), make_symbols(rng, 330, n_bins)
     assert len(layout.blocks) > 2 and layout.scratch_slots <= SCRATCH_SLOTS < layout.n_slots
     g, h = make_pairs(rng, 330)
     segments = segments_of(rng, [180, 3, 140], 330)
-    found = build(name, symbols, layout, segments, g, h, threads)
+    found = build(name, symbols, layout, segments, g, h, threads, form=form)
     np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h))
 
 

@@ -21,7 +21,8 @@ from devices.backends import (
 )
 from reference import partition as reference
 
-from daskboost.devices.cpu.rows import CpuRows, RowSplits, walk
+from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.rows import CpuRows, walk
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 
 

@@ -58,9 +58,15 @@ def open_nodes(nodes: list[reference.Rows], allowed: Any) -> OpenNodes:
     )  # fmt: skip
 
 
-def search(rules: SplitRules, threads: int, built: Int64, nodes: OpenNodes, n_peers: int) -> Candidates:
+def in_form(form: str, histograms: Int64) -> Int64:
+    """Histograms of pairs as they are, or as words."""
+    return (histograms[..., 0] << 32) + histograms[..., 1] if form == "words" else histograms
+
+
+def search(rules: SplitRules, threads: int, built: Int64, nodes: OpenNodes, n_peers: int, form: str) -> Candidates:
     """Among peers, each of which searches its share of the features."""
     parts = []
+    built = in_form(form, built)
     for features in feature_shares(LAYOUT, n_peers):
         own = SplitSearch(LAYOUT, rules, EagerThreads(threads), features)
         parts.append(own.search(nodes, np.ascontiguousarray(built[:, own.slots[0] : own.slots[1]])))
@@ -78,29 +84,31 @@ def check(found: Candidates, row: int, expected: reference.Split, left: tuple[in
 SIZES = [[40], [1], [2, 3, 50, 1, 30, 7], [25] * 12]
 
 
+@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("n_peers", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", RULES)
-def test_best_split_of_each_node(name: str, threads: int, n_peers: int, rng: np.random.Generator) -> None:
+def test_best_split_of_each_node(name: str, threads: int, n_peers: int, form: str, rng: np.random.Generator) -> None:
     rules = RULES[name]
     for sizes in SIZES:
         built, nodes = make_level(rng, sizes, rules)
         allowed = rng.random((len(nodes), len(N_BINS))) < 0.7
-        found = search(rules_of(rules, False), threads, built, open_nodes(nodes, allowed), n_peers)
+        found = search(rules_of(rules, False), threads, built, open_nodes(nodes, allowed), n_peers, form)
         for row, node in enumerate(nodes):
             expected = reference.best(rules, node, np.flatnonzero(allowed[row]).tolist())
             check(found, row, expected, expected.left)
 
 
+@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("n_peers", [1, 2, 9])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", RULES)
-def test_best_split_of_a_level(name: str, threads: int, n_peers: int, rng: np.random.Generator) -> None:
+def test_best_split_of_a_level(name: str, threads: int, n_peers: int, form: str, rng: np.random.Generator) -> None:
     rules = RULES[name]
     for sizes in SIZES:
         built, nodes = make_level(rng, sizes, rules)
         allowed = rng.random((1, len(N_BINS))) < 0.8
-        found = search(rules_of(rules, True), threads, built, open_nodes(nodes, allowed), n_peers)
+        found = search(rules_of(rules, True), threads, built, open_nodes(nodes, allowed), n_peers, form)
         expected = reference.best_of_level(rules, nodes, np.flatnonzero(allowed[0]).tolist())
         for row, node in enumerate(nodes):
             left = reference.left_of(node, expected.feature, expected.bin, expected.default_left)
@@ -124,8 +132,12 @@ def test_ties_go_to_the_first_feature_whoever_searches(symmetric: bool, rng: np.
         assert combine(parts).feature.tolist() == [0]
 
 
+@pytest.mark.parametrize("sibling_form", ["pairs", "words"])
+@pytest.mark.parametrize("parent_form", ["pairs", "words"])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_siblings_are_subtracted(symmetric: bool, rng: np.random.Generator) -> None:
+def test_siblings_are_subtracted(
+    symmetric: bool, parent_form: str, sibling_form: str, rng: np.random.Generator
+) -> None:
     """A node whose histogram nobody built gets its parent's less its sibling's, and the same split."""
     rules = rules_of(RULES["plain"], symmetric)
     built, (left, right) = make_level(rng, [30, 45], RULES["plain"])
@@ -138,17 +150,17 @@ def test_siblings_are_subtracted(symmetric: bool, rng: np.random.Generator) -> N
         root = dataclasses.replace(
             open_nodes([both], everything), ids=np.zeros(1, np.int32), built=np.zeros(1, np.int32)
         )
-        own.search(root, built.sum(axis=0)[None])
+        own.search(root, in_form(parent_form, built.sum(axis=0)[None]))
         children = dataclasses.replace(
             open_nodes([left, right], everything), parents=np.zeros(2, np.int32), built=np.array([light + 1], np.int32)
         )
-        found = own.search(children, built[[light]])
+        found = own.search(children, in_form(sibling_form, built[[light]]))
         for name in ("gain", "feature", "split_bin", "default_left", "left"):
             np.testing.assert_array_equal(getattr(found, name), getattr(direct, name))
 
 
 def test_siblings() -> None:
-    assert [sibling(node) for node in (1, 2, 3, 4, 11)] == [2, 1, 4, 3, 12]
+    assert sibling(np.array([1, 2, 3, 4, 11], np.int32)).tolist() == [2, 1, 4, 3, 12]
 
 
 @pytest.mark.parametrize("n_peers", [1, 2, 3, 7])

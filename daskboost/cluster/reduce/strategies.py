@@ -13,7 +13,7 @@ from daskboost.cluster import messages as m
 from daskboost.cluster.outbox import Outbox
 from daskboost.cluster.reduce.shares import total
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.rows import RowSplits
+from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Int32

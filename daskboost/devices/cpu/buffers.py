@@ -30,6 +30,8 @@ class Buffers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owners: list[npt.NDArray[np.uint8]] = []
+        self._starts: list[int] = []
+        """First aligned byte of each; asking an array for its address takes longer than all the rest here."""
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
         """An array with any content, C-contiguous and aligned to cache lines."""
@@ -41,7 +43,7 @@ class Buffers:
             if place is None:
                 self._keep(np.empty(n_bytes + ALIGNMENT, np.uint8))
                 place = len(self._owners) - 1
-            start = -self._owners[place].ctypes.data % ALIGNMENT
+            start = self._starts[place]
             return self._owners[place][start : start + n_bytes].view(dtype).reshape(shape)
 
     def zeros(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
@@ -54,16 +56,23 @@ class Buffers:
         """Forget all buffers; arrays in use keep theirs."""
         with self._lock:
             self._owners.clear()
+            self._starts.clear()
 
     def _smallest_free(self, n_bytes: int) -> int | None:
-        fits = [i for i in range(len(self._owners)) if len(self._owners[i]) >= n_bytes and self._is_free(i)]
-        return min(fits, key=lambda i: len(self._owners[i])) if fits else None
+        found, least = None, sys.maxsize
+        for i in range(len(self._owners)):  # a loop over the owners would hold a reference to each
+            size = len(self._owners[i])
+            if n_bytes <= size < least and self._is_free(i):
+                found, least = i, size
+        return found
 
     def _keep(self, owner: npt.NDArray[np.uint8]) -> None:
         free = [i for i in range(len(self._owners)) if self._is_free(i)]
         if len(self._owners) >= KEPT and free:
-            del self._owners[min(free, key=lambda i: len(self._owners[i]))]
+            smallest = min(free, key=lambda i: len(self._owners[i]))
+            del self._owners[smallest], self._starts[smallest]
         self._owners.append(owner)
+        self._starts.append(-owner.ctypes.data % ALIGNMENT)
 
     def _is_free(self, place: int) -> bool:
         return sys.getrefcount(self._owners[place]) <= _ONLY_KEPT

@@ -1,10 +1,13 @@
 """Histograms of quantized gradients.
 
 Rows of a chunk are kept in node order (`order`), each node a segment. A thread adds the rows of a stretch of
-segments. Within a segment it accumulates both statistics with one 64-bit addition per (row, feature): g in the upper
-half, h in the lower, in a scratch array that fits the L2 cache, and spills to the 64-bit sums before the lower half
-could overflow (2**16 rows of 15 bits; small data's rows fit all together, see `gradients.py`). Segments too short to
-pay for the spill go straight into the sums.
+segments. Both statistics of a row are added with one 64-bit addition per (row, feature), in a word: g in the upper
+half, h in the lower.
+
+A histogram of at most `WORD_ROWS` rows stays an array of words, shape (slots,): no sum of g or h outgrows its half. Its
+clearing, subtracting and searching move half the bytes of a histogram of pairs, shape (slots, 2), of any number of
+rows. Those are accumulated in words too, in a scratch array that fits the L2 cache, and spilled before a half could
+overflow. Segments too short to pay for the spill go straight into the pairs.
 
 Slots: feature `f` owns `slot_offsets[f]` to `slot_offsets[f + 1]`: its bins, then one slot for missing where the
 training data has missing values. Split search never reads that slot; it keeps the inner loop free of branches.
@@ -22,8 +25,8 @@ from numba.extending import overload
 from daskboost.devices.cpu.prefetch import prefetch
 from daskboost.dtypes import Int32, Int64, Pairs, UInt32
 
-SPILL_ROWS = 65_536
-"""Rows of 15-bit hessians whose sum is sure to fit 32 bits: 2**16 * (2**15 - 1) < 2**32."""
+WORD_ROWS = 65_536
+"""Rows whose sums are sure to fit a word's halves: 2**16 * 2**15 = 2**31, with sign for g and without for h."""
 AHEAD = 16
 """Rows between asking for a row and using it; 8 to 16 were fastest, 32 slower."""
 
@@ -56,8 +59,14 @@ def dense_rows(
     flat: Any, n_features: int, order: UInt32, pairs: Pairs, begin: int, end: int,
     slot_offsets: Int64, blocks: Int64, scratch: Int64, into: Int64,
 ) -> None:  # fmt: skip
-    """Add rows `order[begin:end]` of a row-major chunk to `into`, shape (slots, 2)."""
+    """Add rows `order[begin:end]` of a row-major chunk to `into`: pairs or words."""
     stride = np.uint64(n_features)
+    if into.ndim == 1:
+        for b in range(len(blocks) - 1):
+            first, last = np.uint64(blocks[b]), np.uint64(blocks[b + 1])
+            own = into[slot_offsets[first] :]
+            _accumulate(flat, stride, order, pairs, begin, end, end, slot_offsets, first, last, own)
+        return
     if (end - begin) * 2 < slot_offsets[n_features] // n_features:  # too few rows to pay for a spill
         for i in range(begin, end):
             base, value = np.uint64(order[i]) * stride, _pair(pairs[i])
@@ -70,9 +79,9 @@ def dense_rows(
     for b in range(len(blocks) - 1):
         first, last = np.uint64(blocks[b]), np.uint64(blocks[b + 1])
         low, high = slot_offsets[first], slot_offsets[last]
-        for start in range(begin, end, SPILL_ROWS):
+        for start in range(begin, end, WORD_ROWS):
             _accumulate(
-                flat, stride, order, pairs, start, min(start + SPILL_ROWS, end), end, slot_offsets, first, last, scratch
+                flat, stride, order, pairs, start, min(start + WORD_ROWS, end), end, slot_offsets, first, last, scratch
             )
             _spill(scratch, low, high, into)
 
@@ -119,7 +128,13 @@ def _accumulate(
 
 @njit(cache=True, nogil=True)
 def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin: int, end: int, into: Int64) -> None:
-    """Add rows `order[begin:end]` of a CSR chunk, whose entries are slots, to `into`, shape (slots, 2)."""
+    """Add rows `order[begin:end]` of a CSR chunk, whose entries are slots, to `into`: pairs or words."""
+    if into.ndim == 1:
+        for i in range(begin, end):
+            row, value = np.uint64(order[i]), _pair(pairs[i])
+            for k in range(indptr[row], indptr[row + np.uint64(1)]):
+                into[np.uint64(slots[k])] += value
+        return
     for i in range(begin, end):
         row, value = np.uint64(order[i]), _pair(pairs[i])
         g, h = value >> np.int64(32), value & np.int64(0xFFFFFFFF)
@@ -135,19 +150,38 @@ def _target(piece_begin: int, segment_begin: int, node: int, out: Int64, edge: I
     return out[node] if piece_begin == segment_begin else edge
 
 
+@njit(inline="always")
+def _total(segments: Int64) -> int:
+    total = 0
+    for s in range(len(segments)):
+        total += segments[s, 1] - segments[s, 0]
+    return total
+
+
+@njit(inline="always")
+def _clear(node: int, position: int, first: int, last: int, total: int, out: Int64) -> None:
+    """Clear a node's histogram if its segment, the one at `position`, begins in this stretch; empty ones at the end do
+    in the last."""
+    if first <= position and (position < last or position == total):
+        out[node] = 0
+
+
 @njit(cache=True, nogil=True)
 def dense_segments(
     flat: Any, n_features: int, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
-    slot_offsets: Int64, blocks: Int64, scratch: Int64, out: Int64, edge: Int64,
+    slot_offsets: Int64, blocks: Int64, scratch: Int64, out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
-    """Add positions `[first, last)` of the concatenated `segments` to `out`, shape (nodes, slots, 2).
+    """Add positions `[first, last)` of the concatenated `segments` to `out`, a histogram per segment.
 
-    Returns the node whose rows went to `edge`, or -1.
+    Returns the node whose rows went to `edge`, or -1. With `clear`, `out` may hold anything before.
     """
     edge_node = -1
     position = 0
+    total = _total(segments)
     for node in range(len(segments)):
         size = segments[node, 1] - segments[node, 0]
+        if clear:
+            _clear(node, position, first, last, total, out)
         low, high = max(first, position), min(last, position + size)
         if low < high:
             if low != position:
@@ -162,13 +196,16 @@ def dense_segments(
 @njit(cache=True, nogil=True)
 def sparse_segments(
     indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
-    out: Int64, edge: Int64,
+    out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
     """`dense_segments` for a CSR chunk."""
     edge_node = -1
     position = 0
+    total = _total(segments)
     for node in range(len(segments)):
         size = segments[node, 1] - segments[node, 0]
+        if clear:
+            _clear(node, position, first, last, total, out)
         low, high = max(first, position), min(last, position + size)
         if low < high:
             if low != position:

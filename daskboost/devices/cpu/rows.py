@@ -14,9 +14,11 @@ import numpy as np
 
 from daskboost.devices.cpu import gradients, partition
 from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.chunk_order import ChunkOrder, RowSplits, Share, empty_pairs, whole_splits
+from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
-from daskboost.dtypes import Float32, Int32, Int64, Pairs, UInt8, UInt32
+from daskboost.dtypes import Float32, Int32, Int64, Pairs, UInt32
 
 Pieces = Sequence[tuple[int, int]]
 """Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id)."""
@@ -45,52 +47,6 @@ class Rounding:
         return 1 / (self.scale_g * self.scale_w), 1 / (self.scale_h * self.scale_w)
 
 
-@dataclass(frozen=True)
-class RowSplits:
-    """Splits as row loops need them; arrays of shape (splits,)."""
-
-    node: Int32
-    left: Int32
-    right: Int32
-    feature: Int32
-    split_bin: Int32
-    default_left: UInt8
-
-    def __len__(self) -> int:
-        return len(self.node)
-
-
-def _empty_pairs(n_rows: int, small_data: bool) -> Pairs:
-    return np.empty(n_rows, np.int64) if small_data else np.empty(n_rows, np.int32)
-
-
-class ChunkOrder:
-    """Rows of one chunk in node order; `weight` of the rows where data are small."""
-
-    def __init__(self, n_rows: int, weight: Float32 | None = None) -> None:
-        self.n_rows, self.weight = n_rows, weight
-        self.order: UInt32 = np.empty(n_rows, np.uint32)
-        self.pairs: Pairs = _empty_pairs(n_rows, weight is not None)
-        self.kept = 0
-        self.bounds: Int64 = np.zeros((1, 2), np.int64)
-        """Segment of each tree node; int64, shape (nodes, 2)."""
-
-    def segments(self, nodes: Int32) -> Int64:
-        """Segments of `nodes`; int64, shape (nodes, 2)."""
-        return np.ascontiguousarray(self.bounds[nodes])
-
-    def set_children(self, splits: RowSplits, middle: Int64) -> None:
-        """Record where each split node's rows now divide."""
-        needed = int(splits.right.max()) + 1
-        if needed > len(self.bounds):
-            grown = np.zeros((max(needed, 2 * len(self.bounds)), 2), np.int64)
-            grown[: len(self.bounds)] = self.bounds
-            self.bounds = grown
-        parents = self.bounds[splits.node]
-        self.bounds[splits.left] = np.stack([parents[:, 0], middle], axis=1)
-        self.bounds[splits.right] = np.stack([middle, parents[:, 1]], axis=1)
-
-
 class CpuRows:
     """Row state of a shard's training rows.
 
@@ -117,7 +73,7 @@ class CpuRows:
         self._buffers = Buffers()
         largest = max(sizes, default=0)
         self._spare_order: UInt32 = np.empty(largest, np.uint32)
-        self._spare_pairs: Pairs = _empty_pairs(largest, weights is not None)
+        self._spare_pairs: Pairs = empty_pairs(largest, weights is not None)
 
     def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
@@ -155,14 +111,43 @@ class CpuRows:
             for a, b in self._threads.ranges(end - begin):
                 yield begin + a, begin + b, first_row - begin
 
-    def grow(self, splits: RowSplits | None, nodes: Int32) -> Int64:
-        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2)."""
-        out = self._buffers.zeros((len(nodes), self._layout.n_slots, 2))
+    def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Int64:
+        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2).
+
+        With `words`, they are of shape (nodes, slots) if all the nodes are small enough (see `histogram.py`).
+        """
+        shape: tuple[int, ...] = (len(nodes), self._layout.n_slots, 2)
+        small = words and self._small_parents(splits, nodes)
+        out: Int64 | None = None
         for index, view in self._views():
+            chunk, first = self.chunks[index], out is None
+            shares = None
             if splits is not None and len(splits):
-                self._split(view, self.chunks[index], splits)
-            self._build(view, self.chunks[index], nodes, out)
-        return out
+                shares = whole_splits(chunk, splits, nodes, self._threads) if small or not words else None
+                if shares is None:
+                    self._split(view, chunk, splits)
+            if out is None:
+                small = small or (words and len(self.chunks) == 1 and self._largest(chunk, nodes) <= WORD_ROWS)
+                out = self._buffers.empty(shape[:2] if small else shape)
+            if splits is not None and shares is not None:
+                self._split_and_build(view, chunk, splits, nodes, shares, out, clear=first)
+            else:
+                self._build(view, chunk, nodes, out, clear=first)
+        return self._buffers.zeros(shape) if out is None else out
+
+    def _small_parents(self, splits: RowSplits | None, nodes: Int32) -> bool:
+        """Whether the nodes to be split, or else `nodes` themselves, are sure to be small enough for words."""
+        known = nodes if splits is None or not len(splits) else splits.node
+        sizes = np.zeros(len(known), np.int64)
+        for chunk in self.chunks:
+            segments = chunk.segments(known)
+            sizes += segments[:, 1] - segments[:, 0]
+        return int(sizes.max(initial=0)) <= WORD_ROWS
+
+    @staticmethod
+    def _largest(chunk: ChunkOrder, nodes: Int32) -> int:
+        segments = chunk.segments(nodes)
+        return int((segments[:, 1] - segments[:, 0]).max(initial=0))
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
@@ -191,12 +176,35 @@ class CpuRows:
             for a, b in self._threads.ranges(len(leaves), least=8)
         ])  # fmt: skip
 
-    def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64) -> None:
+    def _split_and_build(self, view: View, chunk: ChunkOrder, splits: RowSplits, nodes: Int32, shares: list[Share],
+                         out: Int64, *, clear: bool) -> None:  # fmt: skip
+        segments = chunk.segments(splits.node)
+        lefts = np.zeros(len(splits), np.int64)
+
+        def work(share: Share) -> None:
+            own = segments[share.splits]
+            view.split(
+                chunk.order, chunk.pairs, own, splits.feature[share.splits], splits.split_bin[share.splits],
+                splits.default_left[share.splits], 0, int((own[:, 1] - own[:, 0]).sum()), self._spare_order,
+                self._spare_pairs, lefts[share.splits],
+            )  # fmt: skip
+            parents, middle = segments[share.origins], segments[share.origins, 0] + lefts[share.origins]
+            is_left = nodes[share.nodes] == splits.left[share.origins]
+            begin, end = np.where(is_left, parents[:, 0], middle), np.where(is_left, middle, parents[:, 1])
+            view.histograms(
+                chunk.order, chunk.pairs, np.stack([begin, end], axis=1), 0, int((end - begin).sum()),
+                out[share.nodes], out[:0, :0].reshape(0, *out.shape[2:]), clear,
+            )  # fmt: skip
+
+        self._threads.run([partial(work, share) for share in shares])
+        chunk.set_children(splits, segments[:, 0] + lefts)
+
+    def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64, *, clear: bool) -> None:
         segments = chunk.segments(nodes)
         ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
-        edges = [np.zeros(out.shape[1:] if first else (0, 2), np.int64) for first, _ in ranges]
+        edges = [np.zeros(out.shape[1:] if first else (0, *out.shape[2:]), np.int64) for first, _ in ranges]
         shared = self._threads.run([
-            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, out, edge)
+            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, out, edge, clear)
             for (first, last), edge in zip(ranges, edges, strict=True)
         ])  # fmt: skip
         for node, edge in zip(shared, edges, strict=True):

@@ -1,7 +1,8 @@
 """Split search: the gain of every (feature, bin, default direction), from integer histograms.
 
 Sums stay integers up to the last step; gains are float64 functions of single pairs of integers, so they do not
-depend on who computes them. Formulae: Chen and Guestrin, "XGBoost: a scalable tree boosting system" (2016), eq. 6
+depend on who computes them. A histogram is an int64 array of pairs, shape (slots, 2), or of words, shape (slots,): see
+`histogram.py`. Formulae: Chen and Guestrin, "XGBoost: a scalable tree boosting system" (2016), eq. 6
 and 7, without the factor 1/2, as XGBoost reports gains.
 """
 
@@ -14,6 +15,8 @@ from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
 LEAST_GAIN = 1e-6
 """Gains at or below this are noise (XGBoost's kRtEps)."""
+LOW_HALF = np.int64(0xFFFFFFFF)
+"""Of a word: the sum of h; the sum of g is above it."""
 
 
 @njit(inline="always")
@@ -47,27 +50,33 @@ def leaf_weights(
 
 
 @njit(inline="always")
-def _gain(g: float, h: float, reg_lambda: float, alpha: float, step: float, low: float, high: float) -> float:
+def leaf_gain(g: float, h: float, reg_lambda: float, alpha: float, step: float, low: float, high: float) -> float:
+    """Loss reduction of the leaf that a node would be."""
     return gain_of_weight(g, h, leaf_weight(g, h, reg_lambda, alpha, step, low, high), reg_lambda, alpha)
 
 
 @njit(cache=True, nogil=True)
-def node_gains(
+def split_values(
     sums: Int64, left: Int64, unit_g: float, unit_h: float, reg_lambda: float, alpha: float, step: float,
     bounds: Float64,
-) -> Float64:  # fmt: skip
-    """Gain of each node's own split, given the sums of its left child; int64 arrays of shape (nodes, 2)."""
-    out = np.empty(len(sums))
+) -> tuple[Float64, Float64, Float64]:  # fmt: skip
+    """Gains of nodes' own splits, and the leaf values of the left and of the right children.
+
+    `left` : sums of the left children; it and `sums` int64, shape (nodes, 2).
+    """
+    gain, left_weight, right_weight = np.empty(len(sums)), np.empty(len(sums)), np.empty(len(sums))
     for n in range(len(sums)):
         low, high = bounds[n, 0], bounds[n, 1]
         lg, lh = left[n, 0] * unit_g, left[n, 1] * unit_h
         rg, rh = (sums[n, 0] - left[n, 0]) * unit_g, (sums[n, 1] - left[n, 1]) * unit_h
-        out[n] = (
-            _gain(lg, lh, reg_lambda, alpha, step, low, high)
-            + _gain(rg, rh, reg_lambda, alpha, step, low, high)
-            - _gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, reg_lambda, alpha, step, low, high)
+        left_weight[n] = leaf_weight(lg, lh, reg_lambda, alpha, step, low, high)
+        right_weight[n] = leaf_weight(rg, rh, reg_lambda, alpha, step, low, high)
+        gain[n] = (
+            gain_of_weight(lg, lh, left_weight[n], reg_lambda, alpha)
+            + gain_of_weight(rg, rh, right_weight[n], reg_lambda, alpha)
+            - leaf_gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, reg_lambda, alpha, step, low, high)
         )
-    return out
+    return gain, left_weight, right_weight
 
 
 @njit(inline="always")
@@ -132,6 +141,22 @@ def _limited_gains(
 
 
 @njit(cache=True, nogil=True)
+def running_sums(histogram: Int64, n_bins: int, prefix: Float64) -> None:
+    """Sums of g and of h up to each bin, as exact floats; `prefix` float64, shape (2, at least n_bins)."""
+    if histogram.ndim == 1:
+        word = np.int64(0)
+        for b in range(n_bins):
+            word += histogram[b]
+            prefix[0, b], prefix[1, b] = word >> np.int64(32), word & LOW_HALF
+    else:
+        sum_g, sum_h = np.int64(0), np.int64(0)
+        for b in range(n_bins):
+            sum_g += histogram[b, 0]
+            sum_h += histogram[b, 1]
+            prefix[0, b], prefix[1, b] = sum_g, sum_h
+
+
+@njit(cache=True, nogil=True)
 def scan_feature(
     histogram: Int64, n_bins: int, total_g: int, total_h: int, unit_g: float, unit_h: float, reg_lambda: float,
     alpha: float, step: float, least_h: float, low: float, high: float, monotone: int, plain: bool, prefix: Float64,
@@ -139,20 +164,15 @@ def scan_feature(
 ) -> bool:  # fmt: skip
     """Gains of all bins of one feature in one node, for missing values going right and going left.
 
-    `histogram` : int64, shape (slots, 2), the feature's first bin first. Writes `missing_right[:n_bins]` and, if any
-    row lacks the feature, `missing_left[:n_bins]`; returns whether any does. The last bin divides present from missing
-    values, which breaks no monotone constraint. `prefix` : float64, shape (2, at least n_bins), scratch.
+    `histogram` starts with the feature's first bin. Writes `prefix` (see `running_sums`), `missing_right[:n_bins]`
+    and, if any row lacks the feature, `missing_left[:n_bins]`; returns whether any does. The last bin divides present
+    from missing values, which breaks no monotone constraint.
     """
-    sum_g, sum_h = np.int64(0), np.int64(0)
-    for b in range(n_bins):
-        sum_g += histogram[b, 0]
-        sum_h += histogram[b, 1]
-        prefix[0, b], prefix[1, b] = sum_g, sum_h
-    miss_g, miss_h = total_g - sum_g, total_h - sum_h
+    running_sums(histogram, n_bins, prefix)
+    miss_g, miss_h = total_g - prefix[0, n_bins - 1], total_h - prefix[1, n_bins - 1]
     some_missing = bool(miss_g != 0 or miss_h != 0)
     for side in range(2 if some_missing else 1):
-        from_g = 0.0 if side == 0 else np.float64(miss_g)
-        from_h = 0.0 if side == 0 else np.float64(miss_h)
+        from_g, from_h = (0.0, 0.0) if side == 0 else (miss_g, miss_h)
         out = missing_right if side == 0 else missing_left
         if plain:
             _plain_gains(
@@ -168,16 +188,57 @@ def scan_feature(
 
 
 @njit(cache=True, nogil=True)
-def best_per_node(
-    histograms: Int64, places: Int64, first_slot: int, sums: Int64, bounds: Float64, allowed: UInt8,
-    slot_offsets: Int64, n_bins: Int32, monotone: Int32, features: tuple[int, int], nodes: tuple[int, int],
-    units: tuple[float, float], regular: tuple[float, float, float, float], plain: bool, gain: Float64,
-    feature: Int32, split_bin: Int32, default_left: UInt8,
-) -> None:  # fmt: skip
-    """The best split of each node in `[nodes)` among the features in `[features)`.
+def _top(values: Float64, n: int) -> float:
+    """The largest of `values[:n]`; eight running maxima become vector instructions, a single one does not."""
+    lanes = np.full(8, -np.inf)
+    whole = n - n % 8
+    for start in range(0, whole, 8):
+        for k in range(8):
+            value = values[start + k]
+            lanes[k] = value if value > lanes[k] else lanes[k]
+    top = -np.inf
+    for k in range(8):
+        top = max(top, lanes[k])
+    for b in range(whole, n):
+        top = max(top, values[b])
+    return top
 
-    `histograms` : int64, shape (any, slots, 2), slot `first_slot` first; node n's is at `places[n]`. Ties go to the
-    lowest feature, then to missing right, then to the lowest bin. `gain` stays -inf where no split is allowed.
+
+@njit(cache=True, nogil=True)
+def subtract(parent: Int64, sibling: Int64, out: Int64) -> None:
+    """`out` = `parent` - `sibling`, arrays of as many slots; `out` is of words or pairs as `parent` is."""
+    if parent.ndim == 1:
+        if sibling.ndim == 1:
+            for s in range(len(out)):
+                out[s] = parent[s] - sibling[s]
+        else:
+            for s in range(len(out)):
+                out[s] = parent[s] - (sibling[s, 0] << np.int64(32)) - sibling[s, 1]
+    else:
+        if sibling.ndim == 1:
+            for s in range(len(out)):
+                out[s, 0] = parent[s, 0] - (sibling[s] >> np.int64(32))
+                out[s, 1] = parent[s, 1] - (sibling[s] & LOW_HALF)
+        else:
+            for s in range(len(out)):
+                out[s, 0] = parent[s, 0] - sibling[s, 0]
+                out[s, 1] = parent[s, 1] - sibling[s, 1]
+
+
+@njit(cache=True, nogil=True)
+def best_per_node(
+    histograms: Int64, places: Int64, parents: Int64, parent_places: Int64, siblings: Int64, sibling_places: Int64,
+    rows: Int64, first_slot: int, sums: Int64, bounds: Float64, allowed: UInt8, slot_offsets: Int64, n_bins: Int32,
+    monotone: Int32, features: tuple[int, int], nodes: tuple[int, int], units: tuple[float, float],
+    regular: tuple[float, float, float, float], plain: bool, gain: Float64, feature: Int32, split_bin: Int32,
+    default_left: UInt8, left_sums: Int64,
+) -> None:  # fmt: skip
+    """The best splits of the nodes `[nodes)` of a stack, among the features in `[features)`.
+
+    Node n is open node `rows[n]`, by which everything from `sums` on is indexed; its histogram, slot `first_slot`
+    first, is `histograms[places[n]]`. Unless `parents` is empty, it is computed here first: its parent's less its
+    sibling's. `allowed` has one line for all nodes, or one each. Ties go to the lowest feature, then to missing right,
+    then to the lowest bin. `gain` stays -inf where no split is allowed.
     """
     reg_lambda, alpha, step, least_h = regular
     unit_g, unit_h = units
@@ -185,125 +246,38 @@ def best_per_node(
     for f in range(features[0], features[1]):
         widest = max(widest, n_bins[f])
     right, left, prefix = np.empty(widest), np.empty(widest), np.empty((2, widest))
+    low_slot, high_slot = slot_offsets[features[0]] - first_slot, slot_offsets[features[1]] - first_slot
     for n in range(nodes[0], nodes[1]):
-        total_g, total_h = sums[n, 0], sums[n, 1]
-        low, high = bounds[n, 0], bounds[n, 1]
+        row = rows[n]
+        own, usable = histograms[places[n]], allowed[row if len(allowed) > 1 else 0]
+        if len(parents) > 0:
+            subtract(
+                parents[parent_places[n], low_slot:high_slot], siblings[sibling_places[n], low_slot:high_slot],
+                own[low_slot:high_slot],
+            )  # fmt: skip
+        total_g, total_h = sums[row, 0], sums[row, 1]
+        low, high = bounds[row, 0], bounds[row, 1]
         g, h = total_g * unit_g, total_h * unit_h
-        parent = _soft_square(g, alpha) / (h + reg_lambda) if plain and h > 0.0 else _gain(
+        parent = _soft_square(g, alpha) / (h + reg_lambda) if plain and h > 0.0 else leaf_gain(
             g, h, reg_lambda, alpha, step, low, high)  # fmt: skip
-        best = gain[n]
+        best = -np.inf
         for f in range(features[0], features[1]):
-            if allowed[n, f] == 0:
+            if usable[f] == 0:
                 continue
-            begin = slot_offsets[f] - first_slot
             some_missing = scan_feature(
-                histograms[places[n], begin:], n_bins[f], total_g, total_h, unit_g, unit_h, reg_lambda, alpha, step,
-                least_h, low, high, monotone[f], plain, prefix, right, left,
+                own[slot_offsets[f] - first_slot :], n_bins[f], total_g, total_h, unit_g, unit_h, reg_lambda, alpha,
+                step, least_h, low, high, monotone[f], plain, prefix, right, left,
             )  # fmt: skip
             for side in range(2 if some_missing else 1):
                 gains = right if side == 0 else left
-                place = -1
-                for b in range(n_bins[f]):
-                    if gains[b] - parent > best:
-                        best, place = gains[b] - parent, b
-                if place >= 0:
-                    gain[n], feature[n], split_bin[n], default_left[n] = best, f, place, side
-
-
-@njit(cache=True, nogil=True)
-def best_of_level(
-    histograms: Int64, first_slot: int, sums: Int64, bounds: Float64, allowed: UInt8, slot_offsets: Int64,
-    n_bins: Int32, monotone: Int32, features: tuple[int, int], units: tuple[float, float],
-    regular: tuple[float, float, float, float], plain: bool,
-) -> tuple[float, int, int, int]:  # fmt: skip
-    """The one split whose gain, summed over all nodes, is largest: symmetric trees.
-
-    A node in which the split is not allowed for lack of weight adds nothing; one in which it breaks a monotone
-    constraint rules it out. Sums run in node order, so they do not depend on threads. Returns (gain, feature, bin,
-    default left), gain -inf if there is none.
-    """
-    reg_lambda, alpha, step, least_h = regular
-    unit_g, unit_h = units
-    best_gain, best_feature, best_bin, best_default = -np.inf, -1, -1, 0
-    for f in range(features[0], features[1]):
-        right, left, prefix = np.empty(n_bins[f]), np.empty(n_bins[f]), np.empty((2, n_bins[f]))
-        sum_right, sum_left = np.zeros(n_bins[f]), np.zeros(n_bins[f])
-        any_missing = False
-        usable = True
-        for n in range(len(sums)):
-            usable = usable and allowed[n, f] != 0
-        if not usable:
-            continue
-        begin = slot_offsets[f] - first_slot
-        for n in range(len(sums)):
-            low, high = bounds[n, 0], bounds[n, 1]
-            g, h = sums[n, 0] * unit_g, sums[n, 1] * unit_h
-            parent = _gain(g, h, reg_lambda, alpha, step, low, high)
-            some_missing = scan_feature(
-                histograms[n, begin:], n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, reg_lambda, alpha, step,
-                least_h, low, high, 0, plain, prefix, right, left,
-            )  # fmt: skip
-            any_missing = any_missing or some_missing
-            for b in range(n_bins[f]):
-                if right[b] > -np.inf:
-                    sum_right[b] += right[b] - parent
-                other = left[b] if some_missing else right[b]
-                if other > -np.inf:
-                    sum_left[b] += other - parent
-            if monotone[f] != 0:
-                _rule_out(
-                    histograms[n, begin:], n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, reg_lambda, alpha, step,
-                    low, high, monotone[f], sum_right, sum_left,
-                )  # fmt: skip
-        for b in range(n_bins[f]):
-            if sum_right[b] > best_gain:
-                best_gain, best_feature, best_bin, best_default = sum_right[b], f, b, 0
-        if any_missing:
-            for b in range(n_bins[f]):
-                if sum_left[b] > best_gain:
-                    best_gain, best_feature, best_bin, best_default = sum_left[b], f, b, 1
-    return best_gain, best_feature, best_bin, best_default
-
-
-@njit(cache=True, nogil=True)
-def _rule_out(
-    histogram: Int64, n_bins: int, total_g: int, total_h: int, unit_g: float, unit_h: float, reg_lambda: float,
-    alpha: float, step: float, low: float, high: float, monotone: int, sum_right: Float64, sum_left: Float64,
-) -> None:  # fmt: skip
-    """Set the sums of splits that break a monotone constraint in this node to -inf."""
-    sum_g, sum_h = np.int64(0), np.int64(0)
-    for b in range(n_bins):
-        sum_g += histogram[b, 0]
-        sum_h += histogram[b, 1]
-    for side in range(2):
-        pg = np.int64(0) if side == 0 else total_g - sum_g
-        ph = np.int64(0) if side == 0 else total_h - sum_h
-        for b in range(n_bins - 1):
-            pg += histogram[b, 0]
-            ph += histogram[b, 1]
-            left = leaf_weight(pg * unit_g, ph * unit_h, reg_lambda, alpha, step, low, high)
-            right = leaf_weight((total_g - pg) * unit_g, (total_h - ph) * unit_h, reg_lambda, alpha, step, low, high)
-            if (monotone > 0 and left > right) or (monotone < 0 and left < right):
-                if side == 0:
-                    sum_right[b] = -np.inf
-                else:
-                    sum_left[b] = -np.inf
-
-
-@njit(cache=True, nogil=True)
-def left_sums(
-    histograms: Int64, places: Int64, first_slot: int, sums: Int64, slot_offsets: Int64, n_bins: Int32, feature: Int32,
-    split_bin: Int32, default_left: UInt8, out: Int64,
-) -> None:  # fmt: skip
-    """Sums of the rows that go left under each node's split, missing ones included; `out` int64, shape (nodes, 2)."""
-    for n in range(len(sums)):
-        if feature[n] < 0:
-            continue
-        begin = slot_offsets[feature[n]] - first_slot
-        for s in range(2):
-            present, left = np.int64(0), np.int64(0)
-            for b in range(n_bins[feature[n]]):
-                present += histograms[places[n], begin + b, s]
-                if b <= split_bin[n]:
-                    left += histograms[places[n], begin + b, s]
-            out[n, s] = left + (sums[n, s] - present if default_left[n] else np.int64(0))
+                top = _top(gains, n_bins[f]) - parent
+                if not top > best:
+                    continue
+                place = 0
+                while gains[place] - parent != top:
+                    place += 1
+                best = top
+                gain[row], feature[row], split_bin[row], default_left[row] = top, f, place, side
+                last = n_bins[f] - 1
+                left_sums[row, 0] = np.int64(prefix[0, place] + (total_g - prefix[0, last] if side == 1 else 0.0))
+                left_sums[row, 1] = np.int64(prefix[1, place] + (total_h - prefix[1, last] if side == 1 else 0.0))

@@ -1,0 +1,98 @@
+"""The rows of one chunk in node order, and how the work on them is divided among threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from daskboost.devices.cpu.threads import Threads
+from daskboost.dtypes import Float32, Int32, Int64, Pairs, UInt8, UInt32
+
+UNEVEN = 1.15
+"""Times the average that the largest share of the rows may be before threads rather divide the rows exactly: waiting
+for one another twice costs about as much as a few percent of the rows of a small level."""
+
+
+@dataclass(frozen=True)
+class RowSplits:
+    """Splits as row loops need them; arrays of shape (splits,)."""
+
+    node: Int32
+    left: Int32
+    right: Int32
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one thread splits and builds."""
+
+    splits: slice
+    nodes: slice
+    """Of the nodes to build."""
+    origins: Int64
+    """The split that makes each of these nodes."""
+
+
+def empty_pairs(n_rows: int, small_data: bool) -> Pairs:
+    """Room for rows' quantized gradients (see `gradients.py`)."""
+    return np.empty(n_rows, np.int64) if small_data else np.empty(n_rows, np.int32)
+
+
+class ChunkOrder:
+    """Rows of one chunk in node order; `weight` of the rows where data are small."""
+
+    def __init__(self, n_rows: int, weight: Float32 | None = None) -> None:
+        self.n_rows, self.weight = n_rows, weight
+        self.order: UInt32 = np.empty(n_rows, np.uint32)
+        self.pairs: Pairs = empty_pairs(n_rows, weight is not None)
+        self.kept = 0
+        self.bounds: Int64 = np.zeros((1, 2), np.int64)
+        """Segment of each tree node; int64, shape (nodes, 2)."""
+
+    def segments(self, nodes: Int32) -> Int64:
+        """Segments of `nodes`; int64, shape (nodes, 2)."""
+        return np.ascontiguousarray(self.bounds[nodes])
+
+    def set_children(self, splits: RowSplits, middle: Int64) -> None:
+        """Record where each split node's rows now divide."""
+        needed = int(splits.right.max()) + 1
+        if needed > len(self.bounds):
+            grown = np.zeros((max(needed, 2 * len(self.bounds)), 2), np.int64)
+            grown[: len(self.bounds)] = self.bounds
+            self.bounds = grown
+        parents = self.bounds[splits.node]
+        self.bounds[splits.left] = np.stack([parents[:, 0], middle], axis=1)
+        self.bounds[splits.right] = np.stack([middle, parents[:, 1]], axis=1)
+
+
+def whole_splits(chunk: ChunkOrder, splits: RowSplits, nodes: Int32, threads: Threads) -> list[Share] | None:
+    """Whole splits for each thread, with the nodes that are built from them, if that divides the rows about evenly.
+
+    One thread then splits and builds without waiting for others in between, and what it builds from is still in
+    its cache.
+    """
+    segments = chunk.segments(splits.node)
+    ends = np.cumsum(segments[:, 1] - segments[:, 0])
+    parts = threads.ranges(int(ends[-1]))
+    edges = [0, *np.searchsorted(ends, [end for _, end in parts[:-1]]).tolist(), len(splits)]
+    rows = np.diff(np.concatenate([[0], ends])[edges])
+    if rows.max() * len(parts) > UNEVEN * ends[-1]:
+        return None
+    split_of = np.full(int(max(splits.right.max(), nodes.max(initial=0))) + 1, -1, np.int64)
+    split_of[splits.left] = split_of[splits.right] = np.arange(len(splits))
+    origins = split_of[nodes]
+    if (origins < 0).any() or (np.diff(origins) < 0).any():
+        return None
+    firsts = np.searchsorted(origins, edges).tolist()
+    return [
+        Share(slice(a, b), slice(c, d), origins[c:d])
+        for (a, b), (c, d) in zip(pairwise(edges), pairwise(firsts), strict=True)
+    ]
