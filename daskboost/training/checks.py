@@ -10,7 +10,7 @@ import numpy as np
 from daskboost.errors import DataError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
-from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.dataset import QuantizedDataset, check_same_features
 
 
 def check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
@@ -85,8 +85,7 @@ def check_init_model(model: Booster | None, objective: Objective, dtrain: Quanti
             f"init_model was trained for {model.objective.name!r} with {model.objective.n_outputs} outputs, the fit is "
             f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
         )
-    if model.n_features != dtrain.n_features:
-        raise DataError(f"init_model has {model.n_features} features, the training data {dtrain.n_features}")
+    check_same_features(model, dtrain.schema, "the training data")
     if made_with not in (None, model.digest):
         raise ParameterError(
             f"init_model={_short(model.digest)} is not the model from whose margins the rows of dtrain start: dtrain "

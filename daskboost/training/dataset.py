@@ -14,7 +14,7 @@ from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
 from daskboost.dtypes import Float32
-from daskboost.errors import DatasetFormatError, ParameterError
+from daskboost.errors import DataError, DatasetFormatError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import parse_bytes
@@ -60,7 +60,7 @@ class QuantizedDataset:
         chunk_rows : int, default 0
             Rows per chunk; 0 chooses chunks of about 32 MB. The model does not depend on it.
         n_jobs : int, default 0
-            Threads in this process; 0 is all cores. Workers use their own.
+            Threads in this process; 0 and -1 are all cores. Workers use their own.
         host_memory_limit : int or str, optional
             RAM for chunks per process, such as "2GB"; what exceeds it goes to files in `spill_directory`.
         client : dask.distributed.Client, optional
@@ -72,15 +72,15 @@ class QuantizedDataset:
         DataError, DataTypeError, ParameterError
             Input that cannot be trained on, named with its remedy.
         """
-        if not isinstance(max_bin, int) or not 2 <= max_bin <= MAX_BIN_LIMIT:
-            raise ParameterError(f"max_bin={max_bin!r} must be an integer from 2 to {MAX_BIN_LIMIT}")
+        _check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
+        _check_kinds(reference, init_model, client)
         source = make_source(
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
             schema=None if reference is None else reference.schema,
         )  # fmt: skip
         limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
-        options = BuildOptions(max_bin, encoding, packing, chunk_rows)
-        return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=n_jobs,
+        options = BuildOptions(int(max_bin), encoding, packing, int(chunk_rows))
+        return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=max(n_jobs, 0),
                                host_memory_limit=limit, spill_directory=spill_directory, client=client)  # fmt: skip
 
     @classmethod
@@ -90,6 +90,8 @@ class QuantizedDataset:
         spill_directory: str | Path | None = None, client: Any = None, n_engines: int = 1,
     ) -> QuantizedDataset:  # fmt: skip
         """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process."""
+        if init_model is not None:
+            check_same_features(init_model, source.schema, "X")
         margin_of = None if init_model is None else MarginOfModel(init_model)
         known = None if reference is None else reference._info
         place = _cluster_of(source, reference, client)
@@ -201,6 +203,54 @@ class QuantizedDataset:
     def close(self) -> None:
         """Free the rows' memory and files, here or on the workers; otherwise done when the object is collected."""
         self._shards.close()
+
+
+def _check_options(max_bin: Any, encoding: Any, packing: Any, chunk_rows: Any, n_jobs: Any) -> None:
+    """Refuse options of quantizing that are out of range."""
+    for name, value, low, high in (
+        ("max_bin", max_bin, 2, MAX_BIN_LIMIT), ("chunk_rows", chunk_rows, 0, 2**31 - 1), ("n_jobs", n_jobs, -1, 4096),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+            raise ParameterError(f"{name}={value!r} must be an integer from {low} to {high}")
+    for name, value, valid in (
+        ("encoding", encoding, ("auto", "dense", "csr")), ("packing", packing, ("aligned", "tight", "common")),
+    ):  # fmt: skip
+        if value not in valid:
+            raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
+
+
+def _check_kinds(reference: Any, init_model: Any, client: Any) -> None:
+    """Refuse objects of another kind than the argument's."""
+    if reference is not None and not isinstance(reference, QuantizedDataset):
+        raise ParameterError(f"reference is {type(reference).__name__}; pass the QuantizedDataset that is trained on")
+    if init_model is not None and not isinstance(init_model, Booster):
+        raise ParameterError(
+            f"init_model is {type(init_model).__name__}; pass a Booster, such as estimator.booster_ or "
+            "Booster.load_model(path)"
+        )
+    if client is not None and not (hasattr(client, "scheduler") and hasattr(client, "asynchronous")):
+        raise ParameterError(f"client is {type(client).__name__}; pass a dask.distributed.Client")
+
+
+def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
+    """Refuse rows whose columns are not those a model was trained on, in its order.
+
+    Raises
+    ------
+    DataError
+        Naming both numbers of features, or the first column that differs.
+    """
+    if model.n_features != schema.n_features:
+        raise DataError(
+            f"init_model has {model.n_features} features, {what} {schema.n_features}; pass the same columns"
+        )
+    ours, theirs = schema.names, model.schema.names
+    if ours is not None and theirs is not None and ours != theirs:
+        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        raise DataError(
+            f"column {at} of {what} is {ours[at]!r}, but init_model was trained with {theirs[at]!r} there; pass the "
+            "columns that it was trained with, in its order"
+        )
 
 
 def _cluster_of(source: Source, reference: QuantizedDataset | None, client: Any) -> Any:

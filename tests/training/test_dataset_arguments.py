@@ -1,0 +1,54 @@
+"""Arguments of `QuantizedDataset.from_dask` that are none, and models that were made for other columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from strategies.rows import regression
+
+from daskboost import DaskBoostRegressor, QuantizedDataset, train
+from daskboost.errors import DataError, ParameterError
+
+X, Y = regression(60, 3)
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"encoding": "sparse"}, "encoding='sparse' must be one of 'auto', 'dense', 'csr'"),
+    ({"packing": "dense"}, "packing='dense' must be one of 'aligned', 'tight', 'common'"),
+    ({"chunk_rows": -1}, "chunk_rows=-1 must be an integer from 0 to"),
+    ({"chunk_rows": 1.5}, "chunk_rows=1.5 must be an integer"),
+    ({"n_jobs": -2}, "n_jobs=-2 must be an integer from -1 to"),
+    ({"max_bin": True}, "max_bin=True must be an integer from 2 to 65535"),
+    ({"reference": X}, "reference is ndarray; pass the QuantizedDataset"),
+    ({"init_model": "model.ubj"}, "init_model is str; pass a Booster"),
+    ({"client": "tcp://scheduler:8786"}, r"client is str; pass a dask.distributed.Client"),
+])  # fmt: skip
+def test_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        QuantizedDataset.from_dask(X, Y, **options)
+
+
+def test_integers_of_numpy_and_all_cores() -> None:
+    with QuantizedDataset.from_dask(X, Y, max_bin=np.int64(8), chunk_rows=np.int32(20), n_jobs=-1) as data:  # type: ignore[arg-type]
+        assert data.info.max_bin == 8
+
+
+def test_a_model_of_other_columns_is_not_continued() -> None:
+    turned = FRAME[["b", "a", "c"]]
+    with QuantizedDataset.from_dask(FRAME, Y) as data, QuantizedDataset.from_dask(turned, Y) as other:
+        model = train({}, data, 2)
+        with pytest.raises(DataError, match=r"column 0 of the training data is 'b', but .* trained with 'a' there"):
+            train({}, other, 1, init_model=model)
+        with pytest.raises(DataError, match="column 0 of X is 'b', but init_model was trained with 'a' there"):
+            QuantizedDataset.from_dask(turned, Y, init_model=model)
+        with pytest.raises(DataError, match="column 0 of X is 'b'"):
+            DaskBoostRegressor(n_estimators=1).fit(turned, Y, init_model=model)
+        with pytest.raises(DataError, match="init_model has 3 features, X 2; pass the same columns"):
+            QuantizedDataset.from_dask(X[:, :2], Y, init_model=model)
+        assert train({}, data, 1, init_model=model).n_iterations == 3
+    with QuantizedDataset.from_dask(X, Y, init_model=model) as unnamed:  # a matrix has its columns in the model's order
+        assert train({}, unnamed, 1, init_model=model).n_iterations == 3
