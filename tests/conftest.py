@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, LocalCluster
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -66,15 +66,21 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 
 @pytest.fixture(scope="session")
-def cluster_client() -> Iterator[Client]:
-    """A client of two worker processes with one thread each, shared by the whole session."""
-    from distributed import Client, LocalCluster
+def shared_cluster() -> Iterator[LocalCluster]:
+    """Two worker processes with one thread each, for the whole session."""
+    from distributed import LocalCluster
 
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit="4GiB"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit="4GiB"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster_client(shared_cluster: LocalCluster) -> Iterator[Client]:
+    """A client of the shared cluster for one test: the current one, to which the Dask data of other tests would go."""
+    from distributed import Client
+
+    with Client(shared_cluster) as client:
         client.wait_for_workers(2, timeout=60)
         yield client

@@ -174,6 +174,7 @@ def test_every_place_gives_the_same_file(
 def test_the_places_are_what_they_are_called(kept: tuple[Place, QuantizedDataset]) -> None:
     """Else the fits above might all be of one kind."""
     place, data = kept
+    assert isinstance(data.shards, dask_data.ClusterShards) == (place.n_workers > 0)
     assert isinstance(data.info.layout, LAYOUTS[place.encoding])
     chunks = chunks_of_engines(data)
     assert len(chunks) == place.n_engines
