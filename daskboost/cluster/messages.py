@@ -92,12 +92,13 @@ class Grow:
     """Nodes whose histograms are built."""
     search: OpenNodes | None
     compact: bool
-    """Whether to send sums in as few bytes as hold them: worth it between processes only."""
+    """Whether to send sums in as few bytes as hold them: worth it between processes only. The only engine of a fit need
+    not, and may answer words (see `devices/cpu/histogram.py`)."""
 
 
 @dataclass(frozen=True)
 class PartialHistograms:
-    """An engine's own histograms; int32 or int64, shape (built nodes, slots, 2)."""
+    """An engine's own histograms; int32 or int64, shape (built nodes, slots, 2), or words, shape (built nodes, slots)."""
 
     sums: Any
 
