@@ -98,7 +98,8 @@ class Grow:
 
 @dataclass(frozen=True)
 class PartialHistograms:
-    """An engine's own histograms; int32 or int64, shape (built nodes, slots, 2), or words, shape (built nodes, slots)."""
+    """An engine's own histograms; int32 or int64, shape (built nodes, slots, 2), or words, of shape (built nodes, slots)
+    and int64."""
 
     sums: Any
 
