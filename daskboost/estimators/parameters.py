@@ -54,7 +54,8 @@ SHARED_PARAMETERS = """
     objective : str or callable
         A registered name, or ``f(label, margin) -> (gradient, hessian)``.
     eval_metric : str, callable or a list of them, optional
-        Metrics of `eval_set`, by default the objective's; a callable is ``f(y_true, y_pred) -> value``.
+        Metrics of `eval_set`, by default the objective's; a callable is ``f(y_true, y_pred) -> value``, smaller being
+        better unless it has a true attribute ``maximize`` or is one of scikit-learn's ``..._score``.
     early_stopping_rounds : int, optional
         Stop after so many rounds without improvement of the last metric on the last set of `eval_set`.
     callbacks : sequence of Callback, optional

@@ -120,7 +120,8 @@ class CustomMetric(Metric[RowsState]):
         ``f(y_true, y_pred) -> float`` or ``-> (name, float)``; weights are passed where it has a parameter
         ``sample_weight``. `y_true` has shape (n,), `y_pred` (n,) or (n, outputs): probabilities or means, not margins.
     maximize_it : bool, default False
-        Whether larger is better; read from the function's attribute `maximize` where it has one.
+        Whether larger is better: the function's attribute `maximize` where it has one, else whether it is one of
+        scikit-learn's ``..._score``, which by its convention are to be maximised.
     """
 
     base_name: ClassVar[str] = "custom"
@@ -175,4 +176,9 @@ class CustomMetric(Metric[RowsState]):
         function = params.get("function")
         if not callable(function):
             raise ParameterError(f"eval_metric={function!r} is no name and no function f(y_true, y_pred)")
-        return cls(function, bool(getattr(function, "maximize", False)))
+        return cls(function, bool(getattr(function, "maximize", _is_score(function))))
+
+
+def _is_score(function: Any) -> bool:
+    module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))
+    return module.split(".")[:2] == ["sklearn", "metrics"] and name.endswith("_score")

@@ -57,7 +57,9 @@ def train(
     objective : callable or Objective, optional
         Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``.
     custom_metric : callable, optional
-        Added behind ``params["eval_metric"]``: ``f(y_true, y_pred) -> value`` or ``(name, value)``.
+        Added behind ``params["eval_metric"]``: ``f(y_true, y_pred) -> value`` or ``(name, value)``, with probabilities
+        or means as `y_pred`. Early stopping takes smaller values for better ones, unless the function has an attribute
+        ``maximize`` that is true, or is one of scikit-learn's ``..._score``.
 
     Returns
     -------

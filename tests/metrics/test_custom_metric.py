@@ -13,6 +13,7 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daskboost import DaskBoostRegressor
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import evaluate
@@ -139,3 +140,23 @@ def test_a_taken_or_malformed_name_is_refused() -> None:
 
     with pytest.raises(ParameterError, match=r"Malformed has no name; set its class attribute `base_name`"):
         register_metric(Malformed)
+
+
+def test_scores_of_scikit_learn_are_maximised() -> None:
+    assert make_metric(sklearn.metrics.r2_score).maximize
+    assert not make_metric(sklearn.metrics.mean_absolute_error).maximize
+
+    def my_score(y_true: Any, y_pred: Any) -> float:
+        return 0.0
+
+    assert not make_metric(my_score).maximize
+    my_score.maximize = True  # type: ignore[attr-defined]
+    assert make_metric(my_score).maximize
+
+
+def test_early_stopping_by_a_score_keeps_its_best_round() -> None:
+    x = np.arange(200.0).reshape(-1, 1)
+    model = DaskBoostRegressor(n_estimators=20, eval_metric=sklearn.metrics.r2_score, early_stopping_rounds=3)
+    model.fit(x, x[:, 0], eval_set=[(x, x[:, 0])])
+    scores = model.evals_result_["validation_0"]["r2_score"]
+    assert model.best_iteration == int(np.argmax(scores)) > 5
