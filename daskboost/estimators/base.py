@@ -277,6 +277,8 @@ def client_for(source: Source) -> Any:
 
 
 def _log(verbose: bool | int | None) -> Sequence[Callback]:
+    if verbose is not None and (not isinstance(verbose, int | np.integer) or verbose < 0):
+        raise ParameterError(f"verbose={verbose!r} must be True, False or a number of rounds of at least 1")
     if not verbose:
         return []
-    return [EvaluationLog(1 if verbose is True else verbose)]
+    return [EvaluationLog(int(verbose))]

@@ -115,6 +115,12 @@ def test_estimators_refuse_before_they_read(params: dict[str, Any], message: str
         DaskBoostRegressor(**params).fit(unread(), da.from_array(Y, chunks=20))
 
 
+@pytest.mark.parametrize("verbose", [-1, 1.5, "yes"])
+def test_verbose(verbose: Any) -> None:
+    with pytest.raises(ParameterError, match=f"verbose={verbose!r} must be True, False or a number of rounds"):
+        DaskBoostRegressor(n_estimators=1).fit(X, Y, verbose=verbose)
+
+
 def test_evaluation_sets_are_judged_before_training_rows_are_read() -> None:
     y = da.from_array(Y, chunks=20)
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
