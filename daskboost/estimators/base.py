@@ -20,6 +20,7 @@ from daskboost.estimators.local import column_of, features_of, labels_of
 from daskboost.estimators.parameters import EstimatorParameters, estimator
 from daskboost.model.booster import Booster
 from daskboost.model.importance import ImportanceType, importance
+from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, EvaluationLog, check_callbacks
 from daskboost.training.clients import current_client, run_or_await
@@ -214,16 +215,16 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
-        check_params(params, source.schema, self.n_estimators, callbacks)
+        objective = check_params(params, source.schema, self.n_estimators, callbacks)
         evals_result: EvalsResult = {}
         with ExitStack() as opened:
-            dtrain = opened.enter_context(self._quantized(source, params, init))
+            dtrain = opened.enter_context(self._quantized(source, params, objective, init))
             evals = []
             for i, (one, own) in enumerate(zip(sets, given_sets, strict=True)):
                 data = dtrain
                 if not one.same_as(given) or source.spec.class_weights is not None:
                     own = own if labels is None else labels.encoded(own)
-                    data = opened.enter_context(self._quantized(own, params, init, dtrain))
+                    data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
             booster = train(
                 params, dtrain, self.n_estimators, evals=evals, early_stopping_rounds=self.early_stopping_rounds,
@@ -241,13 +242,14 @@ class BoostedTrees(EstimatorParameters):
         )  # fmt: skip
 
     def _quantized(
-        self, source: Source, params: TrainParams, init: Booster | None, reference: QuantizedDataset | None = None
-    ) -> QuantizedDataset:
+        self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,
+        reference: QuantizedDataset | None = None,
+    ) -> QuantizedDataset:  # fmt: skip
         limit = params.host_memory_limit
         return QuantizedDataset.from_source(
             source, BuildOptions(params.max_bin, chunk_rows=params.chunk_rows), reference=reference, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
-            spill_directory=params.spill_directory,
+            spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
         )  # fmt: skip
 
     def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,12 @@ class QuantizedDataset:
         cls, source: Source, options: BuildOptions, *, reference: QuantizedDataset | None = None,
         init_model: Booster | None = None, n_jobs: int = 0, host_memory_limit: int | None = None,
         spill_directory: str | Path | None = None, client: Any = None, n_engines: int = 1,
+        check: Callable[[DatasetInfo], None] | None = None,
     ) -> QuantizedDataset:  # fmt: skip
-        """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process."""
+        """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process.
+
+        `check` sees what the first read has found, and may refuse it before rows are read again and quantized.
+        """
         if init_model is not None:
             check_same_features(init_model, source.schema, "X")
         margin_of = None if init_model is None else MarginOfModel(init_model)
@@ -97,11 +102,17 @@ class QuantizedDataset:
         place = _cluster_of(source, reference, client)
         digest = None if init_model is None else init_model.digest
 
+        def described(runner: Any) -> DatasetInfo:
+            info = describe(source, options, runner, known)
+            if check is not None:
+                check(info)
+            return replace(info, init_model_digest=digest)
+
         def on_cluster() -> QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
-            info = replace(describe(source, options, cluster, known), init_model_digest=digest)
+            info = described(cluster)
             directory = None if spill_directory is None else str(spill_directory)
             beside = None if reference is None else reference.shards
             return cls(info, cluster.quantize(
@@ -112,7 +123,7 @@ class QuantizedDataset:
         if place is not None:
             return run_or_await(place, on_cluster)
         runner = LocalRunner(n_jobs)
-        info = replace(describe(source, options, runner, known), init_model_digest=digest)
+        info = described(runner)
         return cls(info, quantize_here(
             source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
             host_memory_limit=host_memory_limit,

@@ -158,8 +158,8 @@ def learning_rates(params: TrainParams, n_rounds: int, callbacks: Sequence[Callb
     return schedules[-1].rates(n_rounds) if schedules else [params.learning_rate] * n_rounds
 
 
-def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, callbacks: Sequence[Callback]) -> None:
-    """Refuse, before any row is read, what `train` would refuse once all are quantized.
+def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, callbacks: Sequence[Callback]) -> Objective:
+    """Refuse, before any row is read, what `train` would refuse once all are quantized; give the objective.
 
     Raises
     ------
@@ -173,6 +173,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
     learning_rates(params, n_rounds, callbacks)
+    return objective
 
 
 def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, init_model: Booster | None) -> Booster:

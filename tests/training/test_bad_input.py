@@ -218,7 +218,7 @@ def test_no_rows_at_predict_are_no_error(regressor: DaskBoostRegressor) -> None:
         ({}, {"eval_set": [(X, Y)], "base_margin_eval_set": Y}, r"base_margin_eval_set is of type ndarray"),
         ({}, {"init_model": 3}, r"init_model is int; pass a Booster, an estimator or a file's path"),
         ({}, {"init_model": "a.ubj", "xgb_model": "a.ubj"}, r"init_model and xgb_model are two names"),
-        ({}, {"verbose": 1.5}, r"EvaluationLog\(period=1.5\) must be an integer"),
+        ({}, {"verbose": 1.5}, r"verbose=1.5 must be True, False or a number of rounds"),
         ({}, {"eval_set": [(X[:, :2], Y)]}, r"X has 2 features, but DaskBoostRegressor is expecting 3"),
     ],
 )  # fmt: skip

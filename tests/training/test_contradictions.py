@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -136,6 +137,25 @@ def test_evaluation_sets_are_judged_before_training_rows_are_read() -> None:
         DaskBoostRegressor().fit(
             unread_frame, dd.from_pandas(pd.Series(Y), npartitions=2), eval_set=[(frame[["a", "c"]], Y)]
         )
+
+
+def test_labels_out_of_range_are_refused_after_one_read() -> None:
+    def reads(objective: str) -> int:
+        seen: list[int] = []  # appended to by Dask's threads
+
+        def counted(block: np.ndarray) -> np.ndarray:
+            seen.append(len(block))
+            return block
+
+        rows = da.from_array(X, chunks=(20, 3)).map_blocks(counted, dtype=X.dtype, meta=np.empty((0, 0)))
+        try:
+            DaskBoostRegressor(objective=objective, n_estimators=1).fit(rows, da.from_array(Y, chunks=20))
+        except DataError as error:
+            assert re.match("label -.* is out of range for objective 'count:poisson'", str(error))
+        return len(seen)
+
+    assert reads("count:poisson") == 3
+    assert reads("reg:squarederror") == 6  # a read for the cut points, one to quantize
 
 
 def test_a_parameter_of_two_classes_is_refused_for_three() -> None:
