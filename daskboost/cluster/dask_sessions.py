@@ -199,9 +199,11 @@ class DaskConnector:
         outbound = asyncio.run_coroutine_threadsafe(self._connect(others), loop).result()
         try:
             for rank, channel in outbound.items():
+                channel.limit_silence(HELLO_S)  # a host may vanish just now, and `close` does not know this channel
                 channel.send(PeerHello(self._request.token, self._request.rank))
                 if channel.receive() is not True:
                     raise PeerLostError(f"engine {rank} on {self._request.workers[rank]} refused the connection")
+                channel.limit_silence(None)
             return outbound, self._await_inbound(len(others))
         except BaseException as error:
             for channel in outbound.values():

@@ -9,13 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
+from distributed.utils import LoopRunner
 
+from daskboost.cluster import dask_sessions
 from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError
 from daskboost.cluster.channel_engines import ChannelEngines
+from daskboost.cluster.context import RemoteCall
+from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
 from daskboost.cluster.links import PeerLostError
 from daskboost.cluster.reduce.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
@@ -223,6 +229,23 @@ def test_an_engine_that_cannot_open_says_why(pair: Pair) -> None:
     with pytest.raises(EngineError, match="failed in opening: MemoryError: too small a worker"):
         engines._gather()
     engines.close()
+
+
+def test_a_peer_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_sessions, "HELLO_S", 0.2)
+    near, far = socket.socketpair()
+    request = OpenSession("fit", "token", 0, ("tcp://a", "tcp://b"), RemoteCall.of("cluster.toys:open_toy", "toy"))
+
+    class Connector(DaskConnector):
+        async def _connect(self, ranks: list[int]) -> dict[int, Channel]:
+            return {rank: Channel(near) for rank in ranks}
+
+    runner = LoopRunner(asynchronous=False)
+    runner.start()
+    worker: Any = SimpleNamespace(loop=runner.loop)
+    with far, pytest.raises(PeerLostError, match="fell silent"):
+        Connector(worker, request).connect()
+    runner.stop()
 
 
 def test_closed_peers_raise_at_once() -> None:
