@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from daskboost.errors import ParameterError
@@ -21,10 +23,14 @@ class Registry(Generic[T]):
         The class attribute that holds the name.
     reserved : str, default ""
         A character that no name may hold.
+    foreign : mapping, optional
+        Other libraries' names to ours, where the closest spelling would be another class.
     """
 
-    def __init__(self, noun: str, attribute: str, reserved: str = "") -> None:
-        self._noun, self._attribute, self._reserved = noun, attribute, reserved
+    def __init__(
+        self, noun: str, attribute: str, reserved: str = "", foreign: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._noun, self._attribute, self._reserved, self._foreign = noun, attribute, reserved, foreign
         self._classes: dict[str, type[T]] = {}
 
     def add(self, kind: type[T]) -> type[T]:
@@ -62,7 +68,8 @@ class Registry(Generic[T]):
             There is none; the message has the closest name.
         """
         if name not in self._classes:
-            close = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
+            known = self._foreign.get(name)
+            close = [known] if known else difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"valid names are {', '.join(self.names())}"
             raise ParameterError(f"{self._noun} {name!r} is unknown; {hint}")
         return self._classes[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -113,9 +114,9 @@ def tree_range(booster: Booster, iteration_range: tuple[int, int] | None) -> tup
         iteration_range = (0, booster.n_iterations if best is None else best + 1)
     n = booster.n_iterations
     try:
-        first, stop = (int(i) for i in iteration_range)
+        first, stop = (index(i) for i in iteration_range)
     except (TypeError, ValueError) as error:
-        raise ParameterError(f"iteration_range={iteration_range!r}: give (first, stop)") from error
+        raise ParameterError(f"iteration_range={iteration_range!r}: give two integers, (first, stop)") from error
     stop = stop or n
     if not 0 <= first <= stop <= n or (first == stop and n > 0):
         raise ParameterError(

@@ -14,7 +14,18 @@ from daskboost.objectives.multiclass import SoftMax, SoftProb
 from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, QuantileError, SquaredError
 from daskboost.registry import Registry
 
-_REGISTRY: Registry[Objective] = Registry("objective", "name")
+FOREIGN_NAMES = {
+    **dict.fromkeys(("reg:linear", "regression", "squared_error", "RMSE", "l2", "mse"), "reg:squarederror"),
+    **dict.fromkeys(("regression_l1", "absolute_error", "MAE", "l1", "mae"), "reg:absoluteerror"),
+    **dict.fromkeys(("quantile", "Quantile"), "reg:quantileerror"),
+    **dict.fromkeys(("huber", "Huber"), "reg:pseudohubererror"),
+    **dict.fromkeys(("poisson", "Poisson"), "count:poisson"),
+    **dict.fromkeys(("binary", "log_loss", "Logloss", "cross_entropy"), "binary:logistic"),
+    **dict.fromkeys(("multiclass", "softmax", "MultiClass"), "multi:softprob"),
+}  # fmt: skip
+"""Names of other libraries and of XGBoost's past: by spelling, "reg:linear" would be taken for "reg:logistic"."""
+
+_REGISTRY: Registry[Objective] = Registry("objective", "name", foreign=FOREIGN_NAMES)
 
 
 def register_objective(kind: type[Objective]) -> type[Objective]:

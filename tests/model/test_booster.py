@@ -130,8 +130,10 @@ def test_bad_arguments(rng: np.random.Generator, tmp_path: Path) -> None:
     for wrong in ((0, 7), (3, 2), (-1, 2), (2, 2)):
         with pytest.raises(ParameterError, match="the model has iterations 0 to 6; give 0 <= first < stop <= 6"):
             booster.predict(rows, iteration_range=wrong)
-    with pytest.raises(ParameterError, match=r"iteration_range=5: give \(first, stop\)"):
+    with pytest.raises(ParameterError, match=r"iteration_range=5: give two integers, \(first, stop\)"):
         booster.predict(rows, iteration_range=5)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"iteration_range=\(0.5, 2\): give two integers"):
+        booster.predict(rows, iteration_range=(0.5, 2))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="n_threads=0: give at least 1"):
         booster.predict(rows, n_threads=0)
     with pytest.raises(ParameterError, match=r"model.bin': the name of a model file ends in .json or .ubj"):

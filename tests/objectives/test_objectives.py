@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from daskboost.data.labels import LabelStats
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.objectives.base import Objective
-from daskboost.objectives.registry import make_objective, objective_from_config, objective_names
+from daskboost.objectives.registry import FOREIGN_NAMES, make_objective, objective_from_config, objective_names
 
 Loss = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -295,6 +295,8 @@ def test_valid_labels_pass(name: str) -> None:
     ("name", "params", "message"),
     [
         ("reg:sqarederror", {}, r"objective 'reg:sqarederror' is unknown; did you mean 'reg:squarederror'\?"),
+        ("reg:linear", {}, r"objective 'reg:linear' is unknown; did you mean 'reg:squarederror'\?"),
+        ("regression_l1", {}, r"did you mean 'reg:absoluteerror'\?"),
         ("zzz", {}, r"objective 'zzz' is unknown; valid names are binary:logistic"),
         ("multi:softprob", {}, r"num_class=None: objective 'multi:softprob' needs .*one more than the largest label"),
         ("multi:softprob", {"num_class": 1}, r"num_class=1: .*2 to 65536"),
@@ -333,3 +335,8 @@ def test_bad_parameters_are_refused(name: str, params: dict[str, Any], message: 
 def test_damaged_configurations_are_refused(config: Any, message: str) -> None:
     with pytest.raises(ModelFormatError, match=message):
         objective_from_config(config)
+
+
+def test_names_of_other_libraries_lead_to_objectives_of_ours() -> None:
+    assert set(FOREIGN_NAMES.values()) <= set(objective_names())
+    assert not set(FOREIGN_NAMES) & set(objective_names())
