@@ -4,9 +4,11 @@ end is told."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,19 @@ import pytest
 from cluster.dask_fixtures import ask, local_cluster, toy_engines, worker_addresses
 from cluster.toys import Die, Sleep, Sum
 from dask import delayed
-from distributed import Worker
+from distributed import Client, Worker
 
+from daskboost.cluster import dask_plugins
 from daskboost.cluster.channel_engines import ChannelEngines
 from daskboost.cluster.dask_tasks import submit_partitions
 from daskboost.cluster.on_dask import run_fit
 from daskboost.errors import FitCancelledError, WorkerLostError
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with local_cluster() as client:
+        yield client
 
 
 def test_two_threads_that_come_to_a_new_cluster_at_once_both_find_it_ready(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +103,39 @@ def test_a_closing_scheduler_first_tells_why(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(FitCancelledError, match="cancelled: the scheduler closes"):
             run_fit(client, toy_engines(client), ask(Sleep(60), report=True), on_progress=close_scheduler)
         closing[0].result(60)
+
+
+def test_a_scheduler_without_the_package_leaves_the_fit_to_the_client(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unwelcome(dask_plugins.DaskboostScheduler):
+        """Raises on the scheduler what a missing package raises when the plugin is unpickled there."""
+
+        idempotent = False
+
+        def __reduce__(self) -> Any:
+            return __import__, ("daskboost_is_not_installed",)
+
+    monkeypatch.setattr(dask_plugins, "DaskboostScheduler", Unwelcome)
+    with caplog.at_level(logging.WARNING, "daskboost"):
+        outcome = run_fit(client, toy_engines(client), ask(Sum([1])))
+    assert outcome.result["replies"] == [[1, 2]]
+    assert outcome.coordinator_place == "client"
+    assert "ModuleNotFoundError" in str(outcome.reason)
+    assert "coordinated by the client, because the scheduler cannot: ModuleNotFoundError" in caplog.text
+    with pytest.raises(RuntimeError, match="the scheduler cannot coordinate the fit: ModuleNotFoundError"):
+        run_fit(client, toy_engines(client), ask(Sum([1])), place="scheduler")
+
+
+def test_a_worker_without_the_package_is_an_error_that_says_so(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unwelcome(dask_plugins.DaskboostWorker):
+        idempotent = False
+
+        def __reduce__(self) -> Any:
+            return __import__, ("daskboost_is_not_installed",)
+
+    monkeypatch.setattr(dask_plugins, "DaskboostWorker", Unwelcome)
+    with pytest.raises(RuntimeError, match="install the client's version of daskboost on every worker"):
+        run_fit(client, toy_engines(client), ask(Sum([1])))
+    monkeypatch.undo()
+    assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]

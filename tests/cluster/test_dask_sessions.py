@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import signal
 import socket
@@ -287,42 +286,6 @@ def test_extras_reach_engines_and_coordinator(client: Client, place: Any) -> Non
     assert outcome.result == 42
     left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker)._extras))
     assert set(left.values()) == {0}
-
-
-def test_a_scheduler_without_the_package_leaves_the_fit_to_the_client(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Unwelcome(dask_plugins.DaskboostScheduler):
-        """Raises on the scheduler what a missing package raises when the plugin is unpickled there."""
-
-        idempotent = False
-
-        def __reduce__(self) -> Any:
-            return __import__, ("daskboost_is_not_installed",)
-
-    monkeypatch.setattr(dask_plugins, "DaskboostScheduler", Unwelcome)
-    with caplog.at_level(logging.WARNING, "daskboost"):
-        outcome = run_fit(client, toy_engines(client), ask(Sum([1])))
-    assert outcome.result["replies"] == [[1, 2]]
-    assert outcome.coordinator_place == "client"
-    assert "ModuleNotFoundError" in str(outcome.reason)
-    assert "coordinated by the client, because the scheduler cannot: ModuleNotFoundError" in caplog.text
-    with pytest.raises(RuntimeError, match="the scheduler cannot coordinate the fit: ModuleNotFoundError"):
-        run_fit(client, toy_engines(client), ask(Sum([1])), place="scheduler")
-
-
-def test_a_worker_without_the_package_is_an_error_that_says_so(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unwelcome(dask_plugins.DaskboostWorker):
-        idempotent = False
-
-        def __reduce__(self) -> Any:
-            return __import__, ("daskboost_is_not_installed",)
-
-    monkeypatch.setattr(dask_plugins, "DaskboostWorker", Unwelcome)
-    with pytest.raises(RuntimeError, match="install the client's version of daskboost on every worker"):
-        run_fit(client, toy_engines(client), ask(Sum([1])))
-    monkeypatch.undo()
-    assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
 
 
 @pytest.fixture
