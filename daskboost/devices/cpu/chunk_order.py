@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -34,11 +33,12 @@ class RowSplits:
 class Share:
     """What one thread splits and builds."""
 
-    splits: slice
-    nodes: slice
-    """Of the nodes to build."""
+    splits: Int64
+    """Indices of splits, increasing."""
+    nodes: Int64
+    """Indices of the nodes to build that come from them."""
     origins: Int64
-    """The split that makes each of these nodes."""
+    """For each of these nodes, the place of its split among `splits`."""
 
 
 def empty_pairs(n_rows: int, small_data: bool) -> Pairs:
@@ -76,23 +76,25 @@ class ChunkOrder:
 def whole_splits(chunk: ChunkOrder, splits: RowSplits, nodes: Int32, threads: Threads) -> list[Share] | None:
     """Whole splits for each thread, with the nodes that are built from them, if that divides the rows about evenly.
 
-    One thread then splits and builds without waiting for others in between, and what it builds from is still in
-    its cache.
+    One thread then splits and builds without waiting for others in between, and what it builds from is still in its
+    cache.
     """
     segments = chunk.segments(splits.node)
-    ends = np.cumsum(segments[:, 1] - segments[:, 0])
-    parts = threads.ranges(int(ends[-1]))
-    edges = [0, *np.searchsorted(ends, [end for _, end in parts[:-1]]).tolist(), len(splits)]
-    rows = np.diff(np.concatenate([[0], ends])[edges])
-    if rows.max() * len(parts) > UNEVEN * ends[-1]:
+    sizes = segments[:, 1] - segments[:, 0]
+    total = int(sizes.sum())
+    n_parts = len(threads.ranges(total))
+    deal = np.arange(len(splits)) % (2 * n_parts)  # by size, to and fro: 0 1 2 2 1 0 0 1 2 ...
+    part_of = np.empty(len(splits), np.int64)
+    part_of[np.argsort(-sizes, kind="stable")] = np.minimum(deal, 2 * n_parts - 1 - deal)
+    if np.bincount(part_of, sizes, n_parts).max() * n_parts > UNEVEN * total:
         return None
     split_of = np.full(int(max(splits.right.max(), nodes.max(initial=0))) + 1, -1, np.int64)
     split_of[splits.left] = split_of[splits.right] = np.arange(len(splits))
     origins = split_of[nodes]
-    if (origins < 0).any() or (np.diff(origins) < 0).any():
+    if (origins < 0).any():
         return None
-    firsts = np.searchsorted(origins, edges).tolist()
-    return [
-        Share(slice(a, b), slice(c, d), origins[c:d])
-        for (a, b), (c, d) in zip(pairwise(edges), pairwise(firsts), strict=True)
-    ]
+    shares = []
+    for part in range(n_parts):
+        own, built = np.flatnonzero(part_of == part), np.flatnonzero(part_of[origins] == part)
+        shares.append(Share(own, built, np.searchsorted(own, origins[built])))
+    return shares

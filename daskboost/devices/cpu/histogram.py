@@ -169,11 +169,11 @@ def _clear(node: int, position: int, first: int, last: int, total: int, out: Int
 @njit(cache=True, nogil=True)
 def dense_segments(
     flat: Any, n_features: int, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
-    slot_offsets: Int64, blocks: Int64, scratch: Int64, out: Int64, edge: Int64, clear: bool,
+    slot_offsets: Int64, blocks: Int64, scratch: Int64, places: Int64, out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
-    """Add positions `[first, last)` of the concatenated `segments` to `out`, a histogram per segment.
+    """Add positions `[first, last)` of the concatenated `segments`; that of segment s is `out[places[s]]`.
 
-    Returns the node whose rows went to `edge`, or -1. With `clear`, `out` may hold anything before.
+    Returns the segment whose rows went to `edge`, or -1. With `clear`, `out` may hold anything before.
     """
     edge_node = -1
     position = 0
@@ -181,13 +181,13 @@ def dense_segments(
     for node in range(len(segments)):
         size = segments[node, 1] - segments[node, 0]
         if clear:
-            _clear(node, position, first, last, total, out)
+            _clear(places[node], position, first, last, total, out)
         low, high = max(first, position), min(last, position + size)
         if low < high:
             if low != position:
                 edge_node = node
             shift = segments[node, 0] - position
-            into = _target(low, position, node, out, edge)
+            into = _target(low, position, places[node], out, edge)
             dense_rows(flat, n_features, order, pairs, low + shift, high + shift, slot_offsets, blocks, scratch, into)
         position += size
     return edge_node
@@ -196,7 +196,7 @@ def dense_segments(
 @njit(cache=True, nogil=True)
 def sparse_segments(
     indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
-    out: Int64, edge: Int64, clear: bool,
+    places: Int64, out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
     """`dense_segments` for a CSR chunk."""
     edge_node = -1
@@ -205,13 +205,13 @@ def sparse_segments(
     for node in range(len(segments)):
         size = segments[node, 1] - segments[node, 0]
         if clear:
-            _clear(node, position, first, last, total, out)
+            _clear(places[node], position, first, last, total, out)
         low, high = max(first, position), min(last, position + size)
         if low < high:
             if low != position:
                 edge_node = node
             shift = segments[node, 0] - position
-            into = _target(low, position, node, out, edge)
+            into = _target(low, position, places[node], out, edge)
             sparse_rows(indptr, slots, order, pairs, low + shift, high + shift, into)
         position += size
     return edge_node

@@ -179,32 +179,34 @@ class CpuRows:
     def _split_and_build(self, view: View, chunk: ChunkOrder, splits: RowSplits, nodes: Int32, shares: list[Share],
                          out: Int64, *, clear: bool) -> None:  # fmt: skip
         segments = chunk.segments(splits.node)
-        lefts = np.zeros(len(splits), np.int64)
+        middle = np.empty(len(splits), np.int64)
 
         def work(share: Share) -> None:
-            own = segments[share.splits]
+            own, which, lefts = segments[share.splits], share.splits, np.zeros(len(share.splits), np.int64)
             view.split(
-                chunk.order, chunk.pairs, own, splits.feature[share.splits], splits.split_bin[share.splits],
-                splits.default_left[share.splits], 0, int((own[:, 1] - own[:, 0]).sum()), self._spare_order,
-                self._spare_pairs, lefts[share.splits],
+                chunk.order, chunk.pairs, own, splits.feature[which], splits.split_bin[which],
+                splits.default_left[which], 0, int((own[:, 1] - own[:, 0]).sum()), self._spare_order,
+                self._spare_pairs, lefts,
             )  # fmt: skip
-            parents, middle = segments[share.origins], segments[share.origins, 0] + lefts[share.origins]
-            is_left = nodes[share.nodes] == splits.left[share.origins]
-            begin, end = np.where(is_left, parents[:, 0], middle), np.where(is_left, middle, parents[:, 1])
+            middle[which] = own[:, 0] + lefts
+            divided = np.stack([own[:, 0], own[:, 0] + lefts, own[:, 1]], axis=1)[share.origins]
+            is_left = nodes[share.nodes] == splits.left[which[share.origins]]
+            children = np.where(is_left[:, None], divided[:, :2], divided[:, 1:])
             view.histograms(
-                chunk.order, chunk.pairs, np.stack([begin, end], axis=1), 0, int((end - begin).sum()),
-                out[share.nodes], out[:0, :0].reshape(0, *out.shape[2:]), clear,
+                chunk.order, chunk.pairs, children, 0, int((children[:, 1] - children[:, 0]).sum()), share.nodes, out,
+                np.empty((0, *out.shape[2:]), np.int64), clear,
             )  # fmt: skip
 
         self._threads.run([partial(work, share) for share in shares])
-        chunk.set_children(splits, segments[:, 0] + lefts)
+        chunk.set_children(splits, middle)
 
     def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64, *, clear: bool) -> None:
         segments = chunk.segments(nodes)
         ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
+        places = np.arange(len(nodes))
         edges = [np.zeros(out.shape[1:] if first else (0, *out.shape[2:]), np.int64) for first, _ in ranges]
         shared = self._threads.run([
-            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, out, edge, clear)
+            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, places, out, edge, clear)
             for (first, last), edge in zip(ranges, edges, strict=True)
         ])  # fmt: skip
         for node, edge in zip(shared, edges, strict=True):

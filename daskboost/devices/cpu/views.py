@@ -64,8 +64,8 @@ class View(Protocol):
     @property
     def nbytes(self) -> int: ...
 
-    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
-                   clear: bool) -> int: ...  # fmt: skip
+    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, places: Int64,
+                   out: Int64, edge: Int64, clear: bool) -> int: ...  # fmt: skip
 
     def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
               first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None: ...  # fmt: skip
@@ -93,12 +93,12 @@ class DenseView:
         self._n_features = len(layout.n_bins)
         self.nbytes = int(symbols.nbytes) * (1 if self._columns is None else 2)
 
-    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
-                   clear: bool) -> int:  # fmt: skip
+    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, places: Int64,
+                   out: Int64, edge: Int64, clear: bool) -> int:  # fmt: skip
         scratch = np.zeros(self._layout.scratch_slots if out.ndim > 2 else 0, np.int64)  # words need none
         return int(histogram.dense_segments(
             self._flat, self._n_features, order, pairs, segments, first, last, self._layout.offsets,
-            self._layout.blocks, scratch, out, edge, clear,
+            self._layout.blocks, scratch, places, out, edge, clear,
         ))  # fmt: skip
 
     def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
@@ -125,10 +125,10 @@ class SparseView:
         self._indptr, self._slots, self._layout = indptr, slots, layout
         self.nbytes = int(indptr.nbytes + slots.nbytes)
 
-    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, out: Int64, edge: Int64,
-                   clear: bool) -> int:  # fmt: skip
+    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, places: Int64,
+                   out: Int64, edge: Int64, clear: bool) -> int:  # fmt: skip
         return int(histogram.sparse_segments(
-            self._indptr, self._slots, order, pairs, segments, first, last, out, edge, clear
+            self._indptr, self._slots, order, pairs, segments, first, last, places, out, edge, clear
         ))  # fmt: skip
 
     def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
