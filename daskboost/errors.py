@@ -51,5 +51,9 @@ class MissingDependencyError(DaskBoostError, ImportError):
     """An optional package is needed for what was asked; the message says how to install it."""
 
 
+class DeviceError(DaskBoostError, RuntimeError):
+    """A GPU was asked for that is not there, cannot be used or has too little memory; the message says what to do."""
+
+
 class EngineError(DaskBoostError, RuntimeError):
     """An engine failed on its worker; the worker's own exception is the cause."""

@@ -1,0 +1,114 @@
+"""CUDA devices through CuPy, which is imported when the first one is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, Variant, kernel_file
+from daskboost.devices.gpu.runtime import Kernel
+from daskboost.errors import DeviceError, MissingDependencyError
+
+UNASKED_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory that a launch may have without asking for it."""
+
+
+class CudaRuntime:
+    """One CUDA device; `get_runtime` makes it."""
+
+    def __init__(self, xp: Any, device: int) -> None:
+        properties = xp.cuda.runtime.getDeviceProperties(device)
+        self.xp = xp
+        self.device = device
+        self.sm = 10 * int(properties["major"]) + int(properties["minor"])
+        self.multiprocessors = int(properties["multiProcessorCount"])
+        self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
+        self._kernels: dict[tuple[str, str, Variant], CudaKernel] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        """What the driver has left and what CuPy's pool holds unused, within the pool's limit."""
+        with self.xp.cuda.Device(self.device):
+            pool = self.xp.get_default_memory_pool()
+            free = int(self.xp.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
+            limit = int(pool.get_limit())
+            return free if limit == 0 else min(free, limit - int(pool.used_bytes()))
+
+    def kernel(self, file: str, entry: str, **constants: int) -> Kernel:
+        """An entry point of `kernels/<file>.cu`; NVRTC compiles its module on first use."""
+        source = kernel_file(file)
+        variant = source.variant(constants)
+        key = (file, entry, variant)
+        if key not in self._kernels:
+            with self.xp.cuda.Device(self.device):
+                function = _module(self.device, source.digest, file, variant).get_function(entry)
+            self._kernels[key] = CudaKernel(function, source.entries(variant)[entry])
+        return self._kernels[key]
+
+
+class CudaKernel:
+    """An entry point of a compiled module."""
+
+    def __init__(self, function: Any, entry: Entry) -> None:
+        self._function = function
+        self._entry = entry
+
+    def __call__(self, grid: int, block: int, *arguments: Any, shared_bytes: int = 0) -> None:
+        """Launch on CuPy's current stream."""
+        self._entry.check_block(block)
+        if shared_bytes > max(UNASKED_SHARED_BYTES, self._function.max_dynamic_shared_size_bytes):
+            self._function.max_dynamic_shared_size_bytes = shared_bytes
+        bound = [np.uintp(0) if argument is None else argument for argument in self._entry.bind(arguments)]
+        self._function((grid,), (block,), tuple(bound), shared_mem=shared_bytes)
+
+
+@cache
+def _module(device: int, digest: str, file: str, variant: Variant) -> Any:
+    """One module per source, constants and device; CuPy keeps its binary on disk."""
+    source = kernel_file(file)
+    return _cupy().RawModule(code=source.text, options=source.options(variant), backend="nvrtc")
+
+
+def _cupy() -> Any:
+    if importlib.util.find_spec("cupy") is None:
+        raise MissingDependencyError(
+            "device='cuda' needs CuPy, which is not installed: pip install 'daskboost[cuda13]', or 'daskboost[cuda12]' "
+            "where the NVIDIA driver is older than 580"
+        )
+    import cupy
+
+    return cupy
+
+
+@cache
+def get_runtime(device: int = 0) -> CudaRuntime:
+    """The GPU of this index.
+
+    Raises
+    ------
+    MissingDependencyError
+        CuPy is not installed.
+    DeviceError
+        No driver, no such GPU, or one older than compute capability 7.5.
+    """
+    cupy = _cupy()
+    try:
+        n_devices = int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
+        ) from error
+    if not 0 <= device < n_devices:
+        raise DeviceError(
+            f"GPU {device} was asked for, and CUDA sees {n_devices}: check CUDA_VISIBLE_DEVICES, or use device='cpu'"
+        )
+    runtime = CudaRuntime(cupy, device)
+    if runtime.sm < LEAST_SM:
+        raise DeviceError(
+            f"GPU {device} has compute capability {runtime.sm / 10}, and daskboost needs {LEAST_SM / 10} or newer "
+            "(Turing, 2018): use device='cpu'"
+        )
+    return runtime

@@ -1,0 +1,62 @@
+"""Where kernels run: a CUDA device through CuPy (`cuda.py`), or what stands in for one in `tests/kernels`.
+
+Whatever is written against this protocol knows no CuPy and runs on both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+DeviceArray = Any
+"""An array of the runtime's module, on its device."""
+
+
+class Kernel(Protocol):
+    """An entry point of one variant, ready to be launched on the current stream."""
+
+    def __call__(self, grid: int, block: int, *arguments: Any, shared_bytes: int = 0) -> None:
+        """Launch `grid` blocks of `block` threads, with so many bytes of dynamic shared memory.
+
+        Arguments are arrays of the runtime, of any stride: the address of the first element is passed; Python or NumPy
+        scalars; or None for a null pointer. Those that do not fit the kernel's signature are refused.
+        """
+
+
+class Runtime(Protocol):
+    """One device."""
+
+    @property
+    def xp(self) -> Any:
+        """The array module: CuPy, or NumPy under emulation."""
+
+    @property
+    def sm(self) -> int:
+        """Compute capability, 90 for an H100."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many blocks, at least, run at the same time."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Most shared memory of a block, static and dynamic."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that arrays may still take."""
+
+    def kernel(self, file: str, entry: str, **constants: int) -> Kernel:
+        """An entry point of `kernels/<file>.cu`, compiled at most once per process and device."""
+
+
+def to_host(array: DeviceArray) -> npt.NDArray[Any]:
+    """A copy in the host's memory; waits for what computes it."""
+    return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array.get())
+
+
+def element_stride(vector: DeviceArray) -> int:
+    """Elements from one item of a vector to the next."""
+    return int(vector.strides[0]) // int(vector.dtype.itemsize)

@@ -1,0 +1,44 @@
+// Sums and prefix sums over a block, of integers: the same in any order. Helpers take their shared storage from the
+// kernel, which every thread of the block must call them from.
+#pragma once
+
+#include "types.cuh"
+
+template <class T>
+__device__ __forceinline__ T sum_of_warp(T value) {
+    for (u32 step = WARP / 2; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
+    return value;
+}
+
+// Sum over all threads, known to thread 0 only; `storage` holds one value per warp.
+template <u32 N_THREADS, class T>
+__device__ __forceinline__ T sum_of_block(T value, T* storage) {
+    static_assert(N_THREADS % WARP == 0 && N_THREADS <= WARP * WARP, "whole warps, one value each");
+    value = sum_of_warp(value);
+    if (threadIdx.x % WARP == 0) storage[threadIdx.x / WARP] = value;
+    __syncthreads();
+    if (threadIdx.x < WARP) value = sum_of_warp(threadIdx.x < N_THREADS / WARP ? storage[threadIdx.x] : T(0));
+    __syncthreads();  // `storage` may be used again
+    return value;
+}
+
+// How many threads before this one, and in the whole block, are `true`; `storage` holds one value per warp.
+struct Rank {
+    u32 before;
+    u32 total;
+};
+
+template <u32 N_THREADS>
+__device__ __forceinline__ Rank rank_in_block(bool is_counted, u32* storage) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const u32 votes = __ballot_sync(ALL_LANES, is_counted);
+    if (lane == 0) storage[warp] = __popc(votes);
+    __syncthreads();
+    Rank rank = {static_cast<u32>(__popc(votes & ((1u << lane) - 1))), 0};
+    for (u32 w = 0; w < N_THREADS / WARP; ++w) {
+        rank.before += w < warp ? storage[w] : 0;
+        rank.total += storage[w];
+    }
+    __syncthreads();
+    return rank;
+}

@@ -1,0 +1,79 @@
+// Gains and leaf values: the arithmetic of `daskboost/devices/cpu/split.py`, to the last bit.
+//
+// Sums are integers up to here; `g` and `h` are such sums times their unit. float64 in the order of the CPU's
+// operations, compiled without contraction into fused multiply-adds. Formulae: Chen and Guestrin, "XGBoost: a scalable
+// tree boosting system" (2016), eq. 6 and 7, without the factor 1/2.
+#pragma once
+
+#include "types.cuh"
+
+// What a fit regularizes with; `max_step` 0 means no limit.
+struct Regular {
+    double lambda;
+    double alpha;
+    double max_step;
+    double least_h;
+};
+
+// Between what a leaf value must lie; from -infinity to infinity unless monotone constraints bind.
+struct Bounds {
+    double low;
+    double high;
+};
+
+struct Sums {
+    double g;
+    double h;
+};
+
+// Python's `max` and `min`: the first of two equal values, which tells 0.0 from -0.0.
+SHARED_BY_HOST double larger(double a, double b) { return b > a ? b : a; }
+SHARED_BY_HOST double smaller(double a, double b) { return b < a ? b : a; }
+SHARED_BY_HOST double clamp(double value, double low, double high) { return smaller(larger(value, low), high); }
+
+SHARED_BY_HOST double soft_magnitude(double g, double alpha) { return larger(fabs(g) - alpha, 0.0); }
+
+// The leaf value before the learning rate.
+SHARED_BY_HOST double leaf_weight(Sums s, Regular r, Bounds b) {
+    if (s.h <= 0.0) return clamp(0.0, b.low, b.high);
+    const double soft = soft_magnitude(s.g, r.alpha);
+    double weight = -(s.g > 0.0 ? soft : -soft) / (s.h + r.lambda);
+    if (r.max_step > 0.0) weight = clamp(weight, -r.max_step, r.max_step);
+    return clamp(weight, b.low, b.high);
+}
+
+// Loss reduction of a leaf of any weight.
+SHARED_BY_HOST double gain_of_weight(Sums s, double weight, Regular r) {
+    return -(2.0 * s.g * weight + (s.h + r.lambda) * weight * weight + 2.0 * r.alpha * fabs(weight));
+}
+
+// Loss reduction of the best leaf within the limits.
+SHARED_BY_HOST double leaf_gain(Sums s, Regular r, Bounds b) { return gain_of_weight(s, leaf_weight(s, r, b), r); }
+
+// The same in closed form, where leaf values have no limits and `h` is positive.
+SHARED_BY_HOST double plain_leaf_gain(Sums s, Regular r) {
+    const double soft = soft_magnitude(s.g, r.alpha);
+    return soft * soft / (s.h + r.lambda);
+}
+
+// What the gain of a split is above: the gain of the node as a leaf.
+SHARED_BY_HOST double parent_gain(Sums s, Regular r, Bounds b, bool is_plain) {
+    return is_plain && s.h > 0.0 ? plain_leaf_gain(s, r) : leaf_gain(s, r, b);
+}
+
+constexpr double NO_GAIN = -__builtin_huge_val();
+constexpr double SMALLEST_POSITIVE = 0x1p-1074;
+
+// Gain of two children without limits, the parent's not yet subtracted; NO_GAIN where the split is not allowed.
+SHARED_BY_HOST double plain_split_gain(Sums left, Sums right, Regular r) {
+    const double gain = plain_leaf_gain(left, r) + plain_leaf_gain(right, r);
+    return smaller(left.h, right.h) >= larger(r.least_h, SMALLEST_POSITIVE) ? gain : NO_GAIN;
+}
+
+// Gain of two children with limits. `monotone` is 1 where the right child must not be lower, -1 where not higher.
+SHARED_BY_HOST double limited_split_gain(Sums left, Sums right, Regular r, Bounds b, i32 monotone) {
+    if (left.h < r.least_h || right.h < r.least_h || left.h <= 0.0 || right.h <= 0.0) return NO_GAIN;
+    const double left_weight = leaf_weight(left, r, b), right_weight = leaf_weight(right, r, b);
+    if ((monotone > 0 && left_weight > right_weight) || (monotone < 0 && left_weight < right_weight)) return NO_GAIN;
+    return gain_of_weight(left, left_weight, r) + gain_of_weight(right, right_weight, r);
+}

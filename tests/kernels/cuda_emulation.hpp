@@ -1,0 +1,201 @@
+// CUDA for g++: one block at a time, every thread a fiber that runs until it must wait for others.
+//
+// Reported, not survived: threads that miss a barrier or meet at different ones, lanes that a warp operation names in
+// vain. Fibers run in the order of a seed (0: by index), and with another seed some atomics let others go first, so a
+// missing barrier gives wrong results. Shared memory starts as garbage. Compiled with -fsanitize=address,undefined,
+// accesses out of bounds of any memory, and sums that overflow a signed integer, end the process with the line.
+#pragma once
+#define CUDA_EMULATION 1
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "fiber_switch.hpp"
+
+struct uint3 { unsigned x, y, z; };
+using dim3 = uint3;
+
+namespace emulation {
+
+enum class State { READY, AT_BARRIER, IN_WARP, DONE };
+
+struct Fiber {
+    State state;
+    unsigned rank;
+    uint3 index;
+    void* stack_pointer;
+    const char* file;  // where it waits
+    int line;
+    unsigned mask;                 // the lanes it waits for
+    unsigned long long value;      // what it shows to others: its warp, or the whole block
+    unsigned long long seen[32];   // what its warp's lanes showed
+};
+
+struct Launch { unsigned grid[3], block[3]; unsigned long long shared_bytes, seed; };
+
+inline Fiber fibers[1024];
+inline unsigned n_fibers;
+inline Fiber* current;
+inline uint3 block_index, block_size, grid_size;
+inline std::function<void()> kernel_body;
+inline std::string error;
+inline unsigned long long randomness;
+inline std::unique_ptr<unsigned char[]> shared_allocation;
+inline void* shared_start;
+
+inline void* dynamic_shared() { return shared_start; }
+
+inline unsigned random_below(unsigned n) {
+    randomness ^= randomness << 13, randomness ^= randomness >> 7, randomness ^= randomness << 17;
+    return static_cast<unsigned>((randomness >> 33) % n);
+}
+
+inline void wait() { to_scheduler(&current->stack_pointer, current->rank); }
+inline void let_others_go_first() { if (randomness && random_below(32) == 0) wait(); }
+
+[[noreturn]] inline void fail(const std::string& what) {
+    const uint3 b = block_index, t = current->index;
+    const auto text = [](uint3 i) { return std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z); };
+    error = what + " (block " + text(b) + ", thread " + text(t) + ")";
+    for (;;) wait();
+}
+
+inline std::string place_of(const Fiber& f) { return std::string(f.file) + ":" + std::to_string(f.line); }
+
+inline void barrier(unsigned long long value, const char* file, int line) {
+    current->state = State::AT_BARRIER, current->mask = 0, current->value = value, current->file = file, current->line = line;
+    wait();
+}
+
+// All lanes of `mask` show a value and see everybody's.
+inline const unsigned long long* in_warp(unsigned mask, unsigned long long value, const char* file, int line) {
+    const unsigned lane = current->rank % 32;
+    Fiber* const warp = current - lane;
+    current->state = State::IN_WARP, current->mask = mask, current->value = value;
+    current->file = file, current->line = line;
+    if (!(mask >> lane & 1)) fail("a lane is not in its own mask at " + place_of(*current));
+    for (unsigned i = 0; i < 32; ++i) {
+        if (!(mask >> i & 1)) continue;
+        const Fiber& other = warp[i];
+        if (&other >= fibers + n_fibers) fail("the mask names lanes that the block lacks at " + place_of(*current));
+        const bool is_here = other.state == State::IN_WARP && other.mask == mask && other.line == line;
+        if (!is_here || std::strcmp(other.file, file) != 0) {  // the last to arrive will let this one go
+            wait();
+            return current->seen;
+        }
+    }
+    for (unsigned i = 0; i < 32; ++i) {
+        if (!(mask >> i & 1)) continue;
+        for (unsigned j = 0; j < 32; ++j) warp[i].seen[j] = mask >> j & 1 ? warp[j].value : 0;
+        warp[i].state = State::READY;
+    }
+    return current->seen;
+}
+
+inline void fiber_main() {
+    kernel_body();
+    current->state = State::DONE;
+    wait();
+}
+
+inline bool waits_for(const Fiber& f, const Fiber& other) {
+    return f.state == State::AT_BARRIER || (f.rank / 32 == other.rank / 32 && (f.mask >> other.rank % 32 & 1));
+}
+
+inline bool meets(const Fiber& f, const Fiber& other) {
+    return f.state == other.state && f.mask == other.mask && f.line == other.line && !std::strcmp(f.file, other.file);
+}
+
+// Nobody can go on: all threads wait at one barrier, which lets them go, or some wait in vain.
+inline void release_barrier() {
+    const Fiber* first = fibers;
+    while (first->state == State::DONE) ++first;
+    for (unsigned i = 0; i < n_fibers; ++i) {
+        const Fiber& other = fibers[i];
+        if (!waits_for(*first, other) || meets(*first, other)) continue;
+        error = "divergent: thread " + std::to_string(first->rank) + " waits at " + place_of(*first) + ", thread " +
+                std::to_string(i) + (other.state == State::DONE ? " has ended" : " waits at " + place_of(other)) +
+                " (block " + std::to_string(block_index.x) + ")";
+        return;
+    }
+    for (unsigned i = 0; i < n_fibers; ++i) fibers[i].state = State::READY;
+}
+
+inline void run_block() {
+    std::vector<unsigned> order(n_fibers);
+    for (unsigned i = 0; i < n_fibers; ++i) {
+        fibers[i] = {State::READY, i, {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y},
+                     nullptr, "", 0, 0, 0, {}};
+        fibers[i].stack_pointer = new_stack(i, fiber_main);
+        order[i] = i;
+    }
+    for (bool is_done = false; !is_done && error.empty();) {
+        if (randomness)
+            for (unsigned i = n_fibers; i > 1; --i) std::swap(order[i - 1], order[random_below(i)]);
+        bool ran = false;
+        is_done = true;
+        for (const unsigned i : order) {
+            if (fibers[i].state == State::READY) {
+                current = &fibers[i], ran = true;
+                to_fiber(fibers[i].stack_pointer, i);
+                if (!error.empty()) return;
+            }
+            is_done = is_done && fibers[i].state == State::DONE;
+        }
+        if (!ran && !is_done) release_barrier();
+    }
+}
+
+extern "C" __attribute__((weak)) unsigned char __start_emulated_shared[], __stop_emulated_shared[];
+
+__attribute__((no_sanitize("address"))) inline void fill_shared_memory(unsigned long long bytes) {
+    for (volatile unsigned char* p = __start_emulated_shared; p != __stop_emulated_shared; ++p) *p = 0xA5;
+    shared_allocation.reset(new unsigned char[bytes + 16]);
+    const auto address = reinterpret_cast<unsigned long long>(shared_allocation.get());
+    shared_start = shared_allocation.get() + (16 - address % 16) % 16;
+    std::memset(shared_start, 0xA5, bytes);
+}
+
+template <class... P, size_t... I>
+const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
+    grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
+    block_size = {launch.block[0], launch.block[1], launch.block[2]};
+    n_fibers = block_size.x * block_size.y * block_size.z;
+    kernel_body = [=] { kernel(*static_cast<std::remove_cv_t<P>*>(arguments[I])...); };
+    error.clear();
+    randomness = launch.seed;
+    const unsigned n_blocks = grid_size.x * grid_size.y * grid_size.z;
+    std::vector<unsigned> order(n_blocks);
+    for (unsigned i = 0; i < n_blocks; ++i) order[i] = i;
+    if (randomness)
+        for (unsigned i = n_blocks; i > 1; --i) std::swap(order[i - 1], order[random_below(i)]);
+    for (const unsigned i : order) {
+        block_index = {i % grid_size.x, i / grid_size.x % grid_size.y, i / grid_size.x / grid_size.y};
+        fill_shared_memory(launch.shared_bytes);
+        run_block();
+        if (!error.empty()) {
+            forget_stacks();
+            return error.c_str();
+        }
+    }
+    return nullptr;
+}
+
+template <class... P>
+const char* run(const Launch* launch, void (*kernel)(P...), void** arguments) {
+    return run(*launch, kernel, arguments, std::index_sequence_for<P...>());
+}
+
+}  // namespace emulation
+
+#define EMULATED_KERNEL(name)                                                                            \
+    extern "C" const char* emulate_##name(const emulation::Launch* launch, void** arguments) { \
+        return emulation::run(launch, name, arguments);                                                  \
+    }
+
+#include "cuda_words.hpp"

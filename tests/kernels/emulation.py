@@ -1,0 +1,135 @@
+"""Runs unmodified `kernels/*.cu` on the CPU: a `Runtime` over g++ and ctypes (see `cuda_emulation.hpp`)."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.kernel_source import (
+    ARCHITECTURES,
+    LEAST_SM,
+    Entry,
+    KernelFile,
+    Variant,
+    kernel_file,
+    source_folder,
+)
+
+HERE = Path(__file__).parent
+FLAGS = (
+    "-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
+    "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
+)  # fmt: skip
+SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
+SANITIZE = "DASKBOOST_SANITIZE"
+"""Environment variable: not empty where the process was started with the address sanitizer's library."""
+
+
+class EmulationError(Exception):
+    """A kernel broke CUDA's rules: a barrier that not all threads reach, and the like."""
+
+
+class Launch(ctypes.Structure):
+    """`emulation::Launch`."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_ulonglong),
+        ("seed", ctypes.c_ulonglong),
+    ]  # fmt: skip
+
+
+class EmulatedRuntime:
+    """A `Runtime` of two multiprocessors and NumPy arrays; `seed` orders threads and blocks, 0 by their indices."""
+
+    xp = np
+    multiprocessors = 2
+    free_bytes = 1 << 30
+
+    def __init__(self, seed: int = 0, sm: int = LEAST_SM) -> None:
+        self.seed = seed
+        self.sm = sm
+        self.shared_bytes = ARCHITECTURES[sm] << 10
+
+    def kernel(self, file: str, entry: str, **constants: int) -> EmulatedKernel:
+        """As `CudaRuntime.kernel`."""
+        source = kernel_file(file)
+        return self.kernel_of(source, entry, source.variant(constants))
+
+    def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:
+        """Of any source, such as a test's own."""
+        assert variant.least_sm <= self.sm, f"{variant} needs sm_{variant.least_sm}"
+        return EmulatedKernel(self, library(source, variant), source.entries(variant)[entry])
+
+
+class EmulatedKernel:
+    """An entry point that g++ compiled."""
+
+    def __init__(self, runtime: EmulatedRuntime, path: Path, entry: Entry) -> None:
+        self._runtime, self._entry = runtime, entry
+        self._function = getattr(_load(path), f"emulate_{entry.name}")
+        self._function.restype = ctypes.c_char_p
+
+    def __call__(self, grid: int, block: int, *arguments: Any, shared_bytes: int = 0) -> None:
+        self._entry.check_block(block)
+        assert 0 < grid < 2**31 and block > 0, f"CUDA refuses {grid} blocks of {block} threads"
+        assert self._entry.shared_bytes + shared_bytes <= self._runtime.shared_bytes, (self._entry, shared_bytes)
+        bound = self._entry.bind(arguments)
+        assert all(a.ctypes.data % a.itemsize == 0 for a in bound if isinstance(a, np.ndarray))
+        cells = [_cell(argument) for argument in bound]
+        pointers = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(cell) for cell in cells])
+        launch = Launch((grid, 1, 1), (block, 1, 1), shared_bytes, self._runtime.seed)
+        message = self._function(ctypes.byref(launch), pointers)
+        if message is not None:
+            raise EmulationError(f"{self._entry.name}: {message.decode()}")
+
+
+def _cell(argument: Any) -> Any:
+    """Memory that holds an argument: a pointer, or the bytes of a scalar."""
+    if argument is None:
+        return ctypes.c_void_p(None)
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    return ctypes.create_string_buffer(argument.tobytes(), argument.dtype.itemsize)
+
+
+@cache
+def _load(path: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(path))
+
+
+@cache
+def library(source: KernelFile, variant: Variant) -> Path:
+    """Compile a source once per content, options and compiler flags; kept in a temporary directory between runs."""
+    lines = ['#include "cuda_emulation.hpp"', f'#line 1 "kernels/{source.name}.cu"', source.text]
+    text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
+    sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else ()
+    options = (*FLAGS, *sanitizers, *variant.defines, f"-I{HERE}", f"-I{source_folder()}")
+    headers = [path.read_bytes() for path in sorted(HERE.glob("*.hpp"))]
+    key = hashlib.sha256(repr((text, options, source.digest, headers)).encode()).hexdigest()[:24]
+    folder = Path(tempfile.gettempdir()) / f"daskboost-emulation-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"{source.name}-{key}.so"
+    if not path.exists():
+        _compile(text, options, path)
+    return path
+
+
+def _compile(text: str, options: tuple[str, ...], path: Path) -> None:
+    """Into a file of another name first: other test processes may look for this one."""
+    compiler = shutil.which("g++")
+    assert compiler, "the emulation of CUDA kernels needs g++: apt-get install g++"
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        source, built = Path(scratch) / f"{path.stem}.cpp", Path(scratch) / path.name
+        source.write_text(text)
+        done = subprocess.run([compiler, *options, "-o", built, source], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        os.replace(built, path)

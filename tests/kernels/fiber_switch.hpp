@@ -1,0 +1,129 @@
+// Stacks for fibers and the switch between them: a dozen instructions on x86-64, ucontext (30 times slower) elsewhere.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+
+#if defined(__x86_64__) && !defined(EMULATION_BY_UCONTEXT)
+// Saves the caller's registers and stack, and goes on where `to` was saved.
+extern "C" __attribute__((visibility("hidden"))) void emulation_switch(void** save, void* to);
+asm(R"(
+    .text
+    .globl emulation_switch
+    .hidden emulation_switch
+    .type emulation_switch, @function
+emulation_switch:
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+    .size emulation_switch, .-emulation_switch
+)");
+#else
+#include <ucontext.h>
+#define EMULATION_BY_UCONTEXT 1
+#endif
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace emulation {
+
+constexpr size_t STACK_BYTES = 1 << 17, GUARD_BYTES = 1 << 12, MAX_FIBERS = 1024;
+inline unsigned char* stacks;
+inline void* scheduler_stack_pointer;
+inline const void* scheduler_stack;  // as the address sanitizer knows it
+inline size_t scheduler_stack_bytes;
+inline void (*fiber_entry)();
+
+inline unsigned char* stack_of(unsigned rank) { return stacks + rank * (STACK_BYTES + GUARD_BYTES) + GUARD_BYTES; }
+
+// Tells the address sanitizer that another stack is used from here on; `saved` keeps what it needs to come back.
+inline void leave(void** saved, const void* stack, size_t bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(saved, stack, bytes);
+#else
+    (void)saved, (void)stack, (void)bytes;
+#endif
+}
+
+inline void arrive(void* saved, const void** left, size_t* left_bytes) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(saved, left, left_bytes);
+#else
+    (void)saved, (void)left, (void)left_bytes;
+#endif
+}
+
+inline void start_fiber() {
+    arrive(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+    fiber_entry();
+}
+
+#ifdef EMULATION_BY_UCONTEXT
+inline ucontext_t contexts[MAX_FIBERS], scheduler_context;
+inline void swap_to_fiber(void*, unsigned rank) { swapcontext(&scheduler_context, &contexts[rank]); }
+inline void swap_to_scheduler(void**, unsigned rank) { swapcontext(&contexts[rank], &scheduler_context); }
+#else
+inline void swap_to_fiber(void* stack_pointer, unsigned) { emulation_switch(&scheduler_stack_pointer, stack_pointer); }
+inline void swap_to_scheduler(void** save, unsigned) { emulation_switch(save, scheduler_stack_pointer); }
+#endif
+
+inline void to_fiber(void* stack_pointer, unsigned rank) {
+    void* saved = nullptr;
+    leave(&saved, stack_of(rank), STACK_BYTES);
+    swap_to_fiber(stack_pointer, rank);
+    arrive(saved, nullptr, nullptr);
+}
+
+inline void to_scheduler(void** save, unsigned rank) {
+    void* saved = nullptr;
+    leave(&saved, scheduler_stack, scheduler_stack_bytes);
+    swap_to_scheduler(save, rank);
+    arrive(saved, &scheduler_stack, &scheduler_stack_bytes);
+}
+
+// A stack on which `entry` begins when first switched to.
+inline void* new_stack(unsigned rank, void (*entry)()) {
+    constexpr size_t bytes = MAX_FIBERS * (STACK_BYTES + GUARD_BYTES);
+    if (!stacks) {
+        void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) __builtin_trap();
+        stacks = static_cast<unsigned char*>(memory);
+        for (unsigned i = 0; i < MAX_FIBERS; ++i) mprotect(stack_of(i) - GUARD_BYTES, GUARD_BYTES, PROT_NONE);
+    }
+    fiber_entry = entry;
+#ifdef EMULATION_BY_UCONTEXT
+    getcontext(&contexts[rank]);
+    contexts[rank].uc_stack.ss_sp = stack_of(rank);
+    contexts[rank].uc_stack.ss_size = STACK_BYTES;
+    makecontext(&contexts[rank], start_fiber, 0);
+    return nullptr;
+#else
+    void** top = reinterpret_cast<void**>(stack_of(rank) + STACK_BYTES);
+    *--top = nullptr;  // where a return of `start_fiber` would go, and the alignment a call leaves
+    *--top = reinterpret_cast<void*>(start_fiber);
+    return top - 6;  // the registers that the switch restores, whatever they hold
+#endif
+}
+
+// After fibers were left in the middle: what the address sanitizer knows of their frames is forgotten with them.
+inline void forget_stacks() {
+    if (stacks) munmap(stacks, MAX_FIBERS * (STACK_BYTES + GUARD_BYTES));
+    stacks = nullptr;
+}
+
+}  // namespace emulation
