@@ -53,8 +53,11 @@ DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
 UNLIMITED_DEPTH = 512
 """`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
-MAX_DEPTH_LEVELWISE = 24
-"""Depthwise and symmetric trees may double at every level: 2**24 leaves is where memory ends."""
+MAX_DEPTH = {
+    "depthwise": (24, ""),  # levels may double: 2**24 leaves is where memory ends
+    "symmetric": (16, ", because it grows 2**max_depth leaves whatever the rows"),  # CatBoost's limit
+}
+"""Largest `max_depth` of growth by levels, and what messages say of the reason."""
 
 Constraint = Sequence[int] | Mapping[str, int]
 
@@ -75,7 +78,8 @@ class TrainParams:
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6
-    """Most splits from root to leaf; 0 is unlimited (lossguide only)."""
+    """Most splits from root to leaf: at most 24 for ``depthwise``, 16 for ``symmetric`` (as in CatBoost), whose trees
+    have 2**max_depth leaves whatever the rows; 0 is unlimited (``lossguide`` only)."""
     max_leaves: int = 0
     """Most leaves of a tree; 0 is unlimited (lossguide needs a limit here or on depth)."""
     max_bin: int = 256
@@ -193,11 +197,13 @@ class TrainParams:
                 raise ParameterError(
                     "grow_policy='lossguide' needs max_leaves or max_depth above 0 to end its trees"
                 )
-        elif not 1 <= self.max_depth <= MAX_DEPTH_LEVELWISE:
-            raise ParameterError(
-                f"max_depth={self.max_depth} with grow_policy={self.grow_policy!r} must lie between 1 and "
-                f"{MAX_DEPTH_LEVELWISE}; use grow_policy='lossguide' with max_leaves for deeper trees"
-            )
+        else:
+            deepest, why = MAX_DEPTH[self.grow_policy]
+            if not 1 <= self.max_depth <= deepest:
+                raise ParameterError(
+                    f"max_depth={self.max_depth} with grow_policy={self.grow_policy!r} must lie between 1 and "
+                    f"{deepest}{why}; use grow_policy='lossguide' with max_leaves for deeper trees"
+                )
         if self.grow_policy == "symmetric" and self.max_leaves:
             raise ParameterError(
                 f"max_leaves={self.max_leaves} contradicts grow_policy='symmetric', whose trees have 2**max_depth "

@@ -26,7 +26,11 @@ def build(**values: Any) -> TrainParams:
         ({"grow_policy": "depthwize"}, r"grow_policy='depthwize' must be one of .*did you mean 'depthwise'\?"),
         ({"grow_policy": "lossguide", "max_depth": 0}, "'lossguide' needs max_leaves or max_depth above 0"),
         ({"max_depth": 0}, "max_depth=0 with grow_policy='depthwise' must lie between 1 and 24"),
-        ({"max_depth": 25, "grow_policy": "symmetric"}, "use grow_policy='lossguide' with max_leaves"),
+        ({"max_depth": 25}, "max_depth=25 .* between 1 and 24; use grow_policy='lossguide' with max_leaves"),
+        (
+            {"max_depth": 17, "grow_policy": "symmetric"},
+            r"max_depth=17 .* between 1 and 16, because it grows 2\*\*max_depth leaves whatever the rows; use ",
+        ),
         ({"grow_policy": "symmetric", "max_leaves": 7}, r"max_leaves=7 contradicts grow_policy='symmetric'.*max_depth"),
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
         ({"device": "cuda"}, "device='cuda': this version has no GPU kernels; use device='cpu' or 'auto'"),
@@ -54,6 +58,11 @@ def test_bad_parameters_are_named(values: dict[str, Any], message: str) -> None:
         build(**values)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, DaskBoostError)
+
+
+@pytest.mark.parametrize(("grow_policy", "deepest"), [("depthwise", 24), ("symmetric", 16)])
+def test_the_deepest_tree_of_a_policy_is_taken(grow_policy: str, deepest: int) -> None:
+    assert build(grow_policy=grow_policy, max_depth=deepest).depth_limit == deepest
 
 
 @pytest.mark.parametrize("params", [None, "eta=0.1", [("eta", 0.1)]])

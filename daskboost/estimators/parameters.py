@@ -26,11 +26,11 @@ SHARED_PARAMETERS = """
     learning_rate : float in (0, 1], default 0.3
         What leaf values are multiplied by.
     max_depth, max_leaves : int, default 6 and 0
-        Most splits from root to leaf; most leaves, 0 for no limit.
+        Most splits from root to leaf (at most 24 for depthwise, 16 for symmetric growth); most leaves, 0 for no limit.
     max_bin : int, default 256
         Bins per feature, 2 to 65,535.
     grow_policy : {"depthwise", "lossguide", "symmetric"}
-        Level by level; best gain first; one split for a whole level.
+        Level by level; best gain first; one split for a whole level, hence 2**max_depth leaves whatever the rows.
     reg_lambda, reg_alpha : float, default 1 and 0
         L2 and L1 penalty of leaf values.
     gamma : float, default 0
