@@ -98,8 +98,8 @@ class Grow:
 
 @dataclass(frozen=True)
 class PartialHistograms:
-    """An engine's own histograms: pairs of shape (built nodes, slots, 2), int32 or int64, or words of shape (built nodes,
-    slots), int64."""
+    """An engine's own histograms: pairs, int32 or int64, shape (built nodes, slots, 2), or words, int64, shape (built
+    nodes, slots)."""
 
     sums: Any
 
