@@ -27,7 +27,7 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.dtypes import Float64
-from daskboost.errors import DataError
+from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective
@@ -265,9 +265,12 @@ class Stopper:
         ------
         DataError
             There is to be an end, and the metric has been NaN in all rounds.
+        ParameterError
+            Two metrics gave one name, whose values would end in one list.
         """
         spec, progress = self._spec, self._progress
         for name, row in zip(spec.eval_names, values, strict=True) if values else ():
+            _refuse_twins([metric_name for metric_name, _ in row])
             for metric_name, value in row:
                 progress.history.setdefault(name, {}).setdefault(metric_name, []).append(value)
         if spec.early_stopping is None:
@@ -287,3 +290,13 @@ class Stopper:
                 "defined (auc needs both classes), or another metric"
             )
         return False
+
+
+def _refuse_twins(names: list[str]) -> None:
+    """Metrics may name their values themselves, so that only an evaluation tells two of one name."""
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise ParameterError(
+            f"two metrics of eval_metric are named {twice[0]!r} (all: {names}), so their values could not be told "
+            "apart; return (name, value) from functions, or give each a name of its own (def instead of lambda)"
+        )

@@ -13,12 +13,13 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost import DaskBoostRegressor
+from daskboost import DaskBoostRegressor, QuantizedDataset, train
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import evaluate
 from daskboost.metrics.elementwise import MeanMetric
 from daskboost.metrics.registry import make_metric, register_metric
+from daskboost.training.callbacks import Callback, RoundInfo
 
 LABEL = np.array([3, 1, 2, 5, 4, 0], np.float32)
 PREDICTION = np.array([2, 1, 2, 7, 4, 1], np.float32)
@@ -160,3 +161,32 @@ def test_early_stopping_by_a_score_keeps_its_best_round() -> None:
     model.fit(x, x[:, 0], eval_set=[(x, x[:, 0])])
     scores = model.evals_result_["validation_0"]["r2_score"]
     assert model.best_iteration == int(np.argmax(scores)) > 5
+
+
+def rmse(y_true: Any, y_pred: Any) -> float:
+    return 1.0
+
+
+@pytest.mark.parametrize(("metrics", "name"), [
+    ([lambda y_true, y_pred: 1.0, lambda y_true, y_pred: 2.0], "<lambda>"),
+    (["rmse", lambda y_true, y_pred: ("rmse", 2.0)], "rmse"),
+    ([rmse, "mae", "rmse"], "rmse"),
+])  # fmt: skip
+def test_two_metrics_of_one_name_are_refused_once_both_are_known(metrics: list[Any], name: str) -> None:
+    x = np.arange(50.0).reshape(-1, 1)
+    rounds: list[int] = []
+
+    class Rounds(Callback):
+        def after_round(self, info: RoundInfo) -> bool:
+            rounds.append(info.iteration)
+            return False
+
+    with QuantizedDataset.from_dask(x, x[:, 0]) as data:
+        with pytest.raises(ParameterError, match=rf"two metrics of eval_metric are named '{name}'.*return \(name, val"):
+            train({"eval_metric": metrics}, data, 5, evals=[(data, "fit")], callbacks=[Rounds()])
+        assert rounds == []  # before the first round's report
+        result: dict[str, dict[str, list[float]]] = {}
+        apart = ["rmse", lambda y_true, y_pred: ("mine", 2.0), lambda y_true, y_pred: 3.0]
+        train({"eval_metric": apart}, data, 2, evals=[(data, "fit"), (data, "again")], evals_result=result)
+    assert list(result["fit"]) == ["rmse", "mine", "<lambda>"] == list(result["again"])
+    assert result["fit"]["mine"] == [2.0, 2.0]
