@@ -43,7 +43,7 @@ FOREIGN_NAMES = {
     "metric": "use eval_metric",
     "class_weight": "it is a parameter of DaskBoostClassifier",
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), "it is an argument of train"),
-    "missing": "it is an argument of QuantizedDataset.from_dask",
+    **dict.fromkeys(("missing", "encoding", "packing"), "it is an argument of QuantizedDataset.from_dask"),
     "num_parallel_tree": "random forests are not part of this version",
 }  # fmt: skip
 """What to say to names of other libraries that spelling alone would guide wrongly."""
@@ -122,11 +122,12 @@ class TrainParams:
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
     device: str = "auto"
-    """``cpu`` or ``auto``; ``cuda`` is refused, since this version has no kernels for it."""
+    """``cpu``, ``cuda`` (or ``gpu``), or ``auto``: a GPU where CuPy and one are there. Models do not depend on it."""
     n_jobs: int = 0
     """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0
-    """Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it."""
+    """Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it. This, `max_bin` and the next two
+    are of data sets: `train` refuses other values than its data set was made with."""
     reduction: str = "auto"
     """How histograms meet: ``coordinator``, ``peers`` or ``auto``. The model does not depend on it."""
     host_memory_limit: int | str | None = None
@@ -180,8 +181,6 @@ class TrainParams:
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("device", self.device, DEVICES)
-        if self.device in ("cuda", "gpu"):
-            raise ParameterError(f"device={self.device!r}: this version has no GPU kernels; use device='cpu' or 'auto'")
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")

@@ -135,7 +135,9 @@ class ClusterRunner:
             return [beside.owners[0]]
         return [max(sorted(set(self._readers)), key=self._readers.count)]
 
-    def open(self, path: str, n_chunks: int, *, host_memory_limit: int | None = None) -> ClusterShards:
+    def open(
+        self, path: str, n_chunks: int, *, spill_directory: str | None = None, host_memory_limit: int | None = None
+    ) -> ClusterShards:
         """Read the chunks of a saved data set, dealt out in ranges to all workers."""
         from dask import delayed
 
@@ -144,8 +146,9 @@ class ClusterRunner:
         n_parts = min(n_chunks, n_workers)
         edges = [n_chunks * part // n_parts for part in range(n_parts + 1)]
         ranges = [delayed(range, pure=False)(a, b) for a, b in itertools.pairwise(edges)]
+        plan = (name, path, spill_directory, host_memory_limit)
         try:
-            done = on_loop(self.client, submit(self.client, ranges, _open_range, (name, path, host_memory_limit)))
+            done = on_loop(self.client, submit(self.client, ranges, _open_range, plan))
         except BaseException:
             on_loop(self.client, drop(self.client, name))
             raise
@@ -213,9 +216,9 @@ def release_memory() -> None:
         pyarrow.default_memory_pool().release_unused()
 
 
-def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, host_memory_limit: int | None
-                ) -> int:  # fmt: skip
-    shard = open_shard(read_dataset(path), chunks, _store(place, name, None, host_memory_limit))
+def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, spill_directory: str | None,
+                host_memory_limit: int | None) -> int:  # fmt: skip
+    shard = open_shard(read_dataset(path), chunks, _store(place, name, spill_directory, host_memory_limit))
     place.shards.put(name, index, shard)
     return shard.n_rows
 

@@ -61,20 +61,29 @@ def _constrains(monotone: Any) -> bool:
     return any(value != 0 for value in (monotone.values() if isinstance(monotone, Mapping) else monotone))
 
 
-def check_bins(params: TrainParams, max_bin: int) -> None:
-    """Refuse a `max_bin` that the data set was not quantized with: training cannot bring bins back.
+def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
+    """Refuse parameters of data sets that dtrain was not made with: a fit cannot bring bins back, nor move chunks.
+
+    Parameters
+    ----------
+    made_with : mapping
+        `QuantizedDataset.made_with`.
 
     Raises
     ------
     ParameterError
-        Naming both numbers.
+        Naming both values.
     """
-    given = "max_bin" in params.explicit or params.max_bin != TrainParams.max_bin
-    if given and params.max_bin != max_bin:
-        raise ParameterError(
-            f"max_bin={params.max_bin} contradicts dtrain, which was quantized with max_bin={max_bin}; leave it out, "
-            f"or make the data set with QuantizedDataset.from_dask(..., max_bin={params.max_bin})"
-        )
+    for name, made in made_with.items():
+        given = getattr(params, name)
+        given = str(Path(given)) if name == "spill_directory" and given is not None else given
+        asked = name in params.explicit or given != getattr(TrainParams, name)
+        if asked and given not in (None, 0, made):  # None and 0 leave the choice to the data set
+            also = " or .open" if name in ("host_memory_limit", "spill_directory") else ""
+            raise ParameterError(
+                f"{name}={given!r} contradicts dtrain, which was made with {name}={made!r}; leave it out of train's "
+                f"parameters, or make the data set with QuantizedDataset.from_dask(..., {name}={given!r}){also}"
+            )
 
 
 def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[Any]]:

@@ -29,8 +29,12 @@ class QuantizedDataset:
     the partitions; without one they are in this process. A data set may serve any number of fits, also at once.
     """
 
-    def __init__(self, info: DatasetInfo, shards: Any) -> None:
+    def __init__(
+        self, info: DatasetInfo, shards: Any, *, host_memory_limit: int | None = None,
+        spill_directory: str | Path | None = None,
+    ) -> None:  # fmt: skip
         self._info, self._shards = info, shards
+        self._storage = (host_memory_limit, None if spill_directory is None else str(Path(spill_directory)))
 
     @classmethod
     def from_dask(
@@ -63,7 +67,10 @@ class QuantizedDataset:
         n_jobs : int, default 0
             Threads in this process; 0 and -1 are all cores. Workers use their own.
         host_memory_limit : int or str, optional
-            RAM for chunks per process, such as "2GB"; what exceeds it goes to files in `spill_directory`.
+            RAM for chunks per process, such as "2GB"; what exceeds it goes to files in `spill_directory`. By default
+            half of a worker's memory limit; in this process there is no limit.
+        spill_directory : str or Path, optional
+            By default a worker's local directory; in this process there is none, and what exceeds the limit is refused.
         client : dask.distributed.Client, optional
             Where rows are quantized. By default Dask collections go to the current client's cluster, if there is one,
             and data in memory stays in this process. Under an asynchronous client the result is an awaitable.
@@ -118,7 +125,7 @@ class QuantizedDataset:
             return cls(info, cluster.quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
                 beside=beside,
-            ))  # fmt: skip
+            ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
         if place is not None:
             return run_or_await(place, on_cluster)
@@ -127,7 +134,7 @@ class QuantizedDataset:
         return cls(info, quantize_here(
             source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
             host_memory_limit=host_memory_limit,
-        ))  # fmt: skip
+        ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the quantized rows as a directory (docs/dataset_format.md), which `open` reads in any process.
@@ -155,6 +162,10 @@ class QuantizedDataset:
     ) -> QuantizedDataset:  # fmt: skip
         """Open a saved data set, in this process or, given a client, on the workers of its cluster.
 
+        Parameters
+        ----------
+        host_memory_limit, spill_directory, client : as in `from_dask`
+
         Raises
         ------
         DatasetFormatError
@@ -168,16 +179,27 @@ class QuantizedDataset:
             raise DatasetFormatError(f"{path}: the manifest has {info.n_rows} rows, its chunks have {saved.n_rows}")
         limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
         if client is None:
-            return cls(info, open_here(saved, limit, spill_directory))
+            return cls(info, open_here(saved, limit, spill_directory), host_memory_limit=limit,
+                       spill_directory=spill_directory)  # fmt: skip
         from daskboost.cluster.dask_data import ClusterRunner
 
-        opened = ClusterRunner(client).open(str(Path(path).resolve()), len(saved.chunks), host_memory_limit=limit)
-        return cls(info, opened)
+        directory = None if spill_directory is None else str(spill_directory)
+        opened = ClusterRunner(client).open(
+            str(Path(path).resolve()), len(saved.chunks), spill_directory=directory, host_memory_limit=limit
+        )
+        return cls(info, opened, host_memory_limit=limit, spill_directory=spill_directory)
 
     @property
     def info(self) -> DatasetInfo:
         """Everything known of the whole data set."""
         return self._info
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What fits on it can no longer choose, by `TrainParams`' names; None where nothing was given."""
+        limit, directory = self._storage
+        return {"max_bin": self._info.max_bin, "chunk_rows": self._info.chunk_rows, "host_memory_limit": limit,
+                "spill_directory": directory}  # fmt: skip
 
     @property
     def shards(self) -> Any:

@@ -21,7 +21,7 @@ from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
 from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
-from daskboost.training.contradictions import as_booster, check_bins, check_loss_parameters, check_metrics
+from daskboost.training.contradictions import as_booster, check_loss_parameters, check_made_with, check_metrics
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
@@ -39,7 +39,8 @@ def train(
     Parameters
     ----------
     params : mapping or TrainParams
-        Training parameters by XGBoost's names (see `TrainParams`).
+        Training parameters by XGBoost's names (see `TrainParams`). Those of data sets (`max_bin`, `chunk_rows`,
+        `host_memory_limit`, `spill_directory`) belong to `QuantizedDataset`: other values than dtrain's are refused.
     dtrain : QuantizedDataset
         Training rows, with labels.
     num_boost_round : int, default 100
@@ -122,7 +123,7 @@ def make_spec(
     check_rounds(n_rounds, early_stopping_rounds, evals)
     check_data(objective, dtrain, evals)
     check_init_model(init_model, objective, dtrain)
-    check_bins(params, dtrain.info.max_bin)
+    check_made_with(params, dtrain.made_with)
     check_loss_parameters(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
     rules = SplitRules(

@@ -318,11 +318,14 @@ def test_saved_on_one_cluster_opened_anywhere(client: Any, tmp_path: Any) -> Non
                                        chunk_rows=200) as data:  # fmt: skip
         expected = fit_bytes(data, "logistic")
         data.save(tmp_path / "saved")
+    spilled = tmp_path / "spilled"
+    spilled.mkdir()
+    on_disk: dict[str, Any] = {"host_memory_limit": 1, "spill_directory": spilled}
     with (
         db.QuantizedDataset.open(tmp_path / "saved") as here,
-        db.QuantizedDataset.open(tmp_path / "saved", client=client) as there,
+        db.QuantizedDataset.open(tmp_path / "saved", client=client, **on_disk) as there,
     ):
-        assert len(set(there.shards.owners)) > 1
+        assert len(set(there.shards.owners)) == len(list(spilled.iterdir())) > 1
         assert fit_bytes(here, "logistic") == expected
         assert fit_bytes(there, "logistic") == expected
 

@@ -50,6 +50,10 @@ def unread() -> Any:
     ({"tweedie_variance_power": 1.2}, "tweedie_variance_power=1.2 has no effect .*'reg:tweedie'"),
     ({"num_class": 3}, "num_class=3 has no effect with objective='reg:squarederror'; .*'multi:softprob'"),
     ({"max_bin": 64}, r"max_bin=64 contradicts dtrain, .* max_bin=32; .*from_dask\(..., max_bin=64\)"),
+    ({"chunk_rows": 64}, r"chunk_rows=64 contradicts dtrain, .* chunk_rows=\d+; .*from_dask\(..., chunk_rows=64\)$"),
+    ({"host_memory_limit": "2kB"}, r"host_memory_limit=2000 contradicts dtrain, .*=None; .*from_dask\(.*\) or .open"),
+    ({"spill_directory": "d"}, r"spill_directory='d' contradicts dtrain, .*=None; .*from_dask\(.*\) or .open"),
+    ({"encoding": "csr"}, "unknown parameter 'encoding'; it is an argument of QuantizedDataset.from_dask"),
     ({"eval_metric": ["rmse", "mae", "rmse"]}, "eval_metric has 'rmse' twice"),
     ({"eval_metric": "mlogloss"}, r"eval_metric='mlogloss' does not suit objective 'reg:squarederror' with 1 output"),
     (
@@ -74,6 +78,23 @@ def test_parameters(params: dict[str, Any], message: str, data: QuantizedDataset
 ])  # fmt: skip
 def test_parameters_that_go_together(params: dict[str, Any], data: QuantizedDataset) -> None:
     assert train(params, data, 1).n_iterations == 1
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_parameters_of_the_data_set_may_be_repeated(opened: bool, tmp_path: Path) -> None:
+    storage: dict[str, Any] = {"host_memory_limit": "1 MB", "spill_directory": tmp_path}
+    made: dict[str, Any] = {"max_bin": 32, "chunk_rows": 7}
+    with QuantizedDataset.from_dask(X, Y, **made, **({} if opened else storage)) as data:
+        data.save(tmp_path / "saved")
+        with QuantizedDataset.open(tmp_path / "saved", **storage) if opened else data as rows:
+            bins = {"max_bin": 32}
+            model = train(bins, rows, 1)
+            nothing = {"chunk_rows": 0, "host_memory_limit": None, "spill_directory": None}
+            for params in ({**made, **storage}, {**storage, "spill_directory": f"{tmp_path}/"}, nothing):
+                assert train(params | bins, rows, 1) == model
+            for params in ({"chunk_rows": 8}, {"host_memory_limit": 10**6 + 1}, {"spill_directory": "elsewhere"}):
+                with pytest.raises(ParameterError, match=f"{next(iter(params))}=.* contradicts dtrain"):
+                    train(params, rows, 1)
 
 
 @pytest.mark.parametrize("evals", ["pair", "one", "mapping", "number"])
