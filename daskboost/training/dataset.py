@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
 from daskboost.dtypes import Float32
-from daskboost.errors import DataError, DatasetFormatError, ParameterError
+from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import parse_bytes
@@ -223,6 +223,12 @@ class QuantizedDataset:
     @property
     def n_features(self) -> int:
         return self._info.schema.n_features
+
+    def __reduce__(self) -> NoReturn:
+        raise DataTypeError(
+            "a QuantizedDataset cannot be pickled or copied: its rows stay in the processes that hold them; write it "
+            "with save(path) and read it with QuantizedDataset.open(path) where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<QuantizedDataset {self.n_rows} rows x {self.n_features} features, {self.cuts.total_bins} bins>"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
 from strategies.rows import regression
 
 from daskboost import DaskBoostRegressor, QuantizedDataset, train
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import DataError, DataTypeError, ParameterError
 
 X, Y = regression(60, 3)
 FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
@@ -52,3 +56,11 @@ def test_a_model_of_other_columns_is_not_continued() -> None:
         assert train({}, data, 1, init_model=model).n_iterations == 3
     with QuantizedDataset.from_dask(X, Y, init_model=model) as unnamed:  # a matrix has its columns in the model's order
         assert train({}, unnamed, 1, init_model=model).n_iterations == 3
+
+
+@pytest.mark.parametrize("carry", [pickle.dumps, cloudpickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_leads_to_save_and_open(carry: Callable[[Any], Any]) -> None:
+    with QuantizedDataset.from_dask(X, Y) as data:
+        with pytest.raises(DataTypeError, match=r"cannot be pickled or copied: .*save\(path\) .*Dataset\.open\("):
+            carry(data)
+        assert train({}, data, 1).n_iterations == 1
