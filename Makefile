@@ -1,4 +1,4 @@
-# Needs Python >= 3.11 and make; everything else is installed into .venv on first use.
+# Needs Python >= 3.11 and make, and for the tests g++; everything else is installed into .venv on first use.
 #   make demo    train on real data through a two-process cluster, write demo_output/
 #   make test    lint, types and all tests
 #   make lint    ruff and mypy only

@@ -26,6 +26,11 @@ struct Sums {
     double h;
 };
 
+// Integer sums as the objective's g and h. Below 2**53 the conversion is exact.
+SHARED_BY_HOST Sums sums_of(i64 g, i64 h, double unit_g, double unit_h) {
+    return {static_cast<double>(g) * unit_g, static_cast<double>(h) * unit_h};
+}
+
 // Python's `max` and `min`: the first of two equal values, which tells 0.0 from -0.0.
 SHARED_BY_HOST double larger(double a, double b) { return b > a ? b : a; }
 SHARED_BY_HOST double smaller(double a, double b) { return b < a ? b : a; }

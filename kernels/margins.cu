@@ -4,8 +4,8 @@
 // engine keeps them, or by the order of segments, as the CPU does.
 //
 // variants: POSITION_BYTES=1,2,4
-// budget: add_leaf_values registers=32 shared=0
-// budget: add_leaf_values_in_order registers=32 shared=0
+// budget: add_leaf_values registers=40 shared=0
+// budget: add_leaf_values_in_order registers=40 shared=0
 #include "types.cuh"
 
 #ifndef THREADS

@@ -5,7 +5,7 @@
 //
 // variants: SYMBOL_BYTES=1,2
 // budget: unpack_rows registers=40 shared=0
-// budget: unpack_stream registers=32 shared=0
+// budget: unpack_stream registers=40 shared=0
 #include "bits.cuh"
 
 #ifndef THREADS

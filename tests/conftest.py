@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from kernels.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
+
+    from daskboost.devices.gpu.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,6 +60,13 @@ def data_dir() -> Path:
     if not (folder / "README.md").is_file():
         pytest.skip(f"no real data sets in {folder}; set DASKBOOST_DATA to their folder")
     return folder
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    """Where CUDA kernels run: on the CPU, with threads in two orders, and on a GPU if there is one."""
+    made: Runtime = request.param()
+    return made
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ FLAGS = (
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
+
+
+ONE_AT_A_TIME = threading.Lock()
+"""Fibers and shared memory are a library's own, and engines of one process have threads of their own."""
 
 
 class EmulationError(Exception):
@@ -87,7 +92,8 @@ class EmulatedKernel:
         cells = [_cell(argument) for argument in bound]
         pointers = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(cell) for cell in cells])
         launch = Launch((grid, 1, 1), (block, 1, 1), shared_bytes, self._runtime.seed)
-        message = self._function(ctypes.byref(launch), pointers)
+        with ONE_AT_A_TIME:
+            message = self._function(ctypes.byref(launch), pointers)
         if message is not None:
             raise EmulationError(f"{self._entry.name}: {message.decode()}")
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, Variant, kernel_file
-from daskboost.devices.gpu.runtime import Kernel
+from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.errors import DeviceError, MissingDependencyError
 
 UNASKED_SHARED_BYTES = 48 << 10
@@ -26,7 +25,7 @@ class CudaRuntime:
         self.sm = 10 * int(properties["major"]) + int(properties["minor"])
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
-        self._kernels: dict[tuple[str, str, Variant], CudaKernel] = {}
+        self._kernels: dict[tuple[KernelFile, str, Variant], CudaKernel] = {}
 
     @property
     def free_bytes(self) -> int:
@@ -37,14 +36,17 @@ class CudaRuntime:
             limit = int(pool.get_limit())
             return free if limit == 0 else min(free, limit - int(pool.used_bytes()))
 
-    def kernel(self, file: str, entry: str, **constants: int) -> Kernel:
+    def kernel(self, file: str, entry: str, **constants: int) -> CudaKernel:
         """An entry point of `kernels/<file>.cu`; NVRTC compiles its module on first use."""
         source = kernel_file(file)
-        variant = source.variant(constants)
-        key = (file, entry, variant)
+        return self.kernel_of(source, entry, source.variant(constants))
+
+    def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> CudaKernel:
+        """Of any source, such as a test's own."""
+        key = (source, entry, variant)
         if key not in self._kernels:
             with self.xp.cuda.Device(self.device):
-                function = _module(self.device, source.digest, file, variant).get_function(entry)
+                function = _module(self.device, source, variant).get_function(entry)
             self._kernels[key] = CudaKernel(function, source.entries(variant)[entry])
         return self._kernels[key]
 
@@ -66,9 +68,8 @@ class CudaKernel:
 
 
 @cache
-def _module(device: int, digest: str, file: str, variant: Variant) -> Any:
+def _module(device: int, source: KernelFile, variant: Variant) -> Any:
     """One module per source, constants and device; CuPy keeps its binary on disk."""
-    source = kernel_file(file)
     return _cupy().RawModule(code=source.text, options=source.options(variant), backend="nvrtc")
 
 

@@ -1,0 +1,66 @@
+"""Gradients quantized on the GPU, its emulation and the CPU against their naive twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import unpack
+from kernels.runtimes import RUNTIMES
+from reference import gradients as reference
+
+from daskboost.devices.cpu.gradients import quantize_gradients
+from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.gpu.gradients import TILE_ROWS, quantize
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.dtypes import Float32
+
+
+def quantize_on(make_runtime: Any, g: Any, h: Any, weight: Float32 | None, rounding: Rounding, first_row: int,
+                begin: int) -> tuple[Any, Any, tuple[int, int]]:  # fmt: skip
+    """Kept rows, their pairs, and the sums, by the CPU's kernel or a runtime's."""
+    dtype: Any = np.int32 if weight is None else np.int64
+    if make_runtime is None:
+        order, pairs = np.zeros(len(g), np.uint32), np.zeros(len(g), dtype)
+        keys = np.uint64(rounding.round_key), np.uint64(rounding.sample_key), np.uint64(rounding.sample_below)
+        scales = rounding.scale_g, rounding.scale_h, rounding.scale_w
+        kept, *sums = quantize_gradients(g, h, weight, *scales, *keys, first_row, 0, len(g), order, pairs)
+        return order[:kept] + np.uint32(begin), pairs[:kept], (sums[0], sums[1])
+    runtime: Runtime = make_runtime()
+    xp = runtime.xp
+    order, pairs = xp.zeros(len(g), np.uint32), xp.zeros(len(g), dtype)
+    weight = None if weight is None else xp.asarray(weight)
+    found = quantize(runtime, xp.asarray(g), xp.asarray(h), weight, rounding, first_row, begin, order, pairs)
+    return to_host(order[: found.n_rows]), to_host(pairs[: found.n_rows]), (found.sum_g, found.sum_h)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.01, 0.0])
+@pytest.mark.parametrize("n", [0, 1, 33, TILE_ROWS, 2 * TILE_ROWS + 77])
+@pytest.mark.parametrize("make_runtime", [pytest.param(None, id="cpu"), *RUNTIMES])
+def test_equals_the_naive_twin(make_runtime: Any, n: int, share: float, small: bool, rng: np.random.Generator) -> None:
+    g, h = rng.normal(size=(n, 3)).astype(np.float32), rng.random((n, 2)).astype(np.float32)
+    weight = None
+    if small:
+        weight = (rng.integers(0, 3, n) * rng.random(n)).astype(np.float32)
+        weight[:1] = 1  # not all are zero
+    scales = reference.scales(g[:, 1], h[:, 0], weight) if n else (1.0, 1.0, 1.0)
+    keys = reference.key(3, 1), reference.key(3, 2)
+    rounding = Rounding(scales[0], scales[1], *keys, int(np.ceil(share * 2**32)), scales[2])
+    for first_row, begin in ((0, 0), (2**40, 7), (2**63 - 1 - n, 100)):
+        order, pairs, sums = quantize_on(make_runtime, g[:, 1], h[:, 0], weight, rounding, first_row, begin)
+        expected = reference.quantize(g[:, 1], h[:, 0], rounding, first_row, weight)
+        assert [(row, *pair) for row, *pair in zip(order - np.uint32(begin), *unpack(pairs), strict=True)] == expected
+        assert sums == (sum(row[1] for row in expected), sum(row[2] for row in expected))
+
+
+@pytest.mark.parametrize("make_runtime", [pytest.param(None, id="cpu"), *RUNTIMES])
+def test_extreme_gradients(make_runtime: Any) -> None:
+    for top in (1e-45, 1e-30, 0.99999994, 32767.0, 32767.5, 32768.0, 3.4e38):
+        g = np.array([top, -top, 0, -0.0], np.float32)
+        scale_g, scale_h, _ = reference.scales(g, np.abs(g))
+        rounding = Rounding(scale_g, scale_h, 5, 6, 2**32)
+        _, pairs, _ = quantize_on(make_runtime, g, np.abs(g), None, rounding, 0, 0)
+        found = list(zip(*(part.tolist() for part in unpack(pairs)), strict=True))
+        assert found == [pair[1:] for pair in reference.quantize(g, np.abs(g), rounding)], top
