@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from daskboost.data.classes import ClassWeights, class_array, class_codes, merge_classes, unique_labels
 from daskboost.data.convert import plain_values
-from daskboost.data.rows import RowBatch
+from daskboost.data.rows import DenseRows, RowBatch
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = [
     "computed",
     "count_classes",
     "find_classes",
+    "label_stats",
     "merge_classes",
     "unique_labels",
 ]
@@ -105,6 +106,22 @@ def column_labels(source: Source) -> list[Any]:
     if source.y is None:
         raise DataError("y is missing. Pass labels as the name of a column of X, or as a collection aligned with X.")
     return source.y.blocks()
+
+
+def label_stats(source: Source) -> LabelStats:
+    """The range of a local source's labels, found without reading its features and weights.
+
+    Raises
+    ------
+    DataError
+        When there are no labels, or for those that `ReadSpec.read` refuses.
+    DataTypeError
+        For text labels without classes.
+    """
+    source.require_numeric_labels()
+    labels = [source.spec.label(computed(block)) for block in column_labels(source)]
+    parts = (LabelStats.of(RowBatch(DenseRows(np.empty((len(each), 0), np.float32)), each)) for each in labels)
+    return sum(parts, LabelStats())
 
 
 def find_classes(source: Source) -> npt.NDArray[Any]:

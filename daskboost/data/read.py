@@ -113,7 +113,7 @@ class ReadSpec:
             base_margin = x
         features = self._features(x)
         n = features.n_rows
-        label = None if y is None else _of_length(self._label(y), n, "y")
+        label = None if y is None else _of_length(self.label(y), n, "y")
         weight = None if weight is None else _of_length(_checked_weight(weight), n, "weight")
         if self.class_weights is not None and label is not None:
             weight = _frozen(self.class_weights.weigh(label, weight))
@@ -173,7 +173,8 @@ class ReadSpec:
             "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
         )
 
-    def _label(self, y: Any) -> Float32:
+    def label(self, y: Any) -> Float32:
+        """Convert and check one partition's labels; float32, shape (rows,). Raises as `read`."""
         if self.classes is not None:
             return class_codes(plain_values(y, "y"), self.classes)
         label = float_vector(y, "y")

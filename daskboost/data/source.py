@@ -111,7 +111,7 @@ class Source:
         DataError
             As `ReadSpec.read`.
         """
-        self._require_numeric_labels()
+        self.require_numeric_labels()
         return (partition.load(self.spec) for partition in self.partitions)
 
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
@@ -140,7 +140,7 @@ class Source:
         DataTypeError
             For text labels without classes.
         """
-        self._require_numeric_labels()
+        self.require_numeric_labels()
         present = [part for part in self._inputs if part is not None]
         if all(isinstance(part, DaskFrameBlocks) for part in present):
             return self._delayed_frames()
@@ -182,7 +182,8 @@ class Source:
         )
         return list(batches.to_delayed(optimize_graph=True))
 
-    def _require_numeric_labels(self) -> None:
+    def require_numeric_labels(self) -> None:
+        """Refuse text labels without classes, by their dtype alone."""
         if self.spec.classes is None and self.label_dtype is not None and is_text(self.label_dtype):
             raise DataTypeError(
                 f"y is of type {self.label_dtype}, but this objective needs numbers. "

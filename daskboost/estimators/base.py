@@ -15,7 +15,7 @@ from daskboost.data.source import Source, make_source
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.classes import ClassLabels
-from daskboost.estimators.evaluation import EvaluationSet, evaluation_sets
+from daskboost.estimators.evaluation import EvaluationSet, check_labels, evaluation_sets
 from daskboost.estimators.local import column_of, features_of, labels_of
 from daskboost.estimators.parameters import EstimatorParameters, estimator
 from daskboost.model.booster import Booster
@@ -74,7 +74,7 @@ class BoostedTrees(EstimatorParameters):
         ------
         ParameterError, DataError, DataTypeError
             Parameters that are out of range or contradict each other; input that cannot be trained on. Whatever
-            metadata tells is refused before any row is read.
+            metadata tells is refused before any row is read; bad labels of local evaluation sets before training rows.
         """
         self._check_arguments(y, eval_set, init_model, xgb_model)
         check_callbacks(self.callbacks or ())
@@ -216,6 +216,8 @@ class BoostedTrees(EstimatorParameters):
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
         objective = check_params(params, source.schema, self.n_estimators, callbacks)
+        given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
+        check_labels(given_sets, objective)
         evals_result: EvalsResult = {}
         with ExitStack() as opened:
             dtrain = opened.enter_context(self._quantized(source, params, objective, init))
@@ -223,7 +225,6 @@ class BoostedTrees(EstimatorParameters):
             for i, (one, own) in enumerate(zip(sets, given_sets, strict=True)):
                 data = dtrain
                 if not one.same_as(given) or source.spec.class_weights is not None:
-                    own = own if labels is None else labels.encoded(own)
                     data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
             booster = train(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from daskboost.errors import ParameterError
+from daskboost.data.labels import label_stats
+from daskboost.data.source import Source
+from daskboost.errors import DataError, ParameterError
+from daskboost.objectives.base import Objective
 
 
 class EvaluationSet(NamedTuple):
@@ -35,6 +38,25 @@ def evaluation_sets(eval_set: Any, sample_weights: Any, base_margins: Any) -> li
     weights = _per_set("sample_weight_eval_set", sample_weights, len(pairs))
     margins = _per_set("base_margin_eval_set", base_margins, len(pairs))
     return [EvaluationSet(X, y, w, m) for (X, y), w, m in zip(pairs, weights, margins, strict=True)]
+
+
+def check_labels(sources: Sequence[Source], objective: Objective) -> None:
+    """Judge the labels of local sets before the training rows are quantized.
+
+    Those of a Dask collection may cost as much as reading all of it, and are judged when that happens.
+
+    Raises
+    ------
+    DataError
+        Naming the set: labels that the objective is not defined for, that are missing, or that are no known class.
+    """
+    for i, source in enumerate(sources):
+        if source.is_dask:
+            continue
+        try:
+            objective.check_labels(label_stats(source))
+        except DataError as error:
+            raise type(error)(f"eval_set[{i}]: {error}") from error
 
 
 def _per_set(name: str, values: Any, n_sets: int) -> Sequence[Any]:

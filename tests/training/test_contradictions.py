@@ -160,6 +160,21 @@ def test_evaluation_sets_are_judged_before_training_rows_are_read() -> None:
         )
 
 
+def test_labels_of_local_evaluation_sets_are_judged_before_training_rows_are_read(tmp_path: Path) -> None:
+    pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=CODES).to_parquet(tmp_path / "valid.parquet")
+    two, counts = da.from_array(np.minimum(CODES, 1), chunks=20), da.from_array(np.abs(Y), chunks=20)
+    missing = np.where(CODES == 1, np.nan, np.abs(Y))
+    for model, y, bad, message in (
+        (DaskBoostClassifier(), two, (X, CODES), r"y has labels that are not among the 2 classes: 2"),
+        (DaskBoostClassifier(), two, (tmp_path / "valid.parquet", "y"), r"y has labels that are not among the 2"),
+        (DaskBoostRegressor(objective="count:poisson"), counts, (X, Y), "label -.* is out of range for objective"),
+        (DaskBoostRegressor(), counts, (X, missing), "y has .* missing values"),
+        (DaskBoostRegressor(), counts, (X, CODES.astype(str)), "y is of type .*Use DaskBoostClassifier"),
+    ):
+        with pytest.raises(DataError, match=rf"^eval_set\[1\]: {message}"):
+            model.fit(unread(), y, eval_set=[(X, np.minimum(CODES, 1)), bad])
+
+
 def test_labels_out_of_range_are_refused_after_one_read() -> None:
     def reads(objective: str) -> int:
         seen: list[int] = []  # appended to by Dask's threads
