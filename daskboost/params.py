@@ -122,7 +122,7 @@ class TrainParams:
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
     device: str = "auto"
-    """``cpu`` or ``auto``; ``cuda`` is refused, since this version has no kernels for it."""
+    """``cpu``, ``cuda`` (or ``gpu``), or ``auto``: a GPU where CuPy and one are there. Models do not depend on it."""
     n_jobs: int = 0
     """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0
@@ -181,8 +181,6 @@ class TrainParams:
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("device", self.device, DEVICES)
-        if self.device in ("cuda", "gpu"):
-            raise ParameterError(f"device={self.device!r}: this version has no GPU kernels; use device='cpu' or 'auto'")
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")

@@ -33,7 +33,6 @@ def build(**values: Any) -> TrainParams:
         ),
         ({"grow_policy": "symmetric", "max_leaves": 7}, r"max_leaves=7 contradicts grow_policy='symmetric'.*max_depth"),
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
-        ({"device": "cuda"}, "device='cuda': this version has no GPU kernels; use device='cpu' or 'auto'"),
         ({"iterations": 3}, "unknown parameter 'iterations'; rounds are num_boost_round"),
         ({"lambda_l1": 3}, "unknown parameter 'lambda_l1'; use reg_alpha"),
         ({"tree_method": "hist"}, "unknown parameter 'tree_method'; trees are always grown from histograms"),

@@ -19,6 +19,7 @@ from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.cluster.wire import register
 from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
+from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.errors import WorkerLostError
 from daskboost.tree.table import TreeTable
@@ -110,7 +111,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
     named = zip(message.names, message.n_partitions, strict=True)
     train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
-    engine = Engine(setup, train, evals, threads, context.peers)
+    engine = Engine(setup, train, evals, make_device(spec.params.device, spec.layout, threads), context.peers)
     return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
 
 

@@ -5,7 +5,7 @@ An engine holds what loops over rows; every decision (splits, leaf values, stopp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,26 +15,19 @@ import numpy as np
 from daskboost.cluster import messages as m
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
-from daskboost.cluster.row_groups import RowGroup, row_groups
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.cluster.row_groups import RowGroup
+from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.gradients import largest
-from daskboost.devices.cpu.residuals import count_residuals
-from daskboost.devices.cpu.rows import CpuRows, walk
-from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
-from daskboost.dtypes import Bool, Float32
-from daskboost.errors import DataError
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.device import Array, Device
+from daskboost.dtypes import Float32
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective
 from daskboost.tree.split import SplitRules, SplitSearch
 
-GRADIENT_ROWS = 16_384
-"""Rows whose gradients are computed at a time: the arrays of an objective's expressions then stay in the L2 cache and
-below the 128 KB from which a Dask worker's allocator fetches every array anew from the system (2.5 times slower)."""
 COLUMN_BYTES = 2**31
 """Most bytes of column-major copies of an engine's training chunks; what has no copy is split more slowly."""
 
@@ -43,70 +36,6 @@ def slot_layout(cuts: Cuts) -> SlotLayout:
     """Where features lie in histograms: their bins, and one slot for missing where the training data has any."""
     slots = cuts.n_bins.astype(np.int64) + cuts.has_missing
     return SlotLayout(np.concatenate([[0], np.cumsum(slots)]).astype(np.int64), cuts.n_bins)
-
-
-class ShardMargins:
-    """Views and margins of one shard's chunks."""
-
-    def __init__(self, shard: Shard, layout: SlotLayout, has_missing: Bool, n_outputs: int, threads: Threads,
-                 column_room: int = 0) -> None:  # fmt: skip
-        self.shard, self._layout, self._threads = shard, layout, threads
-        self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
-        self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
-        self._kept: dict[int, View] = {}
-        self._column_room = column_room
-        self.groups = row_groups(shard, column_room)
-        self.margins = [np.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
-
-    def views(self) -> Iterator[tuple[int, View]]:
-        """Each group's index and view; chunks on disk are read ahead."""
-        if len(self._kept) == len(self.margins):  # all resident: no need to touch the store
-            yield from self._kept.items()
-            return
-        group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
-        collected: list[QuantizedChunk] = []
-        for place, chunk in self.shard.chunks():
-            index = group_of[place]
-            collected.append(chunk)
-            del chunk
-            if len(collected) < len(self.groups[index].entries):
-                continue
-            view = self._kept.get(index)
-            if view is None:
-                keep = self.shard.store.residency(self.shard.entries[place].handle) != "disk"
-                view = self._open(collected, keep)
-                if keep:
-                    self._kept[index] = view
-            collected = []
-            yield index, view
-
-    def _open(self, chunks: Sequence[QuantizedChunk], keep: bool) -> View:
-        if chunks[0].is_dense:
-            parts = [chunk.symbols(self._threads.count) for chunk in chunks]
-            symbols: Any = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            copy_columns = keep and self._column_room >= symbols.nbytes  # for one pass, a copy does not pay
-            self._column_room -= symbols.nbytes if copy_columns else 0
-            return DenseView(symbols, self._layout, self._threads if copy_columns else None)
-        rows = [chunk.global_bins(self._threads.count) for chunk in chunks]
-        starts = np.cumsum([0, *(len(bins) for _, bins in rows)])
-        indptr = np.concatenate([[0], *(own[1:] + start for (own, _), start in zip(rows, starts, strict=False))])
-        bins = rows[0][1] if len(rows) == 1 else np.concatenate([bins for _, bins in rows])
-        return SparseView(indptr.astype(np.int64), self._bin_to_slot[bins], self._layout)
-
-    def set_base(self, margin: Any) -> None:
-        for group, own in zip(self.groups, self.margins, strict=True):
-            given = group.rows.base_margin
-            if given is not None and given.shape != own.shape:
-                raise DataError(
-                    f"base_margin has {given.shape[1]} columns, but the objective has {own.shape[1]} outputs; give one "
-                    "column per output"
-                )
-            own[:] = np.asarray(margin, np.float32) if given is None else given
-
-    def add_tree(self, tree: WalkArrays, output: int) -> None:
-        for index, view in self.views():
-            column = self.margins[index][:, output]
-            walk(view, tree, np.arange(len(column), dtype=np.uint32), column, self._threads)
 
 
 @dataclass(frozen=True)
@@ -137,25 +66,19 @@ class Engine:
         Training rows; may be empty.
     evals : sequence of Shard
         This engine's rows of each evaluation set; may be empty.
-    threads : Threads
-        Closed by `close`.
+    device : Device
+        Where the rows lie; closed by `close`.
     peers : Peers, optional
         The other engines; needed by `Grow` with `search`.
     """
 
-    def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], threads: Threads,
+    def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
                  peers: Peers | None = None) -> None:  # fmt: skip
-        self._setup, self._threads, self._peers = setup, threads, peers
+        self._setup, self._device, self._peers = setup, device, peers
         self._layout = slot_layout(setup.cuts)
-        common = (self._layout, setup.cuts.has_missing, setup.objective.n_outputs, threads)
-        self._train = ShardMargins(train, *common, column_room=setup.column_bytes)
-        self._evals = [ShardMargins(shard, *common) for shard in evals]
-        groups = self._train.groups
-        self._rows = CpuRows(
-            self._train.views, [group.n_rows for group in groups], [group.pieces for group in groups], self._layout,
-            threads, [_weight_of(group) for group in groups] if setup.small_data else None,
-        )  # fmt: skip
-        self._gradients: list[tuple[Float32, Float32]] = []
+        with device.errors():
+            self._open(train, evals)
+        self._gradients: list[tuple[Array, Array]] = []
         # All outputs of a round start from the same margins, which the first one's tree already changes.
         self._keep_gradients = setup.keep_gradients or setup.objective.n_outputs > 1
         self._search: SplitSearch | None = None
@@ -174,13 +97,28 @@ class Engine:
             m.Several: self._several,
         }
 
+    def _open(self, train: Shard, evals: Sequence[Shard]) -> None:
+        """Take memory for the state of all rows."""
+        setup, device = self._setup, self._device
+        common = (device, self._layout, setup.cuts.has_missing, setup.objective.n_outputs)
+        self._train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
+        self._evals = [ShardMargins(shard, *common) for shard in evals]
+        groups = self._train.groups
+        self._labels = [device.put(group.label) for group in groups]
+        self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
+        self._rows = device.rows(
+            self._train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
+            [_weight_of(group) for group in groups] if setup.small_data else None,
+        )  # fmt: skip
+
     def handle(self, message: Any) -> Any:
         """Answer one request."""
-        return self._answers[type(message)](message)
+        with self._device.errors():
+            return self._answers[type(message)](message)
 
     def close(self) -> None:
-        """Free the threads; shards belong to whoever made them."""
-        self._threads.close()
+        """Free the device's threads; shards belong to whoever made them."""
+        self._device.close()
 
     def _several(self, message: m.Several) -> m.Replies:
         return m.Replies(tuple(self.handle(request) for request in message.requests))
@@ -195,28 +133,12 @@ class Engine:
 
     def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
         counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
-
-        def count(leaf: int) -> None:
-            for index, part in enumerate(self._train.groups):
-                weight = np.empty(0, np.float32) if part.rows.weight is None else part.rows.weight
-                count_residuals(
-                    part.label, self._train.margins[index][:, message.output], weight, message.weight_scale,
-                    self._rows_of(index, int(message.leaves[leaf])), message.prefixes[leaf], message.known_bits,
-                    message.next_bits, counts[leaf],
-                )  # fmt: skip
-
-        self._threads.run([
-            partial(_each, count, range(a, b)) for a, b in self._threads.ranges(len(message.leaves), least=1)
-        ])  # fmt: skip
+        for index, (label, weight) in enumerate(zip(self._labels, self._weights, strict=True)):
+            counts += self._rows.count_residuals(
+                index, message.leaves, label, self._train.margins[index][:, message.output], weight,
+                message.weight_scale, message.prefixes, message.known_bits, message.next_bits,
+            )  # fmt: skip
         return m.Counts(counts)
-
-    def _rows_of(self, index: int, node: int) -> Any:
-        """Rows of a chunk in a node; node -1 has them all."""
-        chunk = self._rows.chunks[index]
-        if node < 0:
-            return np.arange(chunk.n_rows, dtype=np.uint32)
-        begin, end = chunk.bounds[node] if node < len(chunk.bounds) else (0, 0)
-        return chunk.order[begin:end]
 
     def _set_base_margin(self, message: m.SetBaseMargin) -> m.Done:
         for margins in (self._train, *self._evals):
@@ -240,7 +162,7 @@ class Engine:
             self._search.forget()
         k = message.output
 
-        def columns(index: int) -> tuple[Float32, Float32]:
+        def columns(index: int) -> tuple[Array, Array]:
             if not self._keep_gradients:
                 self._compute_gradients(index)
             g, h = self._gradients_of(index)
@@ -249,43 +171,41 @@ class Engine:
         g, h = self._rows.start_tree(columns, message.rounding)
         return m.RootSums(g, h)
 
-    def _gradients_of(self, index: int) -> tuple[Float32, Float32]:
+    def _gradients_of(self, index: int) -> tuple[Array, Array]:
         """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
         margins = self._train.margins
         if not self._gradients:
             sizes = [len(own) for own in margins] if self._keep_gradients else [max(map(len, margins), default=0)]
             shapes = [(size, self._setup.objective.n_outputs) for size in sizes]
-            self._gradients = [(np.empty(shape, np.float32), np.empty(shape, np.float32)) for shape in shapes]
+            empty = partial(self._device.xp.empty, dtype=np.float32)
+            self._gradients = [(empty(shape), empty(shape)) for shape in shapes]
         g, h = self._gradients[index if self._keep_gradients else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
 
     def _compute_gradients(self, index: int) -> list[Any]:
         """Fill a chunk's gradients; the largest |g| and h of ranges of its rows, float64 of shape (2, outputs)."""
         g, h = self._gradients_of(index)
-        ranges = self._threads.ranges(self._train.groups[index].n_rows)
-        return self._threads.run([partial(self._range_gradients, index, g, h, a, b) for a, b in ranges])
+        return self._device.each_range(len(g), partial(self._range_gradients, index, g, h))
 
-    def _range_gradients(self, index: int, all_g: Float32, all_h: Float32, begin: int, end: int) -> Any:
-        part, margin = self._train.groups[index], self._train.margins[index]
-        label, weight = part.label, part.rows.weight
+    def _range_gradients(self, index: int, all_g: Array, all_h: Array, begin: int, end: int) -> Any:
+        device, xp = self._device, self._device.xp
+        label, margin, weight = self._labels[index], self._train.margins[index], self._weights[index]
         if weight is not None and self._setup.small_data:
             weight = (weight > 0).astype(np.float32)  # rows without weight must not widen the range
-        for start in range(begin, end, GRADIENT_ROWS):
-            rows = slice(start, min(start + GRADIENT_ROWS, end))
-            g, h = self._setup.objective.gradients(label[rows], margin[rows])
+        for start in range(begin, end, device.gradient_rows):
+            rows = slice(start, min(start + device.gradient_rows, end))
+            g, h = self._setup.objective.gradients(label[rows], margin[rows], xp)
             if weight is None:
                 all_g[rows], all_h[rows] = g, h
             else:
                 with np.errstate(over="ignore"):  # the coordinator refuses infinite gradients and says why
-                    np.multiply(g, weight[rows, None], out=all_g[rows])
-                    np.multiply(h, weight[rows, None], out=all_h[rows])
-        return np.array([
-            [largest(column, begin, end) for column in values.T] for values in (all_g, all_h)
-        ], np.float64)  # fmt: skip
+                    xp.multiply(g, weight[rows, None], out=all_g[rows])
+                    xp.multiply(h, weight[rows, None], out=all_h[rows])
+        return np.stack([device.largest(values[begin:end]) for values in (all_g, all_h)])
 
     def _grow(self, message: m.Grow) -> Any:
         alone = message.search is None and not message.compact  # then its histograms are nobody else's summands
-        own = self._rows.grow(message.splits, message.built, words=alone)
+        own = self._device.fetch(self._rows.grow(message.splits, message.built, words=alone))
         if message.search is None:
             return m.PartialHistograms(narrow(own, self._buffers) if message.compact else own)
         peers, search = self._peer_search()
@@ -300,7 +220,7 @@ class Engine:
             raise RuntimeError("this engine has no peers to reduce with")
         if self._search is None:
             share = feature_shares(self._layout, self._peers.n_peers)[self._peers.rank]
-            self._search = SplitSearch(self._layout, self._setup.rules, self._threads, share)
+            self._search = SplitSearch(self._layout, self._setup.rules, self._device.threads, share)
         return self._peers, self._search
 
     def _apply_splits(self, message: m.ApplySplits) -> m.Done:
@@ -321,11 +241,11 @@ class Engine:
         ])  # fmt: skip
 
     def _state(self, metric: Metric[Any], evaluated: ShardMargins) -> Any:
-        objective = self._setup.objective
+        objective, device = self._setup.objective, self._device
         no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
         state = metric.partial(np.empty(0, np.float32), no_rows)
         for group, margin in zip(evaluated.groups, evaluated.margins, strict=True):
-            prediction = objective.evaluation(margin)
+            prediction = device.fetch(objective.evaluation(margin, device.xp))
             for rows, first_row in group.parts() if metric.needs_rows else [(slice(None), 0)]:
                 weight = None if group.rows.weight is None else group.rows.weight[rows]
                 state = state + metric.partial(group.label[rows], prediction[rows], weight, first_row=first_row)
@@ -335,8 +255,3 @@ class Engine:
 def _weight_of(group: RowGroup) -> Float32:
     """Weights of a group's rows, ones where it has none."""
     return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
-
-
-def _each(function: Callable[[int], None], items: range) -> None:
-    for item in items:
-        function(item)

@@ -15,6 +15,7 @@ from daskboost.data.labels import computed
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
 from daskboost.data.store import ChunkStore
+from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.errors import EngineError
 
@@ -107,10 +108,11 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)
+    devices = [make_device(spec.params.device, spec.layout, Threads(threads)) for _ in train.shards]
     engines = LocalEngines(
         [
-            Engine(setup, shard, [each.shards[rank] for each in evals], Threads(threads), peers[rank])
-            for rank, shard in enumerate(train.shards)
+            Engine(setup, shard, [each.shards[rank] for each in evals], device, peers[rank])
+            for rank, (shard, device) in enumerate(zip(train.shards, devices, strict=True))
         ],
         peers,
     )

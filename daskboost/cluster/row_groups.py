@@ -17,9 +17,6 @@ from daskboost.data.shard import Shard
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
-GROUP_ROWS = 2**18
-"""Rows up to which chunks are joined; beyond, fixed costs are a few percent."""
-
 
 @dataclass(frozen=True)
 class RowGroup:
@@ -45,13 +42,14 @@ class RowGroup:
             yield slice(begin, end), first_row
 
 
-def row_groups(shard: Shard, room_bytes: int) -> list[RowGroup]:
-    """Divide a shard's chunks into groups, in order; at most `room_bytes` of bins are to be copied."""
+def row_groups(shard: Shard, most_rows: int, room_bytes: float) -> list[RowGroup]:
+    """Divide a shard's chunks into groups, in order, of at most `most_rows` unless a chunk alone has more; at most
+    `room_bytes` of bins are to be copied."""
     groups: list[list[int]] = []
     rows = copied = 0
     for index, entry in enumerate(shard.entries):
         resident = shard.store.residency(entry.handle) != "disk"
-        fits = resident and rows + entry.n_rows <= GROUP_ROWS and copied + entry.handle.nbytes <= room_bytes
+        fits = resident and rows + entry.n_rows <= most_rows and copied + entry.handle.nbytes <= room_bytes
         if groups and fits and rows:
             groups[-1].append(index)
             copied += entry.handle.nbytes

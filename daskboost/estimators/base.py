@@ -12,6 +12,7 @@ import numpy as np
 from daskboost.data.build import BuildOptions
 from daskboost.data.rows import FeatureSchema
 from daskboost.data.source import Source, make_source
+from daskboost.devices.choose import check_device
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.classes import ClassLabels
@@ -215,6 +216,8 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
+        if client_for(source) is None:  # on a cluster the workers know
+            check_device(params.device)
         objective = check_params(params, source.schema, self.n_estimators, callbacks)
         given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
         check_labels(given_sets, objective)

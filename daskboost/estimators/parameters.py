@@ -72,8 +72,8 @@ SHARED_PARAMETERS = """
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
         Threads in this process; None, 0 and -1 are all cores. Workers of a cluster use their own.
-    device : {"auto", "cpu"}
-        This version has no GPU kernels.
+    device : {"auto", "cpu", "cuda"}
+        Where rows are worked on; "auto" is a GPU where CuPy and one are there. The model does not depend on it.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers"}

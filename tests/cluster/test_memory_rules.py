@@ -12,12 +12,15 @@ from daskboost import QuantizedDataset, train
 from daskboost.cluster import in_process
 from daskboost.cluster.dask_data import LIVING_BYTES, chunk_budget
 from daskboost.cluster.engine import EngineSetup
-from daskboost.cluster.row_groups import GROUP_ROWS, row_groups
+from daskboost.cluster.row_groups import row_groups
 from daskboost.data.cuts import Cuts
 from daskboost.data.pack import DenseLayout
 from daskboost.data.rows import DenseRows, RowBatch
 from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
+from daskboost.devices.cpu.device import CpuDevice
+
+GROUP_ROWS = CpuDevice.group_rows
 
 
 def test_chunks_take_what_living_leaves_of_half_the_limit() -> None:
@@ -51,11 +54,11 @@ def test_small_neighbours_in_memory_are_joined_and_no_others(tmp_path: Path) -> 
             batches.append((first_row, RowBatch(DenseRows(np.ones((size, 1), np.float32)), label)))
             first_row += size + 3  # rows of other shards lie between
         shard = Shard.build(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, store)
-        groups = row_groups(shard, 2**20)
+        groups = row_groups(shard, GROUP_ROWS, 2**20)
         assert [list(group.entries) for group in groups] == [[0, 1], [2], [3, 4, 5]]
         assert groups[0].label.tolist() == [0.0] * 10 + [1.0] * 20
         assert [(rows.start, rows.stop, first) for rows, first in groups[0].parts()] == [(0, 10, 0), (10, 30, 13)]
-        assert all(len(group.entries) == 1 for group in row_groups(shard, 0))
+        assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 0))
     with ChunkStore(tmp_path, 0) as disk:
         shard = Shard.build(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, disk)
-        assert all(len(group.entries) == 1 for group in row_groups(shard, 2**20))
+        assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 2**20))

@@ -1,6 +1,7 @@
 """Promise number one: a model's bytes depend on the rows and the parameters, and on nothing else.
 
-Not on engines, partitions, chunks, encodings, packing, threads, reduction, or on whether chunks lie in RAM or on disk.
+Not on engines, partitions, chunks, encodings, packing, threads, reduction, on whether chunks lie in RAM or on disk, or
+on the device. CUDA kernels run by their emulation everywhere (tests/kernels), and on a GPU where there is one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import train
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.cpu import rows
+from daskboost.devices.gpu import cuda
 
 PLACES: dict[str, tuple[Any, ...]] = {
     "engines": (1, 2, 3),
@@ -27,7 +30,7 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "reduction": ("coordinator", "peers"),
     "n_jobs": (1, 2, 3),
 }
-IN_PARAMS = ("reduction", "n_jobs")
+IN_PARAMS = ("reduction", "n_jobs", "device")
 
 
 def pairwise(places: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
@@ -48,7 +51,7 @@ def pairwise(places: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
 def model_bytes(data: Data, params: dict[str, Any], place: dict[str, Any], n_rounds: int) -> bytes:
     where = {name: value for name, value in place.items() if name in IN_PARAMS}
     return fit(
-        data, {**params, **where}, n_rounds, **{k: v for k, v in place.items() if k not in IN_PARAMS}
+        data, {"device": "cpu", **params, **where}, n_rounds, **{k: v for k, v in place.items() if k not in IN_PARAMS}
     ).to_bytes()
 
 
@@ -90,7 +93,45 @@ def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dic
     assert model_bytes(data, params, place, 2) == expected
 
 
-def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path) -> None:
+@pytest.fixture(params=[
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the device "cuda" is: threads of the emulation run out of order."""
+    if request.param == "emulated":
+        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=3))
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("place", [
+    {"encoding": "dense"}, {"encoding": "csr"}, {"encoding": "dense", "packing": "tight", "chunk_rows": 1_000},
+    {"encoding": "csr", "engines": 2, "partitions": 7}, {"engines": 2, "partitions": 7, "reduction": "peers"},
+], ids=lambda place: "-".join(map(str, place.values())))  # fmt: skip
+def test_gpu(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
+    data, params, expected = case
+    assert model_bytes(data, params, {**place, "device": "cuda"}, 2) == expected
+
+
+@pytest.mark.usefixtures("gpu")
+def test_gpu_with_evaluation(case: tuple[Data, dict[str, Any], bytes]) -> None:
+    """Metrics, early stopping and continued training see the same margins."""
+    data, params, _ = case
+    outcomes = []
+    for device in ("cpu", "cuda"):
+        results: Any = {}
+        with quantized(data) as dataset, quantized(data, reference=dataset, encoding="csr", partitions=3) as other:
+            given = {**params, "n_jobs": 1, "device": device}
+            first = train(given, dataset, 2)
+            evals = [(dataset, "a"), (other, "b")]
+            model = train(
+                given, dataset, 3, evals=evals, evals_result=results, early_stopping_rounds=1, init_model=first
+            )
+        outcomes.append((model.to_bytes(), results))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path, device: str) -> None:
     data, params, expected = case
     options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
     with quantized(data, limit=2 * len(data.y), **options) as dataset:
@@ -98,7 +139,7 @@ def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path
             shard.store.residency(entry.handle) for shard in dataset.shards.shards for entry in shard.entries
         }
         assert tiers == {"ram", "disk"}
-        assert train({**params, "n_jobs": 2}, dataset, 2).to_bytes() == expected
+        assert train({**params, "n_jobs": 2, "device": device}, dataset, 2).to_bytes() == expected
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])

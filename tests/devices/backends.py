@@ -1,21 +1,29 @@
 """The devices that kernels are tested on: each turns a matrix of symbols into a view, in one of its encodings.
 
-A GPU's views join by one more entry in `VIEWS`.
+The CUDA kernels run twice: by the emulation of `tests/kernels`, everywhere, and on a GPU where there is one (marker
+`gpu`). Where a test divides work among so many threads, the emulation takes the number as the seed of its schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
+from kernels.emulation import EmulatedRuntime
 
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.chunk_order import ChunkOrder
-from daskboost.devices.cpu.rows import CpuRows
+from daskboost.devices.cpu.rows import CpuRows, walk
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View
+from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkArrays
+from daskboost.devices.gpu import views as gpu_views
+from daskboost.devices.gpu.cuda import get_runtime
+from daskboost.devices.gpu.rows import GpuRows
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.dtypes import Int64
 
 
 class EagerThreads(Threads):
@@ -43,46 +51,123 @@ def make_symbols(rng: np.random.Generator, n_rows: int, n_bins: list[int]) -> An
     return rng.integers(0, np.array(n_bins) + 1, (n_rows, len(n_bins)))
 
 
-def _dense(symbols: Any, layout: SlotLayout, dtype: Any, columns: bool) -> View:
+def _dense(symbols: Any, layout: SlotLayout, threads: int, dtype: Any, columns: bool) -> Any:
     return DenseView(np.ascontiguousarray(symbols, dtype), layout, EagerThreads(2) if columns else None)
 
 
-def _sparse(symbols: Any, layout: SlotLayout) -> View:
+def _csr(symbols: Any, layout: SlotLayout) -> tuple[Any, Any]:
     present = symbols < layout.n_bins
     indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
-    return SparseView(indptr, (symbols + layout.offsets[:-1])[present].astype(np.int32), layout)
+    return indptr, (symbols + layout.offsets[:-1])[present].astype(np.int32)
 
 
-VIEWS: dict[str, Callable[[Any, SlotLayout], View]] = {
-    "uint8": lambda symbols, layout: _dense(symbols, layout, np.uint8, False),
-    "uint8 and columns": lambda symbols, layout: _dense(symbols, layout, np.uint8, True),
-    "uint16": lambda symbols, layout: _dense(symbols, layout, np.uint16, False),
-    "uint16 and columns": lambda symbols, layout: _dense(symbols, layout, np.uint16, True),
-    "csr": _sparse,
+def _sparse(symbols: Any, layout: SlotLayout, threads: int) -> Any:
+    return SparseView(*_csr(symbols, layout), layout)
+
+
+def _emulated(threads: int) -> Runtime:
+    return EmulatedRuntime(seed=threads - 1)
+
+
+def _cuda(threads: int) -> Runtime:
+    return get_runtime()
+
+
+def _gpu_dense(symbols: Any, layout: SlotLayout, threads: int, runtime: Callable[[int], Runtime], dtype: Any,
+               columns: bool) -> Any:  # fmt: skip
+    parts = np.array_split(np.ascontiguousarray(symbols, dtype), [len(symbols) // 3])
+    device_layout = gpu_views.DeviceLayout(runtime(threads), layout)
+    return gpu_views.DenseView(device_layout, parts, len(symbols), copy_columns=columns)
+
+
+def _gpu_sparse(symbols: Any, layout: SlotLayout, threads: int, runtime: Callable[[int], Runtime]) -> Any:
+    return gpu_views.SparseView(gpu_views.DeviceLayout(runtime(threads), layout), *_csr(symbols, layout))
+
+
+ENCODINGS: dict[str, tuple[Any, ...]] = {
+    "uint8": (np.uint8, False),
+    "uint8 and columns": (np.uint8, True),
+    "uint16": (np.uint16, False),
+    "uint16 and columns": (np.uint16, True),
+    "csr": (),
 }
-WIDE_VIEWS = [name for name in VIEWS if not name.startswith("uint8")]
+_MAKERS: dict[str, Callable[..., Any]] = {
+    encoding: partial(_dense, dtype=how[0], columns=how[1]) if how else _sparse for encoding, how in ENCODINGS.items()
+}
+for _device, _runtime in (("emulated", _emulated), ("cuda", _cuda)):
+    for _encoding, _how in ENCODINGS.items():
+        _MAKERS[f"{_device} {_encoding}"] = (
+            partial(_gpu_dense, runtime=_runtime, dtype=_how[0], columns=_how[1])
+            if _how else partial(_gpu_sparse, runtime=_runtime)
+        )  # fmt: skip
+
+
+def _marked(name: str, *others: str) -> Any:
+    marks = [pytest.mark.gpu] if name.startswith("cuda") else []
+    return pytest.param(name, *others, marks=marks)
+
+
+VIEWS = [_marked(name) for name in _MAKERS]
+"""All views, for `parametrize`."""
+WIDE_VIEWS = [_marked(name) for name in _MAKERS if "uint8" not in name]
+FORMS = [_marked(name, form) for name in _MAKERS for form in ("pairs", "words") if form == "pairs" or name in ENCODINGS]
+"""Views and the forms of histograms that they give."""
+
+
+def make_view(name: str, symbols: Any, layout: SlotLayout, threads: int = 1) -> Any:
+    """The view of that name."""
+    return _MAKERS[name](symbols, layout, threads)
 
 
 PAIRS = {"large": 15, "small": 31}
 """Bits that the pairs of large and of small data have room for; only of small data's, all rows' sums must fit 32."""
 
 
-def make_rows(view: View, n_rows: int, layout: SlotLayout, threads: Threads, data: str = "large") -> CpuRows:
+def make_rows(view: Any, n_rows: int, layout: SlotLayout, threads: Threads, data: str = "large") -> Any:
     """One chunk's row state."""
     weights = [np.ones(n_rows, np.float32)] if data == "small" else None
+    if isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):
+        return GpuRows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
     rows = CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
     rows._buffers = DirtyBuffers()
     return rows
 
 
-def put_rows(chunk: ChunkOrder, segments: list[list[int]], g: Any, h: Any) -> None:
+def put_rows(chunk: Any, segments: list[list[int]], g: Any, h: Any) -> None:
     """Node `i` gets the rows of `segments[i]`, in that order; `g`, `h` are by row."""
     rows = np.array([row for segment in segments for row in segment], np.uint32)
-    chunk.kept = len(rows)
-    chunk.order[: len(rows)] = rows
-    chunk.pairs[: len(rows)] = pack(g[rows], h[rows], chunk.pairs.dtype)
     ends = np.cumsum([len(segment) for segment in segments])
-    chunk.bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64)
+    bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64)
+    put = np.asarray if isinstance(chunk.order, np.ndarray) else get_runtime().xp.asarray
+    chunk.kept = len(rows)
+    chunk.order[: len(rows)] = put(rows)
+    chunk.pairs[: len(rows)] = put(pack(g[rows], h[rows], chunk.pairs.dtype))
+    chunk.bounds = put(bounds)
+
+
+def rows_in(rows: Any, node: int) -> list[int]:
+    """The rows of a node, in order."""
+    begin, end = to_host(rows.chunks[0].bounds[int(node)]).tolist()
+    found: list[int] = to_host(rows.chunks[0].order[begin:end]).tolist()
+    return found
+
+
+def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int, threads: int) -> Any:
+    """The margins after the tree's values were added to one output of some rows."""
+    if not isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):
+        walk(view, tree, some, margins[:, output], EagerThreads(threads))
+        return margins
+    xp = view.runtime.xp
+    on_device = xp.asarray(margins)
+    gpu_views.walk(view.runtime, view, tree, xp.asarray(some), len(some), on_device[:, output])
+    return to_host(on_device)
+
+
+def built(rows: Any, splits: Any, nodes: Any, form: str = "pairs") -> Int64:
+    """Histograms that `grow` built, in the form that was expected of them, as pairs."""
+    found = to_host(rows.grow(splits, nodes, words=form == "words"))
+    assert found.ndim == {"words": 2, "pairs": 3}[form]
+    return np.stack([found >> 32, found & 0xFFFFFFFF], axis=2) if form == "words" else found
 
 
 def pack(g: Any, h: Any, dtype: Any) -> Any:

@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from devices.backends import (
+    ENCODINGS,
+    FORMS,
     PAIRS,
     VIEWS,
     WIDE_VIEWS,
     EagerThreads,
+    built,
     make_layout,
     make_pairs,
     make_rows,
     make_symbols,
+    make_view,
     put_rows,
+    rows_in,
     segments_of,
 )
 from reference import histogram as reference
@@ -28,30 +33,23 @@ from daskboost.dtypes import Int64
 
 def build(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, threads: int,
           nodes: list[int] | None = None, data: str = "large", form: str = "pairs") -> Int64:  # fmt: skip
-    rows = make_rows(VIEWS[name](symbols, layout), len(symbols), layout, EagerThreads(threads), data)
+    view = make_view(name, symbols, layout, threads)
+    rows = make_rows(view, len(symbols), layout, EagerThreads(threads), data)
     put_rows(rows.chunks[0], segments, g, h)
-    ids = np.array(range(len(segments)) if nodes is None else nodes, np.int32)
-    return in_pairs(rows.grow(None, ids, words=form == "words"), form)
-
-
-def in_pairs(found: Int64, form: str) -> Int64:
-    """Histograms of words or pairs, as was expected of them, as pairs."""
-    assert found.ndim == {"words": 2, "pairs": 3}[form]
-    return np.stack([found >> 32, found & 0xFFFFFFFF], axis=2) if form == "words" else found
+    return built(rows, None, np.array(range(len(segments)) if nodes is None else nodes, np.int32), form)
 
 
 def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any) -> Int64:
-    parts = [reference.histogram(symbols, rows, g[rows], h[rows], layout, name != "csr") for rows in segments]
+    parts = [reference.histogram(symbols, rows, g[rows], h[rows], layout, "csr" not in name) for rows in segments]
     return np.stack(parts)
 
 
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
-@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("data", PAIRS)
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name, form", FORMS)
 def test_equals_the_naive_twin(name: str, threads: int, data: str, form: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8] if threads % 2 else [3]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
@@ -81,17 +79,19 @@ def test_no_sum_of_a_large_node_overflows(n_rows: int, pair: tuple[int, int], na
     layout, symbols = make_layout([2]), np.ones((n_rows, 1), np.int64)
     g, h = np.full(n_rows, pair[0]), np.full(n_rows, pair[1])
     expected = [[[0, 0], [n_rows * pair[0], n_rows * pair[1]], [0, 0]]]
-    rows = make_rows(VIEWS[name](symbols, layout), n_rows, layout, EagerThreads(1))
+    rows = make_rows(make_view(name, symbols, layout), n_rows, layout, EagerThreads(1))
     put_rows(rows.chunks[0], [list(range(n_rows))], g, h)
-    assert rows.grow(None, np.zeros(1, np.int32)).tolist() == expected
-    found = rows.grow(None, np.zeros(1, np.int32), words=True)
-    assert in_pairs(found, "words" if n_rows <= 65_536 else "pairs").tolist() == expected
+    root = np.zeros(1, np.int32)
+    assert built(rows, None, root).tolist() == expected
+    if name in ENCODINGS:
+        found = rows.grow(None, root, words=True)
+        assert found.ndim == (2 if n_rows <= 65_536 else 3)
+        assert (built(rows, None, root, "words") if n_rows <= 65_536 else found).tolist() == expected
 
 
 @pytest.mark.parametrize("uneven", [0.0, 1e9], ids=["in two steps", "whole splits"])
-@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name, form", FORMS)
 def test_children_are_built_from_the_rows_that_splits_send_them(
     name: str, threads: int, form: str, uneven: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +100,7 @@ def test_children_are_built_from_the_rows_that_splits_send_them(
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
     g, h = make_pairs(rng, 210)
     for sizes in ODD_SIZES:
-        rows = make_rows(VIEWS[name](symbols, layout), 210, layout, EagerThreads(threads))
+        rows = make_rows(make_view(name, symbols, layout, threads), 210, layout, EagerThreads(threads))
         put_rows(rows.chunks[0], segments_of(rng, sizes, 210), g, h)
         n = len(sizes)
         left = (n + 2 * np.arange(n)).astype(np.int32)
@@ -109,16 +109,15 @@ def test_children_are_built_from_the_rows_that_splits_send_them(
             np.arange(n, dtype=np.int32), left, left + 1, feature,
             rng.integers(0, layout.n_bins[feature], dtype=np.int32), rng.integers(0, 2, n).astype(np.uint8),
         )  # fmt: skip
-        built = (left + rng.integers(0, 2, n)).astype(np.int32)[rng.random(n) < 0.8]  # some parents' are not opened
-        found = in_pairs(rows.grow(splits, built, words=form == "words"), form)
-        children = [rows.chunks[0].order[slice(*rows.chunks[0].bounds[node])].tolist() for node in built]
-        expected = naive(name, symbols, layout, children, g, h) if len(built) else np.empty((0, layout.n_slots, 2))
+        nodes = (left + rng.integers(0, 2, n)).astype(np.int32)[rng.random(n) < 0.8]  # some parents' are not opened
+        found = built(rows, splits, nodes, form)
+        children = [rows_in(rows, node) for node in nodes]
+        expected = naive(name, symbols, layout, children, g, h) if len(nodes) else np.empty((0, layout.n_slots, 2))
         np.testing.assert_array_equal(found, expected, err_msg=str(sizes))
 
 
-@pytest.mark.parametrize("form", ["pairs", "words"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name, form", FORMS)
 def test_more_slots_than_the_scratch_array(name: str, threads: int, form: str, rng: np.random.Generator) -> None:
     n_bins = [254, 1, 200] * 45
     layout, symbols = make_layout(n_bins), make_symbols(rng, 330, n_bins)
@@ -139,7 +138,7 @@ def test_one_feature_wider_than_the_scratch_array(name: str, rng: np.random.Gene
         own = found[layout.offsets[feature] : layout.offsets[feature + 1]]
         expected = np.zeros_like(own)
         np.add.at(expected, symbols[:, feature], np.stack([g, h], axis=1))
-        if name == "csr":
+        if "csr" in name:
             expected[width] = 0
         np.testing.assert_array_equal(own, expected)
 

@@ -15,15 +15,18 @@ from devices.backends import (
     make_pairs,
     make_rows,
     make_symbols,
+    make_view,
     pack,
     put_rows,
+    rows_in,
     segments_of,
+    walk_rows,
 )
 from reference import partition as reference
 
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.cpu.rows import CpuRows, walk
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.runtime import to_host
 
 
 def splits_of(nodes: list[int], n_nodes: int, feature: Any, split_bin: Any, default_left: Any) -> RowSplits:
@@ -40,13 +43,7 @@ def random_splits(rng: np.random.Generator, nodes: list[int], n_nodes: int, layo
     )
 
 
-def rows_in(rows: CpuRows, node: int) -> list[int]:
-    begin, end = rows.chunks[0].bounds[node]
-    found: list[int] = rows.chunks[0].order[begin:end].tolist()
-    return found
-
-
-def check_splits(rows: CpuRows, before: list[list[int]], splits: RowSplits, symbols: Any, layout: SlotLayout) -> None:
+def check_splits(rows: Any, before: list[list[int]], splits: RowSplits, symbols: Any, layout: SlotLayout) -> None:
     for i, node in enumerate(splits.node):
         f = splits.feature[i]
         expected = reference.split(
@@ -64,7 +61,7 @@ ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 6
 def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
-    view, (g, h) = VIEWS[name](symbols, layout), make_pairs(rng, 210, data)
+    view, (g, h) = make_view(name, symbols, layout, threads), make_pairs(rng, 210, data)
     for sizes in ODD_SIZES:
         rows = make_rows(view, 210, layout, EagerThreads(threads), data)
         segments = segments_of(rng, sizes, 210)
@@ -73,8 +70,8 @@ def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.rando
         splits = random_splits(rng, nodes, len(sizes), layout)
         rows.grow(splits, np.empty(0, np.int32))
         check_splits(rows, segments, splits, symbols, layout)
-        kept = rows.chunks[0].order[: rows.chunks[0].kept]
-        pairs = rows.chunks[0].pairs[: len(kept)]
+        kept = to_host(rows.chunks[0].order[: rows.chunks[0].kept])
+        pairs = to_host(rows.chunks[0].pairs[: len(kept)])
         np.testing.assert_array_equal(pairs, pack(g[kept], h[kept], pairs.dtype))
         for alone in set(range(len(sizes))) - set(nodes):
             assert rows_in(rows, alone) == segments[alone]
@@ -84,7 +81,7 @@ def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.rando
 def test_wide_features(name: str, rng: np.random.Generator) -> None:
     n_bins = [65_534, 300]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 500, n_bins)
-    rows = make_rows(VIEWS[name](symbols, layout), 500, layout, EagerThreads(3))
+    rows = make_rows(make_view(name, symbols, layout), 500, layout, EagerThreads(3))
     segments = segments_of(rng, [300, 150], 500)
     put_rows(rows.chunks[0], segments, *make_pairs(rng, 500))
     splits = splits_of([0, 1], 2, [0, 0], [60_000, 65_533], [0, 1])
@@ -118,8 +115,8 @@ def test_walks_end_in_the_naive_leaf(name: str, depth: int, threads: int, rng: n
     expected = margins.copy()
     for row in some:
         expected[row, 1] += tree.value[reference.leaf(tree, symbols[row], layout.n_bins)]
-    walk(VIEWS[name](symbols, layout), tree, some, margins[:, 1], EagerThreads(threads))
-    assert margins.tobytes() == expected.tobytes()
+    found = walk_rows(make_view(name, symbols, layout, threads), tree, some, margins, 1, threads)
+    assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -131,7 +128,7 @@ def test_finishing_a_tree_adds_what_walking_adds(
     """Rows that grew the tree know their leaf, the others walk."""
     n_bins = [6, 9]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 150, n_bins)
-    view, tree = VIEWS[name](symbols, layout), make_tree(rng, layout, 2)
+    view, tree = make_view(name, symbols, layout, threads), make_tree(rng, layout, 2)
     rows = make_rows(view, 150, layout, EagerThreads(threads))
     put_rows(rows.chunks[0], segments_of(rng, [int(150 * sampled)], 150), *make_pairs(rng, 150))
 
@@ -145,5 +142,6 @@ def test_finishing_a_tree_adds_what_walking_adds(
     for row in range(150):
         expected[row, 0] += tree.value[reference.leaf(tree, symbols[row], layout.n_bins)]
     rows.grow(splits([0]), np.empty(0, np.int32))
-    rows.finish(splits([1, 2]), tree, lambda _: margins[:, 0])
-    assert margins.tobytes() == expected.tobytes()
+    on_device = margins if isinstance(rows.chunks[0].order, np.ndarray) else view.runtime.xp.asarray(margins)
+    rows.finish(splits([1, 2]), tree, lambda _: on_device[:, 0])
+    assert to_host(on_device).tobytes() == expected.tobytes()

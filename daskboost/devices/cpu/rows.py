@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.cpu import gradients, partition
+from daskboost.devices.cpu import gradients, partition, residuals
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import ChunkOrder, RowSplits, Share, empty_pairs, whole_splits
 from daskboost.devices.cpu.histogram import WORD_ROWS
@@ -163,6 +163,30 @@ class CpuRows:
             self._add_values(chunk, leaves, tree.value, margin(index))
             if chunk.kept < chunk.n_rows:
                 walk(view, tree, self._absent_rows(chunk), margin(index), self._threads)
+
+    def count_residuals(self, index: int, leaves: Int32, label: Float32, margin: Float32, weight: Float32 | None,
+                        weight_scale: float, prefixes: UInt32, known_bits: int, next_bits: int) -> Int64:  # fmt: skip
+        """Integer weights of a chunk's rows by leaf and next digit of the residual's key, see `ResidualCounts`."""
+        counts = np.zeros((len(leaves), 1 << next_bits), np.int64)
+        weights = np.empty(0, np.float32) if weight is None else weight
+
+        def count(first: int, last: int) -> None:
+            for leaf in range(first, last):
+                residuals.count_residuals(
+                    label, margin, weights, weight_scale, self._rows_of(index, int(leaves[leaf])), prefixes[leaf],
+                    known_bits, next_bits, counts[leaf],
+                )  # fmt: skip
+
+        self._threads.run([partial(count, a, b) for a, b in self._threads.ranges(len(leaves), least=1)])
+        return counts
+
+    def _rows_of(self, index: int, node: int) -> UInt32:
+        """Rows of a chunk in a node; node -1 has them all."""
+        chunk = self.chunks[index]
+        if node < 0:
+            return np.arange(chunk.n_rows, dtype=np.uint32)
+        begin, end = chunk.bounds[node] if node < len(chunk.bounds) else (0, 0)
+        return chunk.order[begin:end]
 
     def _absent_rows(self, chunk: ChunkOrder) -> UInt32:
         absent = np.ones(chunk.n_rows, np.bool_)

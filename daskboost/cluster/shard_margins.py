@@ -1,0 +1,87 @@
+"""Margins of one shard's rows, and views of its chunks, on an engine's device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskboost.cluster.row_groups import row_groups
+from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.shard import Shard
+from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.device import Device, View
+from daskboost.dtypes import Bool
+from daskboost.errors import DataError
+
+
+class ShardMargins:
+    """Views and margins of one shard's chunks."""
+
+    def __init__(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, n_outputs: int,
+                 column_room: int = 0) -> None:  # fmt: skip
+        self.shard, self._device = shard, device
+        self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
+        self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
+        self._kept: dict[int, View] = {}
+        self._column_room = column_room
+        self.groups = row_groups(shard, device.group_rows, math.inf if device.joins_for_free else column_room)
+        self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
+
+    def views(self) -> Iterator[tuple[int, View]]:
+        """Each group's index and view; chunks on disk are read ahead."""
+        if len(self._kept) == len(self.margins):  # all resident: no need to touch the store
+            yield from self._kept.items()
+            return
+        group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
+        collected: list[QuantizedChunk] = []
+        for place, chunk in self.shard.chunks():
+            index = group_of[place]
+            collected.append(chunk)
+            del chunk
+            if len(collected) < len(self.groups[index].entries):
+                continue
+            view = self._kept.get(index)
+            if view is None:
+                keep = self.shard.store.residency(self.shard.entries[place].handle) != "disk"
+                view = self._open(collected, keep)
+                if keep:
+                    self._kept[index] = view
+            collected = []
+            yield index, view
+
+    def _open(self, chunks: Sequence[QuantizedChunk], keep: bool) -> View:
+        threads = self._device.threads.count
+        if chunks[0].is_dense:
+            nbytes = sum(chunk.n_rows for chunk in chunks) * _row_bytes(chunks[0])
+            copy_columns = keep and self._column_room >= nbytes  # for one pass, a copy does not pay
+            self._column_room -= nbytes if copy_columns else 0
+            parts = (chunk.symbols(threads) for chunk in chunks)
+            return self._device.dense_view(parts, sum(chunk.n_rows for chunk in chunks), copy_columns=copy_columns)
+        rows = [chunk.global_bins(threads) for chunk in chunks]
+        starts = np.cumsum([0, *(len(bins) for _, bins in rows)])
+        indptr = np.concatenate([[0], *(own[1:] + start for (own, _), start in zip(rows, starts, strict=False))])
+        bins = rows[0][1] if len(rows) == 1 else np.concatenate([bins for _, bins in rows])
+        return self._device.sparse_view(indptr.astype(np.int64), self._bin_to_slot[bins])
+
+    def set_base(self, margin: Any) -> None:
+        for group, own in zip(self.groups, self.margins, strict=True):
+            given = group.rows.base_margin
+            if given is not None and given.shape != own.shape:
+                raise DataError(
+                    f"base_margin has {given.shape[1]} columns, but the objective has {own.shape[1]} outputs; give one "
+                    "column per output"
+                )
+            own[:] = self._device.put(np.asarray(margin if given is None else given, np.float32))
+
+    def add_tree(self, tree: WalkArrays, output: int) -> None:
+        for index, view in self.views():
+            self._device.walk(view, tree, self.margins[index][:, output])
+
+
+def _row_bytes(chunk: QuantizedChunk) -> int:
+    """Bytes of an unpacked row of a dense chunk."""
+    layout: Any = chunk.layout
+    return int(layout.n_features * layout.symbol_dtype.itemsize)

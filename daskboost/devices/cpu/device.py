@@ -1,0 +1,69 @@
+"""The CPU as an engine's device, see `daskboost/devices/device.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daskboost.devices.cpu.gradients import largest
+from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
+
+T = TypeVar("T")
+
+
+class CpuDevice:
+    """Row loops on threads of this process."""
+
+    xp: Any = np
+    group_rows = 2**18
+    """Beyond it, a chunk's fixed costs are a few percent."""
+    joins_for_free = False
+    gradient_rows = 16_384
+    """The arrays of an objective's expressions then stay in the L2 cache and below the 128 KB from which a Dask
+    worker's allocator fetches every array anew from the system (2.5 times slower)."""
+
+    def __init__(self, layout: SlotLayout, threads: Threads) -> None:
+        self._layout, self.threads = layout, threads
+
+    def put(self, array: Float32) -> Float32:
+        return array
+
+    def fetch(self, array: Any) -> Any:
+        return array
+
+    def column_room(self, most_bytes: int) -> int:
+        return most_bytes
+
+    def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
+        found = list(parts)
+        symbols: Any = found[0] if len(found) == 1 else np.concatenate(found)
+        return DenseView(symbols, self._layout, self.threads if copy_columns else None)
+
+    def sparse_view(self, indptr: Int64, slots: Int32) -> View:
+        return SparseView(indptr, slots, self._layout)
+
+    def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
+             weights: Sequence[Float32] | None) -> CpuRows:  # fmt: skip
+        return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
+
+    def walk(self, view: View, tree: WalkArrays, margin: Float32) -> None:
+        walk(view, tree, np.arange(len(margin), dtype=np.uint32), margin, self.threads)
+
+    def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
+        return self.threads.run([partial(work, begin, end) for begin, end in self.threads.ranges(n_rows)])
+
+    def largest(self, values: Float32) -> Float64:
+        return np.array([largest(column, 0, len(column)) for column in values.T], np.float64)
+
+    def errors(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def close(self) -> None:
+        self.threads.close()

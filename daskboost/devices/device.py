@@ -1,0 +1,94 @@
+"""What an engine needs of the device that its rows lie on. One engine's code serves all of them; the operations differ.
+
+Arrays of a device (margins, labels, gradients) are of its array module `xp`: NumPy's on the CPU, CuPy's on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.rows import Pieces, Rounding
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import WalkArrays
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt32
+
+T = TypeVar("T")
+View = Any
+"""A chunk as the device's row loops see it."""
+Array = Any
+"""An array in the device's memory."""
+
+
+class Rows(Protocol):
+    """Row state of an engine's training rows while trees grow over them."""
+
+    def start_tree(self, gradient: Callable[[int], tuple[Array, Array]], rounding: Rounding) -> tuple[int, int]:
+        """Quantize one output's gradients, given per chunk; all rows in the root; integer sums of g and h."""
+
+    def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
+        """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, slots, 2).
+
+        With `words` the device may answer with words instead, see `devices/cpu/histogram.py`.
+        """
+
+    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Array]) -> None:
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+
+    def count_residuals(self, index: int, leaves: Int32, label: Array, margin: Array, weight: Array | None,
+                        weight_scale: float, prefixes: UInt32, known_bits: int, next_bits: int) -> Int64:  # fmt: skip
+        """Integer weights of a chunk's rows by leaf (-1: all rows) and by the next digit of the residual's key.
+
+        int64, shape (leaves, 2**next_bits), in the host's memory.
+        """
+
+
+class Device(Protocol):
+    """The device of one engine."""
+
+    xp: Any
+    """Array module of margins, labels and gradients."""
+    threads: Threads
+    """For what stays on the host; closed by `close`."""
+    group_rows: int
+    """Rows up to which neighbouring chunks are worked on together."""
+    joins_for_free: bool
+    """Whether views copy chunks anyway, so that joining some takes no more memory."""
+    gradient_rows: int
+    """Rows whose gradients are computed at a time."""
+
+    def put(self, array: Float32) -> Array:
+        """A host array in the device's memory; the array itself where that is the host's."""
+
+    def fetch(self, array: Array) -> Any:
+        """A device array in the host's memory."""
+
+    def column_room(self, most_bytes: int) -> int:
+        """Bytes that column-major copies of bins may take."""
+
+    def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
+        """The view of dense chunks, one after the other, `n_rows` in all."""
+
+    def sparse_view(self, indptr: Int64, slots: Int32) -> View:
+        """The view of CSR rows whose entries are histogram slots."""
+
+    def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
+             weights: Sequence[Float32] | None) -> Rows:  # fmt: skip
+        """Row state of training rows, see `CpuRows`."""
+
+    def walk(self, view: View, tree: WalkArrays, margin: Array) -> None:
+        """Add a tree's leaf values to the margins of all rows of a chunk, by bins."""
+
+    def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
+        """Do `work(begin, end)` on ranges of rows that may go side by side."""
+
+    def largest(self, values: Array) -> Float64:
+        """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host."""
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Within it, what the device refuses to do becomes an error of ours that says so."""
+
+    def close(self) -> None:
+        """Free threads; memory goes with the arrays."""

@@ -1,0 +1,82 @@
+"""A GPU as an engine's device, see `daskboost/devices/device.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daskboost.devices.cpu.rows import Pieces
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.rows import GpuRows
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
+from daskboost.errors import DeviceError
+
+T = TypeVar("T")
+
+COLUMN_SHARE = 4
+"""Column-major copies take at most this part of what memory is free when the engine starts."""
+
+
+class GpuDevice:
+    """Row loops on a GPU; decisions stay with the host's threads."""
+
+    group_rows = 2**31
+    """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
+    joins_for_free = True
+    gradient_rows = 2**24
+    """A bound on the temporary arrays of an objective's expressions."""
+
+    def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads) -> None:
+        self._runtime, self._slots, self.threads = runtime, layout, threads
+        self.xp = runtime.xp
+        with self.errors():
+            self._layout = DeviceLayout(runtime, layout)
+
+    def put(self, array: Float32) -> DeviceArray:
+        return self.xp.asarray(array)
+
+    def fetch(self, array: DeviceArray) -> Any:
+        return to_host(array)
+
+    def column_room(self, most_bytes: int) -> int:
+        return self._runtime.free_bytes // COLUMN_SHARE
+
+    def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
+        return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns)
+
+    def sparse_view(self, indptr: Int64, slots: Int32) -> SparseView:
+        return SparseView(self._layout, indptr, slots)
+
+    def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
+             weights: Sequence[Float32] | None) -> GpuRows:  # fmt: skip
+        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights)
+
+    def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
+        walk(self._runtime, view, tree, None, len(margin), margin)
+
+    def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
+        return [work(0, n_rows)]
+
+    def largest(self, values: DeviceArray) -> Float64:
+        top = self.xp.maximum(values.max(axis=0), -values.min(axis=0))  # NaN passes through all three
+        return np.asarray(to_host(top), np.float64)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """CuPy's lack of memory is Python's MemoryError."""
+        try:
+            yield
+        except MemoryError as error:
+            raise DeviceError(
+                f"the GPU's memory does not hold the fit ({error}; {self._runtime.free_bytes / 1e9:.2f} GB are free): "
+                "use more GPUs, fewer bins (max_bin) or device='cpu'"
+            ) from error
+
+    def close(self) -> None:
+        self.threads.close()

@@ -1,0 +1,31 @@
+// Which way a split sends a row, in whichever encoding the chunk has.
+//
+// SYMBOL_BYTES 1 or 2: a matrix of symbols, of which (row, feature) is `symbols[row * row_stride + feature *
+// feature_stride]`: rows of padded stride, or a column-major copy. The symbol `n_bins[feature]` is missing.
+// SYMBOL_BYTES 0: CSR rows of histogram slots in increasing order, from `symbols[indptr[row]]` on; a row without a slot of
+// the feature lacks it. `SYMBOLS` passes on what kernels take for either.
+#pragma once
+
+#include "types.cuh"
+
+#define SYMBOLS symbols, indptr, row_stride, feature_stride, n_bins, slot_offsets
+
+template <class T>
+__device__ __forceinline__ bool goes_left(
+    const T* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins, const i64* slot_offsets,
+    u32 row, i32 feature, i32 last_left, bool missing_left) {
+#if SYMBOL_BYTES == 0
+    const i32 low = static_cast<i32>(slot_offsets[feature]), high = static_cast<i32>(slot_offsets[feature + 1]);
+    const i64 end = indptr[row + 1ll];
+    i64 left = indptr[row], right = end;
+    while (left < right) {  // the first slot from `low` on
+        const i64 middle = (left + right) / 2;
+        if (symbols[middle] < low) left = middle + 1;
+        else right = middle;
+    }
+    return left < end && symbols[left] < high ? symbols[left] - low <= last_left : missing_left;
+#else
+    const i32 symbol = symbols[row * row_stride + feature * feature_stride];
+    return symbol == n_bins[feature] ? missing_left : symbol <= last_left;
+#endif
+}

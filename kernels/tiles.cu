@@ -1,0 +1,29 @@
+// The map from blocks to tiles of nodes' rows, see tiles.cuh. One block.
+//
+// variants: THREADS=1024
+// budget: map_tiles registers=40 shared=4*THREADS
+#include "scan.cuh"
+
+#ifndef THREADS
+#define THREADS 1024
+#endif
+
+// `starts[i]` becomes the number of tiles before segment i; `starts[n]` that of all.
+extern "C" __global__ void __launch_bounds__(THREADS) map_tiles(const i64* bounds, const i32* nodes, i32 n,
+                                                                i32 tile_rows, i32* starts) {
+    __shared__ i32 room[THREADS];
+    const i32 each = (n + THREADS - 1) / THREADS;
+    const i32 begin = min(n, (i32)threadIdx.x * each), end = min(n, begin + each);
+    i32 own = 0;
+    for (i32 i = begin; i < end; ++i) {
+        const i64* segment = bounds + 2 * (i64)nodes[i];
+        own += (i32)((segment[1] - segment[0] + tile_rows - 1) / tile_rows);
+    }
+    i32 before = scan_block(own, room);
+    for (i32 i = begin; i < end; ++i) {
+        starts[i] = before;
+        const i64* segment = bounds + 2 * (i64)nodes[i];
+        before += (i32)((segment[1] - segment[0] + tile_rows - 1) / tile_rows);
+    }
+    if (threadIdx.x == THREADS - 1) starts[n] = before;
+}

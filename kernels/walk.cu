@@ -1,0 +1,37 @@
+// Adds a tree's leaf values to the margins of rows, walking it by bins; one thread per row.
+//
+// variants: SYMBOL_BYTES=0,1,2
+// budget: walk registers=40 shared=0
+#include "symbol.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef SYMBOL_BYTES
+#define SYMBOL_BYTES 1
+#endif
+
+#if SYMBOL_BYTES == 0
+using Symbol = i32;
+#elif SYMBOL_BYTES == 1
+using Symbol = u8;
+#else
+using Symbol = u16;
+#endif
+
+// `rows` : the rows to walk, or null for all `n`. `margin` : float, `margin_stride` apart.
+extern "C" __global__ void __launch_bounds__(THREADS) walk(
+    const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
+    const i64* slot_offsets, const i32* left_child, const i32* right_child, const i32* split_feature, const i32* split_bin,
+    const u8* default_left, const float* value, const u32* rows, i64 n, float* margin,
+    i64 margin_stride) {
+    const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const u32 row = rows ? rows[i] : (u32)i;
+    i32 node = 0;
+    while (left_child[node] >= 0) {
+        const bool left = goes_left(SYMBOLS, row, split_feature[node], split_bin[node], default_left[node] != 0);
+        node = left ? left_child[node] : right_child[node];
+    }
+    margin[row * margin_stride] += value[node];
+}
