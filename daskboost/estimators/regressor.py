@@ -28,6 +28,12 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
     ----------
     {attributes}
 
+    Notes
+    -----
+    Gradients share one scale, so that labels or weights which exceed the others some thousand times take precision from
+    all other rows (`train` says how much). Use ``objective="reg:pseudohubererror"`` or ``"reg:absoluteerror"`` then, or
+    clip them.
+
     Examples
     --------
     >>> import numpy as np

@@ -77,7 +77,8 @@ class Objective(ABC):
         Returns
         -------
         gradient, hessian : float32 arrays, shape (n, n_outputs), C-contiguous
-            Finite for finite margins; the hessian is not negative.
+            Finite for finite margins; the hessian is not negative. Both are rounded on the scale of the largest of all
+            rows, so a few that exceed the others some thousand times coarsen all (Notes of `daskboost.train`).
         """
 
     def prediction(self, margin: Any, xp: Any = np) -> Any:

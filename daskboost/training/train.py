@@ -73,6 +73,14 @@ def train(
     ParameterError, DataError
         Before any work: unknown or contradictory parameters, labels outside the objective's range, evaluation sets
         with other columns or cut points, another `init_model` than the data sets were made with.
+
+    Notes
+    -----
+    Gradients and hessians (times weights) of more than 4,096 rows become integers of 15 bits on one scale, that of the
+    largest, by unbiased random rounding. Beside extreme outliers the other rows lose precision: where the largest
+    gradient is R times the root mean square of the others, rounding adds noise of at most ``R**2 / 2**30`` of their
+    variance: 0.1 % for R = 1,000, as much as they have for R = 33,000. Against it help ``reg:pseudohubererror`` and
+    ``reg:absoluteerror``, whose gradients are bounded, and clipping labels or weights.
     """
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     if objective is not None:
