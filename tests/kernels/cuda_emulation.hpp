@@ -45,10 +45,9 @@ inline uint3 block_index, block_size, grid_size;
 inline std::function<void()> kernel_body;
 inline std::string error;
 inline unsigned long long randomness;
-inline std::unique_ptr<unsigned char[]> shared_allocation;
-inline void* shared_start;
+inline std::unique_ptr<unsigned char[]> dynamic_memory;
 
-inline void* dynamic_shared() { return shared_start; }
+inline void* dynamic_shared() { return dynamic_memory.get(); }
 
 inline unsigned random_below(unsigned n) {
     randomness ^= randomness << 13, randomness ^= randomness >> 7, randomness ^= randomness << 17;
@@ -155,10 +154,9 @@ extern "C" __attribute__((weak)) unsigned char __start_emulated_shared[], __stop
 
 __attribute__((no_sanitize("address"))) inline void fill_shared_memory(unsigned long long bytes) {
     for (volatile unsigned char* p = __start_emulated_shared; p != __stop_emulated_shared; ++p) *p = 0xA5;
-    shared_allocation.reset(new unsigned char[bytes + 16]);
-    const auto address = reinterpret_cast<unsigned long long>(shared_allocation.get());
-    shared_start = shared_allocation.get() + (16 - address % 16) % 16;
-    std::memset(shared_start, 0xA5, bytes);
+    static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16);
+    dynamic_memory.reset(new unsigned char[bytes]);  // exactly: the sanitizer then knows where it ends
+    std::memset(dynamic_memory.get(), 0xA5, bytes);
 }
 
 template <class... P, size_t... I>

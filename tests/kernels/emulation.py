@@ -33,6 +33,8 @@ FLAGS = (
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
+LAUNCHES = "DASKBOOST_LAUNCHES"
+"""Environment variable: a file that gains a line for every entry point that is made."""
 
 
 ONE_AT_A_TIME = threading.Lock()
@@ -67,6 +69,9 @@ class EmulatedRuntime:
     def kernel(self, file: str, entry: str, **constants: int) -> EmulatedKernel:
         """As `CudaRuntime.kernel`."""
         source = kernel_file(file)
+        if path := os.environ.get(LAUNCHES):
+            with open(path, "a") as launches:
+                launches.write(f"{file} {entry}\n")
         return self.kernel_of(source, entry, source.variant(constants))
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:

@@ -5,7 +5,12 @@
 
 #include <cstddef>
 
-#if defined(__x86_64__) && !defined(EMULATION_BY_UCONTEXT)
+#ifndef __x86_64__
+#undef EMULATION_BY_UCONTEXT
+#define EMULATION_BY_UCONTEXT 1
+#endif
+
+#if !EMULATION_BY_UCONTEXT
 // Saves the caller's registers and stack, and goes on where `to` was saved.
 extern "C" __attribute__((visibility("hidden"))) void emulation_switch(void** save, void* to);
 asm(R"(
@@ -33,7 +38,6 @@ emulation_switch:
 )");
 #else
 #include <ucontext.h>
-#define EMULATION_BY_UCONTEXT 1
 #endif
 
 #ifdef __SANITIZE_ADDRESS__
@@ -73,7 +77,7 @@ inline void start_fiber() {
     fiber_entry();
 }
 
-#ifdef EMULATION_BY_UCONTEXT
+#if EMULATION_BY_UCONTEXT
 inline ucontext_t contexts[MAX_FIBERS], scheduler_context;
 inline void swap_to_fiber(void*, unsigned rank) { swapcontext(&scheduler_context, &contexts[rank]); }
 inline void swap_to_scheduler(void**, unsigned rank) { swapcontext(&contexts[rank], &scheduler_context); }
@@ -106,7 +110,7 @@ inline void* new_stack(unsigned rank, void (*entry)()) {
         for (unsigned i = 0; i < MAX_FIBERS; ++i) mprotect(stack_of(i) - GUARD_BYTES, GUARD_BYTES, PROT_NONE);
     }
     fiber_entry = entry;
-#ifdef EMULATION_BY_UCONTEXT
+#if EMULATION_BY_UCONTEXT
     getcontext(&contexts[rank]);
     contexts[rank].uc_stack.ss_sp = stack_of(rank);
     contexts[rank].uc_stack.ss_size = STACK_BYTES;

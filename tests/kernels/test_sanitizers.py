@@ -1,0 +1,76 @@
+"""All tests of emulated kernels once more, under the address and undefined-behaviour sanitizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from kernels.emulation import LAUNCHES, SANITIZE
+from kernels.test_emulation import line_of
+
+from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def _library() -> str:
+    """The sanitizer must be in the process before anything allocates."""
+    found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Python with the sanitizers. Python's own leaks are none of ours, and fibers have stacks of their own."""
+    environment = {
+        **os.environ, **more, SANITIZE: "1", "LD_PRELOAD": _library(),
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1",
+    }  # fmt: skip
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_kernel_runs_under_sanitizers(tmp_path: Path) -> None:
+    """Every entry point of `kernels/` is launched by some test marked `emulated`."""
+    launches = tmp_path / "launches"
+    launches.touch()
+    done = run(
+        "-m", "pytest", "tests", "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider", **{LAUNCHES: str(launches)}
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    entries = {
+        f"{name} {entry}"
+        for name in kernel_names()
+        for entry in kernel_file(name).entries(kernel_file(name).variants[0])
+    }
+    assert entries - set(launches.read_text().splitlines()) == set()
+
+
+CASES = {
+    "read_beyond": ("np.zeros(5, np.int32), 5, np.zeros(1, np.int32)", "heap-buffer-overflow"),
+    "write_beyond_shared": ("8, np.zeros(1, np.int32)", "insufficient space"),
+    "write_beyond_dynamic": ("4, np.zeros(1, np.int32)", "heap-buffer-overflow"),
+    "overflow": ("np.ones(1, np.int32)", "signed integer overflow"),
+    "misaligned": ("np.zeros(64, np.uint8)", "misaligned address"),
+}
+
+
+@pytest.mark.parametrize("entry", CASES)
+def test_the_line_at_fault_is_named(entry: str) -> None:
+    arguments, complaint = CASES[entry]
+    code = f"""
+import sys
+sys.path[:0] = [".", "tests"]
+import numpy as np
+from kernels.test_emulation import launch
+launch({entry!r}, 1, 1, {arguments}, shared=16)
+"""
+    done = run("-c", code)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+    assert f"toys.cu:{line_of('// ' + entry)}" in done.stderr, done.stderr
