@@ -107,10 +107,8 @@ class Entry:
         elif parameter.dtype is not None and not is_array and argument is not None:
             if dtype is not None and dtype == parameter.dtype:  # NumPy takes None for float64
                 return argument
-            if dtype is None and (parameter.dtype.kind == "f" or isinstance(argument, int)):
-                if parameter.dtype.kind == "f":
-                    return parameter.dtype.type(argument)
-                return np.array([argument], parameter.dtype)[0]  # refuses what does not fit
+            if dtype is None and isinstance(argument, int | float if parameter.dtype.kind == "f" else int):
+                return np.array([argument], parameter.dtype)[0]  # refuses integers that do not fit
         wanted = f"{'a pointer to ' if parameter.is_pointer else ''}{parameter.dtype or 'a struct'}"
         raise TypeError(f"{self.name}: {parameter.name} is {wanted}, got {type(argument).__name__} {dtype or ''}")
 

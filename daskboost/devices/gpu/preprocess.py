@@ -99,4 +99,7 @@ def evaluate(expression: str, macros: Mapping[str, str]) -> int:
                 return -value(operand)
         raise ValueError(f"cannot evaluate {expression!r}")
 
-    return value(ast.parse(text.strip(), mode="eval").body)
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError(f"cannot evaluate {expression!r}") from error

@@ -1,0 +1,198 @@
+"""What kernel files declare is read as the compiler reads it."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daskboost.devices.gpu import cuda, kernel_source
+from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names, parse, source_folder
+from daskboost.devices.gpu.preprocess import evaluate, preprocess
+from daskboost.errors import DeviceError, MissingDependencyError
+
+SOURCE = """
+// variants: SMALL=0,1 WIDTH=4,8
+// variants: SMALL=0 WIDTH=16 sm=80
+// budget: add registers=2*WIDTH shared=4*THREADS/2
+#include "types.cuh"
+#ifndef THREADS
+#define THREADS (1u << 6)
+#endif
+#if SMALL
+using Pair = i64;
+#else
+using Pair = i32;  // a comment, with "quotes"
+#endif
+#define EXTRA i32 n, \\
+              const u8* widths
+struct Group;
+extern "C" __global__ void __launch_bounds__(THREADS) add(
+    const Pair* __restrict__ pairs, EXTRA, double unit, const Group* groups, u64 key) {}
+"""
+
+
+def test_variants_are_products() -> None:
+    variants = parse("any", SOURCE).variants
+    found = [(dict(v.constants)["SMALL"], dict(v.constants)["WIDTH"], v.least_sm) for v in variants]
+    assert found == [(0, 4, 75), (0, 8, 75), (1, 4, 75), (1, 8, 75), (0, 16, 80)]
+    assert variants[0].defines == ("-DSMALL=0", "-DWIDTH=4")
+    assert parse("any", SOURCE).variant({"WIDTH": 16}) == variants[4]
+
+
+@pytest.mark.parametrize("constants", [{}, {"WIDTH": 4}, {"WIDTH": 4, "SMALL": 2}, {"NAME": 1}])
+def test_constants_must_name_one_declared_variant(constants: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"kernels/any\.cu declares \d variants with"):
+        parse("any", SOURCE).variant(constants)
+
+
+def test_signatures_follow_the_constants() -> None:
+    source = parse("any", SOURCE)
+    for small, dtype in ((0, np.int32), (1, np.int64)):
+        entry = source.entries(source.variant({"SMALL": small, "WIDTH": 8}))["add"]
+        found = [(p.name, p.dtype, p.is_pointer) for p in entry.parameters]
+        assert found == [
+            ("pairs", np.dtype(dtype), True), ("n", np.dtype(np.int32), False), ("widths", np.dtype(np.uint8), True),
+            ("unit", np.dtype(np.float64), False), ("groups", None, True), ("key", np.dtype(np.uint64), False),
+        ]  # fmt: skip
+        assert (entry.most_threads, entry.registers, entry.shared_bytes) == (64, 16, 128)
+
+
+def test_arguments_are_bound() -> None:
+    source = parse("any", SOURCE)
+    entry = source.entries(source.variant({"SMALL": 0, "WIDTH": 8}))["add"]
+    pairs, structs = np.zeros(3, np.int32), np.zeros(3, np.uint16)
+    bound = entry.bind((pairs, 3, None, 1, structs, 2**64 - 1))
+    assert bound[0] is pairs and bound[2] is None and bound[4] is structs
+    assert [(type(bound[i]), bound[i]) for i in (1, 3, 5)] == [
+        (np.int32, 3), (np.float64, 1.0), (np.uint64, 2**64 - 1)
+    ]  # fmt: skip
+    good = (pairs, np.int32(3), None, np.float64(1), structs, np.uint64(5))
+    entry.bind(good)
+    for place, bad in [(0, structs), (0, 3), (1, pairs), (1, None), (1, np.int64(3)), (1, True + 0.5), (3, "1"),
+                       (3, np.float32(1)), (5, np.int64(1))]:  # fmt: skip
+        with pytest.raises(TypeError, match=entry.parameters[place].name):
+            entry.bind((*good[:place], bad, *good[place + 1 :]))
+    for place, value in [(1, 2**31), (5, -1), (5, 2**64)]:
+        with pytest.raises(OverflowError):
+            entry.bind((*good[:place], value, *good[place + 1 :]))
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (SOURCE.replace("// variants", "// other"), "must declare its variants"),
+        (SOURCE.replace("sm=80", "").replace("WIDTH=16", "WIDTH=4"), "each once"),
+        (SOURCE.replace("// budget", "// other"), "no line '// budget: add registers"),
+        (SOURCE.replace(" shared=4*THREADS/2", ""), "no line '// budget: add registers"),
+        (SOURCE.replace("double unit", "Group unit"), "unknown type"),
+        (SOURCE.replace("__global__", "__device__"), "no entry point"),
+        (SOURCE.replace("2*WIDTH", "min(2, WIDTH)"), "cannot evaluate"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(wrong: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        source = parse("any", wrong)
+        for variant in source.variants:
+            source.entries(variant)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("#if A == 2 && !defined(B)\nyes\n#else\nno\n#endif", "yes"),
+        ("#if A > 2 || B\nyes\n#elif A * 3 == 6\nelif\n#else\nno\n#endif", "elif"),
+        ("#ifdef B\n#if A\nyes\n#else\nother\n#endif\n#elif A != 2\nno\n#else\nlast\n#endif", "last"),
+        ("#ifndef A\n#define B 1\n#endif\n#ifdef B\nyes\n#endif\nno", "no"),
+        ("#define B 7 /* seven\nlines */\n#undef A\n#if B - 7 || defined A\nyes\n#endif", ""),
+        ("// #if A\n#if !(A / 3)\nyes // #else\n#endif", "yes"),
+    ],
+)
+def test_conditionals(text: str, expected: str) -> None:
+    assert preprocess(text, source_folder(), {"A": "2"}).strip() == expected
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [("4*N/3", 10), ("(1u << N) - 1ull", 255), ("-N + 0x10", 8), ("MISSING", 0), ("N >= 8", 1), ("N%3", 2)],
+)
+def test_whole_numbers(text: str, value: int) -> None:
+    assert evaluate(text, {"N": "EIGHT", "EIGHT": "8"}) == value
+
+
+def test_headers_are_part_of_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or CuPy would go on with the binaries that older headers gave."""
+    for path in source_folder().glob("*.cu*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(kernel_source, "source_folder", lambda: tmp_path)
+    text = (tmp_path / "margins.cu").read_text()
+    before = parse("margins", text).digest
+    assert parse("margins", text).digest == before
+    (tmp_path / "types.cuh").write_text((tmp_path / "types.cuh").read_text() + "\n")
+    assert parse("margins", text).digest != before
+
+
+def test_kernels_name_no_header_but_their_own() -> None:
+    """NVRTC needs no toolkit then, and the emulation none of CUDA's headers."""
+    folder = source_folder()
+    for path in folder.glob("*.cu*"):
+        includes = [line for line in path.read_text().splitlines() if line.startswith("#include")]
+        assert all((folder / line.split('"')[1]).is_file() for line in includes), path
+    assert kernel_names()
+
+
+def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0)) -> ModuleType:
+    """As much of CuPy as asking for a device takes; `count` is an exception or the number of devices."""
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    def device_count() -> int:
+        if isinstance(count, str):
+            raise CUDARuntimeError(count)
+        return int(count)
+
+    properties = {"multiProcessorCount": 2, "sharedMemPerBlockOptin": 65536}
+    runtime = SimpleNamespace(
+        getDeviceCount=device_count, CUDARuntimeError=CUDARuntimeError,
+        getDeviceProperties=lambda _: {**properties, "major": capability[0], "minor": capability[1]},
+    )  # fmt: skip
+    module = ModuleType("cupy")
+    module.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
+    module.cuda = SimpleNamespace(runtime=runtime)  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.mark.parametrize(
+    "module, error, message",
+    [
+        (None, MissingDependencyError, r"device='cuda' needs CuPy, which is not installed: pip install"),
+        (
+            fake_cupy("cudaErrorInsufficientDriver: old"),
+            DeviceError,
+            "NVIDIA driver, and CUDA says cudaErrorInsufficient",
+        ),
+        (fake_cupy(1), DeviceError, "GPU 3 was asked for, and CUDA sees 1: check CUDA_VISIBLE_DEVICES"),
+        (fake_cupy(4, (7, 0)), DeviceError, r"GPU 3 has compute capability 7\.0, and daskboost needs 7\.5 or newer"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_sentence(module: Any, error: Any, message: str,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    if module is None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(error, match=message) as caught:
+        cuda.get_runtime.__wrapped__(3)
+    assert str(caught.value).count(". ") == 0 and "\n" not in str(caught.value)
+
+
+def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(4, (7, 5)))
+    found = cuda.get_runtime.__wrapped__(3)
+    assert (found.sm, found.multiprocessors, found.shared_bytes) == (75, 2, 65536)
+    assert kernel_file("margins").variants
