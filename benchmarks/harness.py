@@ -22,7 +22,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PACKAGES = ("daskboost", "numpy", "numba", "pandas", "dask", "distributed", "xgboost", "lightgbm", "catboost", "cupy")
+PACKAGES = (
+    "daskboost", "numpy", "numba", "pandas", "dask", "distributed", "xgboost", "lightgbm", "catboost", "cupy-cuda12x",
+    "cupy-cuda13x",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def record(benchmark: str, config: Any, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Append rows to ``benchmarks/results/<benchmark>.jsonl``, each with the config and the machine."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{benchmark}.jsonl"
+def record(benchmark: str, config: Any, rows: Sequence[Mapping[str, Any]], folder: Path = RESULTS) -> Path:
+    """Append rows to ``<folder>/<benchmark>.jsonl``, each with the config and the machine."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{benchmark}.jsonl"
     common = {"benchmark": benchmark, "config": asdict(config), **machine()}
     with path.open("a") as file:
         file.writelines(json.dumps({**row, **common}) + "\n" for row in rows)
