@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -96,6 +97,9 @@ class Progress:
     best_score: float | None = None
 
 
+ASK_SECONDS = 0.1
+"""Work that an engine with whole trees is given at a time: it answers nothing else meanwhile."""
+
 Report = Callable[[int, Progress], bool]
 """Called after every round with its number; returns whether to stop."""
 
@@ -103,7 +107,7 @@ Report = Callable[[int, Progress], bool]
 def fit(
     engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report, *, whole_trees: bool = False
 ) -> Progress:
-    """Run a whole fit over `engines`; with `whole_trees` the only one of them grows trees by itself (`WholeTrees`).
+    """Run a whole fit over `engines`; with `whole_trees` the only one of them grows whole rounds itself (`WholeTrees`).
 
     Raises
     ------
@@ -117,32 +121,47 @@ def fit(
     for tree, output in zip(spec.earlier_trees, spec.earlier_outputs, strict=True):
         outbox.later(m.AddTree(_walk_arrays(tree), output))
     stopper = Stopper(spec, progress)
-    total_weight = _label_sums(outbox)[1].value() if spec.small_data else None
-    last = len(spec.learning_rates) - 1
-    ranges = outbox.ask(m.StartRound())
-    for round_, learning_rate in enumerate(spec.learning_rates):
-        iteration = spec.first_iteration + round_
-        for output in range(spec.objective.n_outputs):
-            rounding = make_rounding(spec.params, spec.objective.name, iteration, output, ranges, total_weight)
-            if whole_trees:
-                (tree,) = outbox.ask(m.GrowTree(iteration, output, rounding, learning_rate))
-            else:
-                tree = grow_tree(outbox, reduction, spec, iteration, output, rounding, learning_rate)
-            progress.trees.append(tree)
-            progress.outputs.append(output)
-        evaluated, ranges = _between_rounds(outbox, spec, another=round_ < last)
-        stop = stopper.after_round(iteration, evaluated)
+    rounds = asked_rounds(outbox, len(spec.learning_rates)) if whole_trees else grown_rounds(outbox, reduction, spec)
+    for iteration, grown in enumerate(rounds, spec.first_iteration):
+        progress.trees += grown.trees
+        progress.outputs += range(spec.objective.n_outputs)
+        stop = stopper.after_round(iteration, _metric_values(spec, grown.metrics) if spec.eval_names else [])
         if report(iteration, progress) or stop:
             break
     return progress
 
 
-def _between_rounds(outbox: Outbox, spec: FitSpec, another: bool) -> tuple[list[list[tuple[str, float]]], list[Any]]:
-    """Finish a round and start the next in one round trip: metrics, and the range of the next gradients."""
-    requests = [m.Evaluate()] if spec.eval_names else []
-    replies = outbox.ask_all(*requests, *([m.StartRound()] if another else []))
-    evaluated = _metric_values(spec, replies[0]) if requests else []
-    return evaluated, replies[-1] if another else []
+def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterator[m.Round]:
+    """The rounds of a fit, each grown when it is asked for."""
+    total_weight = _label_sums(outbox)[1].value() if spec.small_data else None
+    evaluate = [m.Evaluate()] if spec.eval_names else []
+    ranges = outbox.ask(m.StartRound())
+    last = spec.first_iteration + len(spec.learning_rates) - 1
+    for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
+        trees = []
+        for output in range(spec.objective.n_outputs):
+            rounding = make_rounding(spec.params, spec.objective.name, iteration, output, ranges, total_weight)
+            trees.append(grow_tree(outbox, reduction, spec, iteration, output, rounding, learning_rate))
+        # Finishing a round and starting the next is one round trip.
+        replies = outbox.ask_all(*evaluate, *([m.StartRound()] if iteration < last else []))
+        ranges = replies[-1] if iteration < last else []
+        yield m.Round(tuple(trees), tuple(replies[0]) if evaluate else ())
+
+
+def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
+    """The same rounds from the only engine of a fit, which grows them beside its rows (`WholeTrees`).
+
+    It is asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages; those
+    that follow the end of the fit are dropped.
+    """
+    n = 1
+    while n_rounds > 0:
+        start = time.monotonic()
+        (reply,) = outbox.ask(m.GrowRounds(min(n, n_rounds)))
+        seconds = time.monotonic() - start
+        yield from reply.rounds
+        n_rounds -= len(reply.rounds)
+        n = max(1, min(2 * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
 
 
 def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, output: int, rounding: Rounding,

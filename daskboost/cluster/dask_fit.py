@@ -29,7 +29,7 @@ GRADIENT_SHARE = 0.05
 COORDINATOR_THREADS = 4
 """Most threads of the split search beside the scheduler, which must stay responsive."""
 
-for _message in (*WIRE_TYPES, TreeTable):
+for _message in WIRE_TYPES:
     register(_message)
 
 

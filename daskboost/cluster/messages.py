@@ -13,6 +13,7 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Float64, Int32, Int64, UInt32
 from daskboost.tree.split import Candidates, OpenNodes
+from daskboost.tree.table import TreeTable
 
 
 @dataclass(frozen=True)
@@ -121,16 +122,6 @@ class FinishTree:
 
 
 @dataclass(frozen=True)
-class GrowTree:
-    """Grow a whole tree and add it to all margins; for the only engine of a fit. Answered by its `TreeTable`."""
-
-    iteration: int
-    output: int
-    rounding: Rounding
-    learning_rate: float
-
-
-@dataclass(frozen=True)
 class Evaluate:
     """Ask for the metrics' partial states on all evaluation sets."""
 
@@ -140,6 +131,26 @@ class MetricParts:
     """States by (evaluation set, metric), as arrays."""
 
     states: list[list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class GrowRounds:
+    """Grow the next `n` rounds whole, metrics and all; for the only engine of a fit. Answered by `Rounds`."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Round:
+    trees: tuple[TreeTable, ...]
+    """One per output."""
+    metrics: tuple[MetricParts, ...]
+    """Of all engines, after the round; empty without evaluation sets."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    rounds: tuple[Round, ...]
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,7 @@ class Done:
 
 WIRE_TYPES = (
     LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
-    PartialHistograms, ApplySplits, FinishTree, GrowTree, Evaluate, MetricParts, Several, Replies, ExactParts, Counts,
-    Done, Rounding, RowSplits, WalkArrays, OpenNodes, Candidates,
+    PartialHistograms, ApplySplits, FinishTree, GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies,
+    ExactParts, Counts, Done, Rounding, RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

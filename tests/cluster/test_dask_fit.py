@@ -70,6 +70,22 @@ def test_small_data_goes_to_one_worker_that_grows_whole_trees(client: Any, monke
             model = db.train(params, data, 5, evals=[(valid, "v")], evals_result=history)
             assert model == db.train(params, local, 5, evals=[(local, "v")], evals_result=expected)
             assert history == expected
+        # Rounds that the worker grew ahead of a stop are not in the model.
+        noise = frame(features, labels[::-1].copy(), weights, 3)
+        with (
+            db.QuantizedDataset.from_dask(noise, "label", weight="weight", reference=data) as there,
+            db.QuantizedDataset.from_dask(noise.compute(), "label", weight="weight", reference=local) as here,
+        ):
+            stop: dict[str, Any] = {"num_boost_round": 40, "early_stopping_rounds": 2}
+            model = db.train(PARAMS["classes"], data, evals=[(there, "v")], evals_result=history, **stop)
+            assert model == db.train(PARAMS["classes"], local, evals=[(here, "v")], evals_result=expected, **stop)
+            assert model.n_iterations < 40 and history == expected
+
+        class StopAtThree(db.Callback):
+            def after_round(self, info: Any) -> bool:
+                return bool(info.iteration == 3)
+
+        assert db.train(PARAMS["classes"], data, 40, callbacks=[StopAtThree()]).n_iterations == 4
         absolute = {"objective": "reg:absoluteerror"}
         assert db.train(absolute, data, 3).to_bytes() == db.train(absolute, local, 3).to_bytes()
 

@@ -25,9 +25,9 @@ class CpuDevice:
     group_rows = 2**18
     """Beyond it, a chunk's fixed costs are a few percent."""
     joins_for_free = False
-    gradient_rows = 16_384
-    """The arrays of an objective's expressions then stay in the L2 cache and below the 128 KB from which a Dask
-    worker's allocator fetches every array anew from the system (2.5 times slower)."""
+    gradient_rows = 8_192
+    """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
+    allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
     def __init__(self, layout: SlotLayout, threads: Threads) -> None:
         self._layout, self.threads = layout, threads
