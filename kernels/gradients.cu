@@ -1,6 +1,6 @@
 // Gradients become pairs of integers, in increasing order of the sampled rows, with their sums.
 //
-// A row's pair is one int32 (large data) or int64 (SMALL); `rounding.cuh` has the arithmetic. Each block takes TILE rows.
+// A row's pair is one int32 (large data) or int64 (SMALL); `rounding.cuh` has the arithmetic. A block takes TILE rows.
 // Where rows are sampled, `count_sampled` says how many of each tile are kept, the caller sums those counts up, and
 // `quantize_gradients` hashes again, which costs less than writing the answers down.
 //
@@ -43,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
 // `ends` : running sums of the tiles' counts, or null, which keeps all rows. `weight` : of small data only.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_gradients(
     const float* __restrict__ g, const float* __restrict__ h, const float* __restrict__ weight, i64 stride_g,
-    i64 stride_h, double scale_g, double scale_h, double scale_w, u64 round_key, u64 sample_key, u64 sample_below, i64 first_row,
-    i64 n_rows, const i64* __restrict__ ends, u32 begin, u32* __restrict__ order, Pair* __restrict__ pairs,
-    u64* __restrict__ sums) {
+    i64 stride_h, double scale_g, double scale_h, double scale_w, u64 round_key, u64 sample_key, u64 sample_below,
+    i64 first_row, i64 n_rows, const i64* __restrict__ ends, u32 begin, u32* __restrict__ order,
+    Pair* __restrict__ pairs, u64* __restrict__ sums) {
     __shared__ u32 counts[THREADS / WARP];
     __shared__ i64 partial[THREADS / WARP];
     const i64 start = static_cast<i64>(blockIdx.x) * TILE;

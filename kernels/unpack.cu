@@ -21,8 +21,8 @@ using Symbol = u8;
 using Symbol = u16;
 #endif
 
-// symbols[row * n_features + f] of all rows; a row takes `stride_bytes`, and feature f of it the bits from offsets[f] up
-// to offsets[f + 1]. A block takes `tile_rows` rows at a time; tile_rows * n_features must fit 32 bits.
+// symbols[row * n_features + f] of all rows; a row takes `stride_bytes`, and feature f of it the bits from offsets[f]
+// up to offsets[f + 1]. A block takes `tile_rows` rows at a time; tile_rows * n_features must fit 32 bits.
 extern "C" __global__ void __launch_bounds__(THREADS) unpack_rows(
     const u32* __restrict__ words, const u32* __restrict__ offsets, i32 n_features, i64 stride_bytes, i64 n_rows,
     i32 tile_rows, Symbol* __restrict__ symbols) {

@@ -103,8 +103,8 @@ for _device, _runtime in (("emulated", _emulated), ("cuda", _cuda)):
 
 
 def _marked(name: str, *others: str) -> Any:
-    marks = [pytest.mark.gpu] if name.startswith("cuda") else []
-    return pytest.param(name, *others, marks=marks)
+    mark = {"cuda": [pytest.mark.gpu], "emulated": [pytest.mark.emulated]}
+    return pytest.param(name, *others, marks=mark.get(name.split()[0], []))
 
 
 VIEWS = [_marked(name) for name in _MAKERS]

@@ -30,8 +30,8 @@ extern "C" __global__ void quantized(
     parts[4 * i + 3] = h_of(small[i]);
 }
 
-// `sums`, `left` : integer sums of nodes and of their left children, (n, 2). out[i]: leaf value of the node, of the left
-// and the right child; gain of the split with and without limits; gain of the node as a leaf, likewise.
+// `sums`, `left` : integer sums of nodes and of their left children, (n, 2). out[i]: leaf value of the node, of the
+// left and the right child; gain of the split with and without limits; gain of the node as a leaf, likewise.
 extern "C" __global__ void weights_and_gains(
     const i64* sums, const i64* left, const double* bounds, i32 n, double unit_g, double unit_h, double lambda,
     double alpha, double max_step, double least_h, i32 monotone, double* out) {

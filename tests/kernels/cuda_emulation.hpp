@@ -58,16 +58,20 @@ inline void wait() { to_scheduler(&current->stack_pointer, current->rank); }
 inline void let_others_go_first() { if (randomness && random_below(32) == 0) wait(); }
 
 [[noreturn]] inline void fail(const std::string& what) {
-    const uint3 b = block_index, t = current->index;
-    const auto text = [](uint3 i) { return std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z); };
-    error = what + " (block " + text(b) + ", thread " + text(t) + ")";
+    error = what + " (block " + std::to_string(block_index.x) + ", thread " + std::to_string(current->rank) + ")";
     for (;;) wait();
 }
 
 inline std::string place_of(const Fiber& f) { return std::string(f.file) + ":" + std::to_string(f.line); }
 
+// What the current thread shows to those it waits for, and where.
+inline void show(State state, unsigned mask, unsigned long long value, const char* file, int line) {
+    current->state = state, current->mask = mask, current->value = value;
+    current->file = file, current->line = line;
+}
+
 inline void barrier(unsigned long long value, const char* file, int line) {
-    current->state = State::AT_BARRIER, current->mask = 0, current->value = value, current->file = file, current->line = line;
+    show(State::AT_BARRIER, 0, value, file, line);
     wait();
 }
 
@@ -75,8 +79,7 @@ inline void barrier(unsigned long long value, const char* file, int line) {
 inline const unsigned long long* in_warp(unsigned mask, unsigned long long value, const char* file, int line) {
     const unsigned lane = current->rank % 32;
     Fiber* const warp = current - lane;
-    current->state = State::IN_WARP, current->mask = mask, current->value = value;
-    current->file = file, current->line = line;
+    show(State::IN_WARP, mask, value, file, line);
     if (!(mask >> lane & 1)) fail("a lane is not in its own mask at " + place_of(*current));
     for (unsigned i = 0; i < 32; ++i) {
         if (!(mask >> i & 1)) continue;
@@ -125,12 +128,12 @@ inline void release_barrier() {
     for (unsigned i = 0; i < n_fibers; ++i) fibers[i].state = State::READY;
 }
 
+inline uint3 index_in(uint3 size, unsigned i) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
+
 inline void run_block() {
     std::vector<unsigned> order(n_fibers);
     for (unsigned i = 0; i < n_fibers; ++i) {
-        fibers[i] = {State::READY, i, {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y},
-                     nullptr, "", 0, 0, 0, {}};
-        fibers[i].stack_pointer = new_stack(i, fiber_main);
+        fibers[i] = {State::READY, i, index_in(block_size, i), new_stack(i, fiber_main), "", 0, 0, 0, {}};
         order[i] = i;
     }
     for (bool is_done = false; !is_done && error.empty();) {
@@ -173,7 +176,7 @@ const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, st
     if (randomness)
         for (unsigned i = n_blocks; i > 1; --i) std::swap(order[i - 1], order[random_below(i)]);
     for (const unsigned i : order) {
-        block_index = {i % grid_size.x, i / grid_size.x % grid_size.y, i / grid_size.x / grid_size.y};
+        block_index = index_in(grid_size, i);
         fill_shared_memory(launch.shared_bytes);
         run_block();
         if (!error.empty()) {
@@ -192,7 +195,7 @@ const char* run(const Launch* launch, void (*kernel)(P...), void** arguments) {
 }  // namespace emulation
 
 #define EMULATED_KERNEL(name)                                                                            \
-    extern "C" const char* emulate_##name(const emulation::Launch* launch, void** arguments) { \
+    extern "C" const char* emulate_##name(const emulation::Launch* launch, void** arguments) {           \
         return emulation::run(launch, name, arguments);                                                  \
     }
 

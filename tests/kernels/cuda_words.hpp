@@ -1,4 +1,4 @@
-// CUDA's words, in terms of `cuda_emulation.hpp`. A word that is missing here does not compile: add it with its meaning.
+// CUDA's words, in terms of `cuda_emulation.hpp`. A word that is missing does not compile: add it with its meaning.
 //
 // Not here on purpose: what sm_75 lacks, and 64-bit signed or floating-point shared atomics.
 #pragma once

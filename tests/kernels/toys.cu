@@ -89,7 +89,8 @@ extern "C" __global__ void shuffles(const double* values, double* out) {
 }
 
 // Each thread brings its value to the block's totals, which thread 0 brings to those of all blocks.
-extern "C" __global__ void atomics(const u32* values, u64* sum, i32* least, u32* most, u32* bits, u32* swaps, float* real) {
+extern "C" __global__ void atomics(const u32* values, u64* sum, i32* least, u32* most, u32* bits, u32* swaps,
+                                   float* real) {
     __shared__ u64 block_sum;
     __shared__ i32 block_least;
     if (threadIdx.x == 0) block_sum = 0, block_least = 0x7FFFFFFF;
