@@ -91,7 +91,7 @@ def test_arguments_are_bound() -> None:
         (SOURCE.replace("// budget", "// other"), "no line '// budget: add registers"),
         (SOURCE.replace(" shared=4*THREADS/2", ""), "no line '// budget: add registers"),
         (SOURCE.replace("double unit", "Group unit"), "unknown type"),
-        (SOURCE.replace("__global__", "__device__"), "no entry point"),
+        (SOURCE.replace("extern", "static"), "no entry point"),
         (SOURCE.replace("2*WIDTH", "min(2, WIDTH)"), "cannot evaluate"),
     ],
 )

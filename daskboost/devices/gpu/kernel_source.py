@@ -38,7 +38,7 @@ _TYPES: dict[str, Any] = {
     "int": np.int32, "unsigned int": np.uint32, "long long": np.int64, "unsigned long long": np.uint64,
     "float": np.float32, "double": np.float64, "bool": np.bool_,
 }  # fmt: skip
-_ENTRY = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(([^)]*)\)\s*)?(\w+)\s*\(([^)]*)\)')
+_ENTRY = re.compile(r'extern "C" __\w+__ void (?:__launch_bounds__\(([^)]*)\)\s*)?(\w+)\s*\(([^)]*)\)')
 _ALIAS = re.compile(r"\busing (\w+) = ([\w ]+);")
 
 
@@ -68,7 +68,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Entry:
-    """An `extern "C" __global__` function as one variant has it."""
+    """An `extern "C"` kernel as one variant has it."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -204,7 +204,7 @@ def _entries(source: KernelFile, variant: Variant) -> Mapping[str, Entry]:
         most = evaluate(threads, macros) if threads else 1024
         entries[name] = Entry(name, taken, most, budgets[name]["registers"], budgets[name]["shared"])
     if not entries:
-        raise ValueError(f'kernels/{source.name}.cu has no entry point: extern "C" __global__ void ...')
+        raise ValueError(f'kernels/{source.name}.cu has no entry point, an extern "C" kernel')
     return entries
 
 
