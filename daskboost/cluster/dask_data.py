@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 T = TypeVar("T")
-LIVING_BYTES = 400 * 2**20
+LIVING_BYTES = 450 * 2**20
 """What a worker needs beside chunks: Python, Dask and the libraries, and one partition at a time while it is read."""
-LEAST_SHARE = 0.1
+LEAST_SHARE = 0.05
 """Share of a worker's memory limit that chunks may take in RAM however small the limit."""
 ONE_WORKER_BYTES = 2**22
 """Data sets of at most so many bytes of bins go to one worker: spread out, the round trips of every level would take

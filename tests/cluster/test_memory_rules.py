@@ -25,7 +25,7 @@ GROUP_ROWS = CpuDevice.group_rows
 
 def test_chunks_take_what_living_leaves_of_half_the_limit() -> None:
     assert chunk_budget(16 * 2**30) == 8 * 2**30 - LIVING_BYTES
-    assert chunk_budget(10**9) == 10**8  # a tenth, where half is not enough to live
+    assert chunk_budget(10**9) == 10**9 // 20  # where half is not enough to live
 
 
 @pytest.mark.parametrize("objective, outputs", [("binary:logistic", 1), ("multi:softprob", 3)])
