@@ -196,3 +196,27 @@ def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> N
     found = cuda.get_runtime.__wrapped__(3)
     assert (found.sm, found.multiprocessors, found.shared_bytes) == (75, 2, 65536)
     assert kernel_file("margins").variants
+
+
+def test_a_launch_asks_for_much_shared_memory_first() -> None:
+    """Beyond 48 KiB CUDA wants to be asked, once; null pointers travel as addresses."""
+    source = kernel_file("margins")
+    entry = source.entries(source.variants[0])["add_leaf_values"]
+    launches: list[Any] = []
+
+    class Function:
+        max_dynamic_shared_size_bytes = 0
+
+        def __call__(self, *arguments: Any, shared_mem: int) -> None:
+            launches.append((*arguments, shared_mem))
+
+    function = Function()
+    kernel = cuda.CudaKernel(function, entry)
+    for shared_bytes, asked in ((48 << 10, 0), (60_000, 60_000), (50_000, 60_000)):
+        kernel(3, 128, None, None, 4, 5, 6, None, shared_bytes=shared_bytes)
+        assert function.max_dynamic_shared_size_bytes == asked
+        arguments = launches.pop()[2]
+        assert arguments == (0, 0, 4, 5, 6, 0)
+        assert [type(argument) for argument in arguments[1:4]] == [np.uintp, np.int32, np.int64]
+    with pytest.raises(ValueError, match="bounded by 256 threads in a block, got 512"):
+        kernel(3, 512, None, None, 4, 5, 6, None)

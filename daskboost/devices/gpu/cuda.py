@@ -57,12 +57,13 @@ class CudaKernel:
     def __init__(self, function: Any, entry: Entry) -> None:
         self._function = function
         self._entry = entry
+        self._asked_bytes = UNASKED_SHARED_BYTES
 
     def __call__(self, grid: int, block: int, *arguments: Any, shared_bytes: int = 0) -> None:
         """Launch on CuPy's current stream."""
         self._entry.check_block(block)
-        if shared_bytes > max(UNASKED_SHARED_BYTES, self._function.max_dynamic_shared_size_bytes):
-            self._function.max_dynamic_shared_size_bytes = shared_bytes
+        if shared_bytes > self._asked_bytes:
+            self._function.max_dynamic_shared_size_bytes = self._asked_bytes = shared_bytes
         bound = [np.uintp(0) if argument is None else argument for argument in self._entry.bind(arguments)]
         self._function((grid,), (block,), tuple(bound), shared_mem=shared_bytes)
 

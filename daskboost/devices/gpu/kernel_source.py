@@ -108,7 +108,7 @@ class Entry:
             if dtype is not None and dtype == parameter.dtype:  # NumPy takes None for float64
                 return argument
             if dtype is None and isinstance(argument, int | float if parameter.dtype.kind == "f" else int):
-                return np.array([argument], parameter.dtype)[0]  # refuses integers that do not fit
+                return parameter.dtype.type(argument)  # refuses integers that do not fit
         wanted = f"{'a pointer to ' if parameter.is_pointer else ''}{parameter.dtype or 'a struct'}"
         raise TypeError(f"{self.name}: {parameter.name} is {wanted}, got {type(argument).__name__} {dtype or ''}")
 
