@@ -26,6 +26,7 @@ from daskboost.dtypes import Float32
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective
+from daskboost.tree.device_split import DeviceSearch
 from daskboost.tree.split import SplitRules, SplitSearch
 
 COLUMN_BYTES = 2**31
@@ -81,7 +82,7 @@ class Engine:
         self._gradients: list[tuple[Array, Array]] = []
         # All outputs of a round start from the same margins, which the first one's tree already changes.
         self._keep_gradients = setup.keep_gradients or setup.objective.n_outputs > 1
-        self._search: SplitSearch | None = None
+        self._search: SplitSearch | DeviceSearch | None = None
         self._buffers = Buffers()
         self._answers: dict[type, Callable[[Any], Any]] = {
             m.LabelSums: self._label_sums,
@@ -204,24 +205,31 @@ class Engine:
         return np.stack([device.largest(values[begin:end]) for values in (all_g, all_h)])
 
     def _grow(self, message: m.Grow) -> Any:
-        alone = message.search is None and not message.compact  # then its histograms are nobody else's summands
+        peers, nodes = self._peers, message.search
+        if nodes is not None and peers is not None and peers.n_peers == 1:
+            return self._own_search(peers).search(nodes, self._rows.grow(message.splits, message.built, words=True))
+        alone = nodes is None and not message.compact  # then its histograms are nobody else's summands
         own = self._device.fetch(self._rows.grow(message.splits, message.built, words=alone))
-        if message.search is None:
+        if nodes is None:
             return m.PartialHistograms(narrow(own, self._buffers) if message.compact else own)
-        peers, search = self._peer_search()
+        if peers is None:
+            raise RuntimeError("this engine has no peers to reduce with")
         shares = feature_shares(self._layout, peers.n_peers)
         slots = [(int(self._layout.offsets[a]), int(self._layout.offsets[b])) for a, b in shares]
         parts = [np.ascontiguousarray(own[:, low:high]) for low, high in slots]
         received = peers.exchange([narrow(part, self._buffers) for part in parts])
-        return search.search(message.search, total(received, self._buffers))
+        return self._own_search(peers).search(nodes, total(received, self._buffers))
 
-    def _peer_search(self) -> tuple[Peers, SplitSearch]:
-        if self._peers is None:
-            raise RuntimeError("this engine has no peers to reduce with")
+    def _own_search(self, peers: Peers) -> SplitSearch | DeviceSearch:
+        """Of this engine's share of the features: where histograms lie if it is the only engine, else on the host."""
         if self._search is None:
-            share = feature_shares(self._layout, self._peers.n_peers)[self._peers.rank]
-            self._search = SplitSearch(self._layout, self._setup.rules, self._device.threads, share)
-        return self._peers, self._search
+            rules, kernels = self._setup.rules, self._device.split_kernels
+            if peers.n_peers == 1 and kernels is not None:
+                self._search = DeviceSearch(kernels, rules)
+            else:
+                share = feature_shares(self._layout, peers.n_peers)[peers.rank]
+                self._search = SplitSearch(self._layout, rules, self._device.threads, share)
+        return self._search
 
     def _apply_splits(self, message: m.ApplySplits) -> m.Done:
         self._rows.grow(message.splits, np.empty(0, np.int32))

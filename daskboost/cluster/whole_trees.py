@@ -12,7 +12,7 @@ from daskboost.cluster import messages as m
 from daskboost.cluster.coordinator import FitSpec, grown_rounds
 from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
-from daskboost.cluster.reduce.strategies import AtCoordinator
+from daskboost.cluster.reduce.strategies import make_reduction
 from daskboost.devices.cpu.threads import Threads
 
 
@@ -31,7 +31,7 @@ class WholeTrees:
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
         self._engine = engine
         outbox = Outbox(_Alone(engine))
-        reduction = AtCoordinator(outbox, spec.layout, spec.rules, threads)
+        reduction = make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads)
         self._rounds = grown_rounds(outbox, reduction, spec)
 
     def handle(self, message: Any) -> Any:

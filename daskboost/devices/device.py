@@ -13,6 +13,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.gpu.split import SplitKernels
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt32
 
 T = TypeVar("T")
@@ -58,6 +59,8 @@ class Device(Protocol):
     """Whether views copy chunks anyway, so that joining some takes no more memory."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
+    split_kernels: SplitKernels | None
+    """What searches histograms in the device's memory; None where that is the host's."""
 
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""

@@ -76,6 +76,8 @@ class Candidates:
 
 def combine(parts: Sequence[Candidates]) -> Candidates:
     """The best of several candidates per node; ties go to the earlier part, whose features come first."""
+    if len(parts) == 1:
+        return parts[0]
     best = np.argmax(np.stack([part.gain for part in parts]), axis=0)
     nodes = np.arange(len(best))
 

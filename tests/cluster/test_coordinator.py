@@ -131,7 +131,8 @@ class Engines:
 @pytest.mark.parametrize("name, n_engines, n_slots, expected", [
     ("coordinator", 3, 10**6, AtCoordinator),
     ("peers", 1, 10, AmongPeers),
-    ("auto", 1, 10**6, AtCoordinator),
+    ("auto", 1, 10, AmongPeers),
+    ("auto", 1, 10**6, AmongPeers),
     ("auto", 2, 1000, AtCoordinator),
     ("auto", 2, 10**6, AmongPeers),
 ])  # fmt: skip

@@ -87,7 +87,11 @@ class AmongPeers:
 
 def make_reduction(name: str, engines: Outbox, layout: SlotLayout, rules: SplitRules, threads: Threads
                    ) -> Reduction:  # fmt: skip
-    """The strategy of that name; ``auto`` picks by the number of engines and the bytes of a histogram."""
+    """The strategy of that name; ``auto`` picks by the number of engines and the bytes of a histogram.
+
+    The only engine of a fit searches its histograms itself, where they lie.
+    """
     if name == "auto":
-        name = "peers" if engines.n_engines > 1 and layout.n_slots * 16 >= PEER_BYTES else "coordinator"
+        at_engines = engines.n_engines == 1 or layout.n_slots * 16 >= PEER_BYTES
+        name = "peers" if at_engines else "coordinator"
     return AmongPeers(engines) if name == "peers" else AtCoordinator(engines, layout, rules, threads)

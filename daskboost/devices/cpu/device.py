@@ -13,6 +13,7 @@ from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
+from daskboost.devices.gpu.split import SplitKernels
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 
 T = TypeVar("T")
@@ -28,6 +29,8 @@ class CpuDevice:
     gradient_rows = 8_192
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
+
+    split_kernels: SplitKernels | None = None
 
     def __init__(self, layout: SlotLayout, threads: Threads) -> None:
         self._layout, self.threads = layout, threads

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import os
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,8 +74,22 @@ class CudaKernel:
 
 @cache
 def _module(device: int, source: KernelFile, variant: Variant) -> Any:
-    """One module per source, constants and device; CuPy keeps its binary on disk."""
-    return _cupy().RawModule(code=source.text, options=source.options(variant), backend="nvrtc")
+    """One module per source, constants and device; its binary is kept beside those of CuPy's own cache.
+
+    CuPy would compile with -ftz=true, which makes zeros of the smallest float32 that the CPU's kernels keep.
+    """
+    cupy = _cupy()
+    compiler, options = cupy.cuda.compiler, source.options(variant)
+    made_for = (source.digest, options, cupy.cuda.Device(device).compute_capability, cupy.cuda.nvrtc.getVersion())
+    key = hashlib.sha256(repr(made_for).encode()).hexdigest()[:24]
+    path = Path(compiler.get_cache_dir()) / f"daskboost-{source.name}-{key}.cubin"
+    if not path.is_file():
+        binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as scratch:  # other processes may look for it
+            scratch.write(binary)
+        os.replace(scratch.name, path)
+    return cupy.RawModule(path=str(path))
 
 
 def _cupy() -> Any:

@@ -13,6 +13,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 from daskboost.errors import DeviceError
@@ -37,6 +38,7 @@ class GpuDevice:
         self.xp = runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
+        self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
 
     def put(self, array: Float32) -> DeviceArray:
         return self.xp.asarray(array)

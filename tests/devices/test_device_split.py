@@ -1,0 +1,113 @@
+"""The split search of GPUs against the naive twin and against the CPU's, to the last bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import EagerThreads, make_layout, make_pairs, make_symbols
+from devices.test_split_search import LAYOUT, N_BINS, RULES, SIZES, UNITS, check, make_level, open_nodes, rules_of
+from reference import histogram
+from reference import split as reference
+
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu.runtime import Runtime
+from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.tree.device_split import DeviceSearch
+from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch
+
+
+def searching(runtime: Runtime, rules: SplitRules, layout: SlotLayout = LAYOUT) -> DeviceSearch:
+    return DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules)
+
+
+def assert_same(found: Candidates, expected: Candidates) -> None:
+    for name in ("gain", "feature", "split_bin", "default_left", "left"):
+        mine, other = getattr(found, name), getattr(expected, name)
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other, err_msg=name)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_best_split_of_each_node(name: str, runtime: Runtime, rng: np.random.Generator) -> None:
+    rules = RULES[name]
+    for sizes in SIZES:
+        built, nodes = make_level(rng, sizes, rules)
+        allowed = rng.random((len(nodes), len(N_BINS))) < 0.7
+        found = searching(runtime, rules_of(rules, False)).search(open_nodes(nodes, allowed), runtime.xp.asarray(built))
+        for row, node in enumerate(nodes):
+            expected = reference.best(rules, node, np.flatnonzero(allowed[row]).tolist())
+            check(found, row, expected, expected.left)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_best_split_of_a_level(name: str, runtime: Runtime, rng: np.random.Generator) -> None:
+    rules = RULES[name]
+    for sizes in SIZES:
+        built, nodes = make_level(rng, sizes, rules)
+        allowed = rng.random((1, len(N_BINS))) < 0.8
+        found = searching(runtime, rules_of(rules, True)).search(open_nodes(nodes, allowed), runtime.xp.asarray(built))
+        expected = reference.best_of_level(rules, nodes, np.flatnonzero(allowed[0]).tolist())
+        for row, node in enumerate(nodes):
+            left = reference.left_of(node, expected.feature, expected.bin, expected.default_left)
+            check(found, row, expected, left)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_ties_go_to_the_first_feature(symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    layout, n = make_layout([6] * 300), 50
+    symbols = np.repeat(make_symbols(rng, n, [6]), 300, axis=1)
+    g, h = make_pairs(rng, n)
+    built = histogram.histogram(symbols, list(range(n)), g, h, layout, True)[None]
+    nodes = open_nodes([reference.Rows(symbols, g, h, [6] * 300, UNITS)], np.ones((1, 300)))
+    rules = SplitRules(1.0, 0.0, 0.0, 0.0, np.zeros(300, np.int32), symmetric)
+    found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
+    assert found.feature.tolist() == [0]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_many_bins_as_on_the_cpu(name: str, symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Bins beyond a warp and beyond a block, and nodes without rows."""
+    n_bins = [31, 32, 33, 700, 1]
+    layout, rules = make_layout(n_bins), rules_of(RULES[name], symmetric)
+    built = rng.integers(-(2**20), 2**20, (6, layout.n_slots, 2))
+    built[..., 1] = np.abs(built[..., 1])
+    built[2] = 0
+    totals = built[:, layout.offsets[3] : layout.offsets[4]].sum(axis=1)
+    ids = np.arange(1, 7, dtype=np.int32)
+    bounds = np.sort(rng.normal(size=(6, 2)), axis=1) if name == "all" else np.tile([-np.inf, np.inf], (6, 1))
+    nodes = OpenNodes(
+        ids, np.full(6, -1, np.int32), ids, totals, bounds, np.ones((1, len(n_bins)), np.uint8), UNITS
+    )
+    found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
+    assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, len(n_bins))).search(nodes, built))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_siblings_are_subtracted(symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    """A node whose histogram nobody built gets its parent's less its sibling's, over two levels."""
+    rules, everything = rules_of(RULES["plain"], symmetric), np.ones((1, len(N_BINS)))
+    built, leaves = make_level(rng, [30, 45, 5, 12], RULES["plain"])
+
+    def join(rows: list[reference.Rows]) -> reference.Rows:
+        symbols, g, h = (np.concatenate([getattr(row, name) for row in rows]) for name in ("symbols", "g", "h"))
+        return reference.Rows(symbols, g, h, N_BINS, UNITS)
+
+    own = searching(runtime, rules)
+
+    def search(ids: list[int], parents: list[int], rows: list[reference.Rows], built_ids: list[int], sums: Any) -> Any:
+        nodes = dataclasses.replace(
+            open_nodes(rows, everything), ids=np.array(ids, np.int32), parents=np.array(parents, np.int32),
+            built=np.array(built_ids, np.int32),
+        )  # fmt: skip
+        return nodes, own.search(nodes, runtime.xp.asarray(np.ascontiguousarray(sums)))
+
+    search([0], [-1], [join(leaves)], [0], built.sum(axis=0)[None])
+    search([1, 2], [0, 0], [join(leaves[:2]), join(leaves[2:])], [2], built[2:].sum(axis=0)[None])
+    nodes, found = search([3, 4, 5, 6], [1, 1, 2, 2], leaves, [3, 6], built[[0, 3]])
+    direct = dataclasses.replace(nodes, built=nodes.ids)
+    assert_same(found, SplitSearch(LAYOUT, rules, EagerThreads(2), (0, 5)).search(direct, built))
