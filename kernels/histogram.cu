@@ -93,7 +93,7 @@ static __device__ __forceinline__ void rotate_words(u32 (&words)[WORDS], i32 lan
 // `out` : shape (nodes, slots, 2), zeros. Blocks: tiles x groups, the groups of a tile
 // side by side. Dynamic shared memory: 8 bytes x COLUMNS x the
 // largest group's symbols. `row_bytes` between rows; `slot_offsets` says where features lie in a histogram.
-extern "C" __global__ void __launch_bounds__(THREADS) add_rows(
+extern "C" __global__ void __launch_bounds__(THREADS, 2) add_rows(
     const u8* symbols, i64 row_bytes, const i32* groups, i32 n_groups, const i64* slot_offsets, i32 n_features, const i64* bounds,
     const i32* nodes, const i32* starts, i32 n, i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
     DYNAMIC_SHARED(u32, sums);
@@ -109,12 +109,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_rows(
     i32 shifts[PER_WORD];
 #pragma unroll
     for (i32 k = 0; k < PER_WORD; ++k) shifts[k] = 8 * SYMBOL_BYTES * ((k ^ lane) % PER_WORD % COLUMNS);
-    for (i64 i = tile.begin + threadIdx.x; i < tile.end; i += THREADS) {
-        const Pair pair = pairs[i];
+    // Three rows are in flight: one is added while the next one's symbols and the place of the one after it are read.
+    i64 i = tile.begin + threadIdx.x;
+    u32 next[WORDS];
+    Pair pair = 0;
+    u32 row = 0;
+    if (i < tile.end) {
+        pair = pairs[i];
+        load_words(column + order[i] * row_bytes, next);
+        if (i + THREADS < tile.end) row = order[i + THREADS];
+    }
+    for (; i < tile.end; i += THREADS) {
         u32 words[WORDS];
-        load_words(column + order[i] * row_bytes, words);
-        rotate_words(words, lane);
+#pragma unroll
+        for (i32 k = 0; k < WORDS; ++k) words[k] = next[k];
         const u32 g = (u32)g_of(pair), h = (u32)h_of(pair);
+        if (i + THREADS < tile.end) {
+            pair = pairs[i + THREADS];
+            load_words(column + row * row_bytes, next);
+            if (i + 2 * THREADS < tile.end) row = order[i + 2 * THREADS];
+        }
+        rotate_words(words, lane);
 #pragma unroll
         for (i32 j = 0; j < COLUMNS; ++j) {
             const u32 symbol = words[j / PER_WORD] >> shifts[j % PER_WORD] & SYMBOL_MASK;

@@ -12,7 +12,7 @@ from reference import gradients as reference
 
 from daskboost.devices.cpu.gradients import quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.gradients import TILE_ROWS, quantize
+from daskboost.devices.gpu.gradients import TILE_ROWS, largest, quantize
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.dtypes import Float32
 
@@ -64,3 +64,16 @@ def test_extreme_gradients(make_runtime: Any) -> None:
         _, pairs, _ = quantize_on(make_runtime, g, np.abs(g), None, rounding, 0, 0)
         found = list(zip(*(part.tolist() for part in unpack(pairs)), strict=True))
         assert found == [pair[1:] for pair in reference.quantize(g, np.abs(g), rounding)], top
+
+
+@pytest.mark.parametrize("n_columns", [1, 3, 80, 256, 300])
+@pytest.mark.parametrize("n_rows", [0, 1, 40, 3_001])
+def test_largest_of_columns(n_rows: int, n_columns: int, runtime: Runtime, rng: np.random.Generator) -> None:
+    values = rng.normal(size=(n_rows, n_columns)).astype(np.float32)
+    values[:, ::2] = -np.abs(values[:, ::2])
+    values[n_rows // 2 :, 0] = 1e-45
+    if n_rows > 1 and n_columns > 2:
+        values[-1, 1], values[n_rows // 3, 2], values[0, 2] = np.inf, np.nan, np.inf
+    found = largest(runtime, runtime.xp.asarray(values))
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, np.abs(values).max(axis=0, initial=0))

@@ -30,6 +30,8 @@ class CudaRuntime:
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
         self._kernels: dict[tuple[KernelFile, str, Variant], CudaKernel] = {}
+        self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
+        """The same, found without a look at the source: a level of a tree asks ten times."""
 
     @property
     def free_bytes(self) -> int:
@@ -42,8 +44,12 @@ class CudaRuntime:
 
     def kernel(self, file: str, entry: str, **constants: int) -> CudaKernel:
         """An entry point of `kernels/<file>.cu`; NVRTC compiles its module on first use."""
-        source = kernel_file(file)
-        return self.kernel_of(source, entry, source.variant(constants))
+        key = (file, entry, *constants.items())
+        found = self._by_name.get(key)
+        if found is None:
+            source = kernel_file(file)
+            found = self._by_name[key] = self.kernel_of(source, entry, source.variant(constants))
+        return found
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> CudaKernel:
         """Of any source, such as a test's own."""
@@ -82,11 +88,12 @@ def _module(device: int, source: KernelFile, variant: Variant) -> Any:
     compiler, options = cupy.cuda.compiler, source.options(variant)
     made_for = (source.digest, options, cupy.cuda.Device(device).compute_capability, cupy.cuda.nvrtc.getVersion())
     key = hashlib.sha256(repr(made_for).encode()).hexdigest()[:24]
-    path = Path(compiler.get_cache_dir()) / f"daskboost-{source.name}-{key}.cubin"
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    path = folder / f"daskboost-{source.name}-{key}.cubin"
     if not path.is_file():
         binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as scratch:  # other processes may look for it
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as scratch:  # other processes may look for it
             scratch.write(binary)
         os.replace(scratch.name, path)
     return cupy.RawModule(path=str(path))

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
-
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.gradients import largest
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.split import SplitKernels
@@ -66,8 +65,7 @@ class GpuDevice:
         return [work(0, n_rows)]
 
     def largest(self, values: DeviceArray) -> Float64:
-        top = self.xp.maximum(values.max(axis=0), -values.min(axis=0))  # NaN passes through all three
-        return np.asarray(to_host(top), np.float64)
+        return largest(self._runtime, values)
 
     @contextmanager
     def errors(self) -> Iterator[None]:

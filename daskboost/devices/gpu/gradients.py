@@ -8,10 +8,13 @@ import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_host
+from daskboost.dtypes import Float64
 
 THREADS = 256
 TILE_ROWS = 8 * THREADS
 """Both as in `kernels/gradients.cu`."""
+BLOCKS_PER_MULTIPROCESSOR = 8
+"""Enough to fill the device; threads stride over the rest."""
 ALL = 2**32
 """A bound of 32 random bits that keeps every row."""
 
@@ -51,3 +54,18 @@ def quantize(runtime: Runtime, g: DeviceArray, h: DeviceArray, weight: DeviceArr
     )  # fmt: skip
     sum_g, sum_h, kept = (int(value) for value in to_host(found))
     return Quantized(kept, sum_g, sum_h)
+
+
+def largest(runtime: Runtime, values: DeviceArray) -> Float64:
+    """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host.
+
+    `values` : float32, shape (rows, columns), C-contiguous.
+    """
+    n_columns = values.shape[1]
+    tops = runtime.xp.zeros(n_columns, np.uint32)
+    if values.size:
+        blocks = min(-(-values.size // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
+        blocks = -(-blocks // n_columns) * n_columns  # each thread stays in one column
+        kernel = runtime.kernel("largest", "largest_of_columns")
+        kernel(blocks, THREADS, values, values.size, n_columns, tops)
+    return to_host(tops).view(np.float32).astype(np.float64)

@@ -38,7 +38,7 @@ _TYPES: dict[str, Any] = {
     "int": np.int32, "unsigned int": np.uint32, "long long": np.int64, "unsigned long long": np.uint64,
     "float": np.float32, "double": np.float64, "bool": np.bool_,
 }  # fmt: skip
-_ENTRY = re.compile(r'extern "C" __\w+__ void (?:__launch_bounds__\(([^)]*)\)\s*)?(\w+)\s*\(([^)]*)\)')
+_ENTRY = re.compile(r'extern "C" __\w+__ void (?:__launch_bounds__\(([^),]*)[^)]*\)\s*)?(\w+)\s*\(([^)]*)\)')
 _ALIAS = re.compile(r"\busing (\w+) = ([\w ]+);")
 
 

@@ -16,7 +16,7 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import quantize
 from daskboost.devices.gpu.margins import add_leaf_values_in_order
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import Tiles, map_tiles
 from daskboost.devices.gpu.views import GpuView, small_data, walk
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
@@ -118,7 +118,7 @@ class GpuRows:
         """
         xp = self._runtime.xp
         out = xp.zeros((len(nodes), self._layout.n_slots, 2), np.int64)
-        applied, built = self._upload(splits), xp.asarray(nodes)
+        applied, built = self._upload(splits), to_device(self._runtime, nodes)
         for index, view in self._views():
             chunk = self.chunks[index]
             if splits is not None and applied is not None:
@@ -154,15 +154,15 @@ class GpuRows:
         everyone = int(leaves.min()) < 0
         if chunk.n_rows:
             if everyone:  # all rows, whether they grow the tree or not
-                bounds, nodes = xp.asarray(np.array([[0, chunk.n_rows]], np.int64)), np.zeros(1, np.int32)
+                bounds, nodes = to_device(self._runtime, np.array([[0, chunk.n_rows]], np.int64)), np.zeros(1, np.int32)
             else:
                 chunk.make_room(xp, int(leaves.max()) + 1)
                 bounds, nodes = chunk.bounds, leaves
-            tiles = map_tiles(self._runtime, bounds, xp.asarray(nodes), TILE_ROWS, chunk.n_rows)
+            tiles = map_tiles(self._runtime, bounds, to_device(self._runtime, nodes), TILE_ROWS, chunk.n_rows)
             self._runtime.kernel("residuals", "count_residuals")(
                 tiles.most, THREADS, bounds, tiles.nodes, tiles.starts, len(nodes), None if everyone else chunk.order,
-                label, margin, element_stride(margin), weight, weight_scale, xp.asarray(prefixes), known_bits,
-                next_bits, counts.view(np.uint64),
+                label, margin, element_stride(margin), weight, weight_scale, to_device(self._runtime, prefixes),
+                known_bits, next_bits, counts.view(np.uint64),
             )  # fmt: skip
         host: Int64 = to_host(counts)
         return host
@@ -172,7 +172,7 @@ class GpuRows:
         if splits is None or not len(splits):
             return None
         columns = (splits.node, splits.left, splits.right, splits.feature, splits.split_bin, splits.default_left)
-        return self._runtime.xp.asarray(np.stack([np.asarray(column, np.int32) for column in columns]))
+        return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
 
     def _build_tiles(self, chunk: DeviceOrder, nodes: DeviceArray) -> Tiles:
         rows = -(-chunk.kept // (self._runtime.multiprocessors * TILES_PER_PROCESSOR))
@@ -201,13 +201,13 @@ class GpuRows:
             return
         xp = self._runtime.xp
         chunk.make_room(xp, int(leaves.max()) + 1)
-        segments = chunk.bounds[xp.asarray(leaves)]
+        segments = chunk.bounds[to_device(self._runtime, leaves)]
         by_place = xp.argsort(
             segments.sum(axis=1)
         )  # an empty segment comes before a full one that begins where it does
         add_leaf_values_in_order(
             self._runtime, chunk.order[: chunk.kept], xp.ascontiguousarray(segments[by_place, 1]),
-            xp.asarray(values[leaves])[by_place], margin,
+            to_device(self._runtime, values[leaves])[by_place], margin,
         )  # fmt: skip
 
     def _absent_rows(self, chunk: DeviceOrder) -> DeviceArray:

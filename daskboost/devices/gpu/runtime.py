@@ -52,6 +52,19 @@ class Runtime(Protocol):
         """An entry point of `kernels/<file>.cu`, compiled at most once per process and device."""
 
 
+def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
+    """A copy of a small array on the device, without waiting for what runs there.
+
+    CuPy's own `asarray` takes pinned memory for every array, from which only large ones gain.
+    """
+    made = runtime.xp.empty(array.shape, array.dtype)
+    if isinstance(made, np.ndarray):
+        made[...] = array
+    elif array.size:
+        made.set(np.ascontiguousarray(array), stream=runtime.xp.cuda.get_current_stream())
+    return made
+
+
 def to_host(array: DeviceArray) -> npt.NDArray[Any]:
     """A copy in the host's memory; waits for what computes it."""
     return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array.get())

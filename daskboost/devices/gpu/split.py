@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
@@ -92,7 +92,7 @@ class SplitKernels:
         n, n_features = len(level.sums), len(self.layout.host.n_bins)
         bounds = np.ascontiguousarray(level.bounds).view(np.int64)
         rows = [*level.addresses.view(np.int64), level.sums.reshape(-1), bounds.reshape(-1)]
-        packed = self.runtime.xp.asarray(np.concatenate(rows))  # one copy for all
+        packed = to_device(self.runtime, np.concatenate(rows))  # one copy for all
         own, parents, siblings = (packed[i * n : (i + 1) * n].view(np.uint64) for i in range(3))
         return (
             own, parents, siblings, packed[3 * n : 5 * n], packed[5 * n : 7 * n].view(np.float64),
@@ -105,12 +105,12 @@ class SplitKernels:
         """On the GPU; the last one is kept, since most trees allow every node the same features."""
         key = allowed.tobytes()
         if self._allowed is None or self._allowed[0] != key:
-            self._allowed = (key, self.runtime.xp.asarray(np.ascontiguousarray(allowed)))
+            self._allowed = (key, to_device(self.runtime, allowed))
         return self._allowed[1]
 
     def _monotone_of(self, monotone: Int32) -> DeviceArray:
         if self._monotone is None or self._monotone[0] is not monotone:
-            self._monotone = (monotone, self.runtime.xp.asarray(monotone))
+            self._monotone = (monotone, to_device(self.runtime, monotone))
         return self._monotone[1]
 
 

@@ -20,7 +20,7 @@ from daskboost.devices.gpu.feature_groups import (
     feature_groups,
     padded_row_bytes,
 )
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.dtypes import Symbols
 
@@ -159,6 +159,7 @@ def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, rows: DeviceArray | 
     default_left = tree.default_left.astype(np.uint8)
     columns = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, default_left, tree.value)
     runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes)(
-        -(-n // WALK_THREADS), WALK_THREADS, *view.symbols, *map(runtime.xp.asarray, columns), rows, n, margin,
+        -(-n // WALK_THREADS), WALK_THREADS, *view.symbols, *(to_device(runtime, column) for column in columns),
+        rows, n, margin,
         element_stride(margin),
     )
