@@ -12,9 +12,6 @@ import numpy as np
 
 from daskboost.dtypes import Bool, Int64
 
-SCALE_BITS = 62
-"""Bits of the sum of weights, once scaled."""
-
 
 def choose_borders(weights: Int64, max_bin: int) -> Int64:
     """Divide more than `max_bin` cells into `max_bin` bins.
@@ -30,8 +27,8 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
     int64 array, shape (bins - 1,)
         Cells below each border: strictly increasing, within 1 and cells - 1.
     """
-    # Quantiles are rounded to integers; on a common scale counts of rows and weights that count rows round alike.
-    weights = weights << max(0, SCALE_BITS - int(weights.sum()).bit_length())
+    # Quantiles are rounded to integers: weights that count rows must be the same ones as counts to round alike.
+    weights = weights // np.gcd.reduce(weights)
     heavy = _heavy_cells(weights, max_bin)
     # Runs of light cells lie between heavy ones; a run is [start, stop).
     bounds = np.flatnonzero(np.diff(np.concatenate([[True], heavy, [True]])))
