@@ -106,8 +106,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def record(benchmark: str, config: Any, rows: Sequence[Mapping[str, Any]], folder: Path = RESULTS) -> Path:
-    """Append rows to ``<folder>/<benchmark>.jsonl``, each with the config and the machine."""
+def record(benchmark: str, config: Any, rows: Sequence[Mapping[str, Any]], folder: Path | None = None) -> Path:
+    """Append rows to ``<folder>/<benchmark>.jsonl``, in `RESULTS` by default, each with the config and the machine."""
+    folder = folder or RESULTS
     folder.mkdir(exist_ok=True)
     path = folder / f"{benchmark}.jsonl"
     common = {"benchmark": benchmark, "config": asdict(config), **machine()}

@@ -23,7 +23,8 @@ class CustomObjective(Objective):
     function : callable, ``f(label, margin) -> (gradient, hessian)``
         `label` is float32 of shape (n,); `margin` float32 of shape (n,), or (n, n_outputs) for several outputs; so
         are both results. It sees one chunk of rows at a time and must treat every row by itself: a result that
-        depends on other rows (a mean, a rank) depends on how the data is cut into chunks.
+        depends on other rows (a mean, a rank) depends on how the data is cut into chunks. Arrays are NumPy's, also
+        where the fit runs on a GPU.
     outputs : int, default 1
         Margins per row.
 
@@ -58,6 +59,9 @@ class CustomObjective(Objective):
         ParameterError
             The function returned something else than two finite arrays of the margin's shape, or a negative hessian.
         """
+        if xp is not np:  # users' functions are NumPy's: on a GPU they get copies, and the model keeps its bytes
+            g, h = self.gradients(xp.asnumpy(label), xp.asnumpy(margin))
+            return xp.asarray(g), xp.asarray(h)
         shown = margin[:, 0] if self.outputs == 1 else margin
         result = self.function(label, shown)
         if not isinstance(result, (tuple, list)) or len(result) != 2:

@@ -159,7 +159,9 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
         return margins
     xp = view.runtime.xp
     on_device = xp.asarray(margins)
-    gpu_views.walk(view.runtime, view, tree, xp.asarray(some), len(some), on_device[:, output])
+    skipped = np.ones(len(margins), np.uint8)
+    skipped[some] = 0
+    gpu_views.walk(view.runtime, view, tree, on_device[:, output], xp.asarray(skipped))
     return to_host(on_device)
 
 

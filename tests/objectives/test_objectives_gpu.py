@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from daskboost.objectives.custom import CustomObjective
 from daskboost.objectives.registry import make_objective, objective_names
 
 pytestmark = pytest.mark.gpu
@@ -27,3 +28,20 @@ def test_gpu_gives_the_cpus_bytes(name: str) -> None:
     for mine, theirs in zip(gpu, cpu, strict=True):
         assert mine.dtype == theirs.dtype and mine.flags.c_contiguous
         np.testing.assert_array_equal(mine.get().view(np.uint32), np.ascontiguousarray(theirs).view(np.uint32))
+
+
+def test_a_users_function_gets_numpy_arrays() -> None:
+    import cupy
+
+    def loss(label: object, margin: object) -> tuple[object, object]:
+        assert isinstance(label, np.ndarray) and isinstance(margin, np.ndarray)
+        return np.exp(margin) - label, np.exp(margin)
+
+    rng = np.random.default_rng(0)
+    label, margin = rng.random(1_000).astype(np.float32), rng.normal(size=(1_000, 1)).astype(np.float32)
+    objective = CustomObjective(loss)
+    for mine, theirs in zip(
+        objective.gradients(cupy.asarray(label), cupy.asarray(margin), cupy), objective.gradients(label, margin),
+        strict=True,
+    ):  # fmt: skip
+        np.testing.assert_array_equal(mine.get().view(np.uint32), theirs.view(np.uint32))

@@ -59,7 +59,7 @@ class GpuDevice:
         return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights)
 
     def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
-        walk(self._runtime, view, tree, None, len(margin), margin)
+        walk(self._runtime, view, tree, margin)
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return [work(0, n_rows)]

@@ -142,8 +142,7 @@ class GpuRows:
                 self._split(view, chunk, splits, applied)
             self._add_values(chunk, leaves, tree.value, margin(index))
             if chunk.kept < chunk.n_rows:
-                absent = self._absent_rows(chunk)
-                walk(self._runtime, view, tree, absent, len(absent), margin(index))
+                walk(self._runtime, view, tree, margin(index), self._grown_by(chunk))
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
@@ -210,8 +209,8 @@ class GpuRows:
             to_device(self._runtime, values[leaves])[by_place], margin,
         )  # fmt: skip
 
-    def _absent_rows(self, chunk: DeviceOrder) -> DeviceArray:
-        xp = self._runtime.xp
-        absent = xp.ones(chunk.n_rows, np.bool_)
-        absent[chunk.order[: chunk.kept]] = False
-        return xp.flatnonzero(absent).astype(np.uint32)
+    def _grown_by(self, chunk: DeviceOrder) -> DeviceArray:
+        """Whether each row of a chunk grows the tree; uint8, shape (rows,)."""
+        found = self._runtime.xp.zeros(chunk.n_rows, np.uint8)
+        found[chunk.order[: chunk.kept]] = 1
+        return found

@@ -151,15 +151,15 @@ def small_data(pairs: DeviceArray) -> int:
     return int(pairs.itemsize == 8)
 
 
-def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, rows: DeviceArray | None, n: int, margin: DeviceArray
+def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray, skipped: DeviceArray | None = None
          ) -> None:  # fmt: skip
-    """Add a tree's leaf values to the margins of `rows`, or of all `n`, by bins."""
+    """Add a tree's leaf values to the margins of all rows, by bins, but for those whose byte in `skipped` is not 0."""
+    n = len(margin)
     if n == 0:
         return
     default_left = tree.default_left.astype(np.uint8)
     columns = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, default_left, tree.value)
     runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes)(
         -(-n // WALK_THREADS), WALK_THREADS, *view.symbols, *(to_device(runtime, column) for column in columns),
-        rows, n, margin,
-        element_stride(margin),
-    )
+        skipped, n, margin, element_stride(margin),
+    )  # fmt: skip
