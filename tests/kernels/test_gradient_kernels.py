@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import unpack
+from devices.backends import make_layout, unpack
 from kernels.runtimes import RUNTIMES
 from reference import gradients as reference
 
 from daskboost.devices.cpu.gradients import quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.gradients import TILE_ROWS, largest, quantize
+from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.dtypes import Float32
 
@@ -77,3 +78,24 @@ def test_largest_of_columns(n_rows: int, n_columns: int, runtime: Runtime, rng: 
     found = largest(runtime, runtime.xp.asarray(values))
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, np.abs(values).max(axis=0, initial=0))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_stretches_of_rows(share: float, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Neighbours with consecutive global ids, which are quantized together, and others."""
+    g, h = rng.normal(size=300).astype(np.float32), rng.random(300).astype(np.float32)
+    scale_g, scale_h, scale_w = reference.scales(g, h, None)
+    keys = reference.key(3, 1), reference.key(3, 2)
+    rounding = Rounding(scale_g, scale_h, *keys, int(np.ceil(share * 2**32)), scale_w)
+    pieces = [(0, 50), (70, 120), (150, 1_000), (151, 1_001), (200, 1_051)]
+    rows = GpuRows(runtime, lambda: (), [300], [pieces], make_layout([2]))
+    xp = runtime.xp
+    sums = rows.start_tree(lambda _: (xp.asarray(g), xp.asarray(h)), rounding)
+    expected = []
+    for (begin, first_row), end in zip(pieces, [70, 150, 151, 200, 300], strict=True):
+        part = reference.quantize(g[begin:end], h[begin:end], rounding, first_row)
+        expected += [(begin + row, *pair) for row, *pair in part]
+    chunk = rows.chunks[0]
+    found = zip(to_host(chunk.order[: chunk.kept]), *unpack(to_host(chunk.pairs[: chunk.kept])), strict=True)
+    assert list(found) == expected
+    assert sums == (sum(row[1] for row in expected), sum(row[2] for row in expected))

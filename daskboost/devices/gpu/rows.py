@@ -82,7 +82,7 @@ class GpuRows:
                  pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None
                  ) -> None:  # fmt: skip
         self._runtime, self._views, self._layout = runtime, views, layout
-        self._pieces = list(pieces)
+        self._pieces = [_joined(each) for each in pieces]
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
         largest = max(sizes, default=0)
@@ -214,3 +214,12 @@ class GpuRows:
         found = self._runtime.xp.zeros(chunk.n_rows, np.uint8)
         found[chunk.order[: chunk.kept]] = 1
         return found
+
+
+def _joined(pieces: Pieces) -> list[tuple[int, int]]:
+    """The same stretches of rows, those with consecutive ids as one: each takes a launch and an answer per tree."""
+    found: list[tuple[int, int]] = []
+    for begin, first_row in pieces:
+        if not found or first_row - begin != found[-1][1] - found[-1][0]:
+            found.append((begin, first_row))
+    return found
