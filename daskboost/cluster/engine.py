@@ -126,10 +126,10 @@ class Engine:
 
     def _label_sums(self, message: m.LabelSums) -> m.ExactParts:
         labels, weights = ExactSum(), ExactSum()
+        threads = self._device.threads
         for part in self._train.groups:
-            label = part.label.astype(np.float64)
-            weight = _weight_of(part).astype(np.float64)
-            labels, weights = labels + ExactSum.of(label * weight), weights + ExactSum.of(weight)
+            for label, weight in threads.run([partial(_sums, part, a, b) for a, b in threads.ranges(part.n_rows)]):
+                labels, weights = labels + label, weights + weight
         return m.ExactParts(labels.to_array(), weights.to_array())
 
     def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
@@ -263,3 +263,12 @@ class Engine:
 def _weight_of(group: RowGroup) -> Float32:
     """Weights of a group's rows, ones where it has none."""
     return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
+
+
+def _sums(group: RowGroup, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
+    """Of the weighted labels and of the weights of some rows."""
+    label = group.label[begin:end].astype(np.float64)
+    if group.rows.weight is None:
+        return ExactSum.of(label), ExactSum.of([end - begin])
+    weight = group.rows.weight[begin:end].astype(np.float64)
+    return ExactSum.of(label * weight), ExactSum.of(weight)
