@@ -8,23 +8,15 @@
 // budget: count_sampled registers=32 shared=4*THREADS/32
 // budget: quantize_gradients registers=56 shared=12*THREADS/32
 #include "block.cuh"
+#include "pair.cuh"
 #include "rounding.cuh"
 
 #ifndef THREADS
 #define THREADS 256
 #endif
-#ifndef SMALL
-#define SMALL 0
-#endif
 
 constexpr u32 STEPS = 8;
 constexpr u32 TILE = STEPS * THREADS;  // `TILE_ROWS` of daskboost/devices/gpu/gradients.py
-
-#if SMALL
-using Pair = i64;
-#else
-using Pair = i32;
-#endif
 
 // counts[block]: rows of the tile that are sampled.
 extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(

@@ -16,6 +16,7 @@
 // variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SMALL=0,1
 // budget: add_rows registers=64 shared=0
 // budget: add_wide registers=40 shared=0
+#include "pair.cuh"
 #include "rounding.cuh"
 #include "tiles.cuh"
 
@@ -27,15 +28,6 @@
 #endif
 #ifndef COLUMNS
 #define COLUMNS 32
-#endif
-#ifndef SMALL
-#define SMALL 0
-#endif
-
-#if SMALL
-using Pair = i64;
-#else
-using Pair = i32;
 #endif
 #define PER_WORD (4 / SYMBOL_BYTES)                // symbols in a word
 #define WORDS ((COLUMNS + PER_WORD - 1) / PER_WORD)  // words of a row that a lane holds

@@ -8,6 +8,7 @@
 // variants: SMALL=0,1
 // budget: add_shared registers=40 shared=0
 // budget: add_global registers=40 shared=0
+#include "pair.cuh"
 #include "rounding.cuh"
 #include "tiles.cuh"
 
@@ -16,15 +17,6 @@
 #endif
 #ifndef LANES
 #define LANES 8
-#endif
-#ifndef SMALL
-#define SMALL 0
-#endif
-
-#if SMALL
-using Pair = i64;
-#else
-using Pair = i32;
 #endif
 
 // `out` : shape (nodes, slots, 2), zeros. Grid: (tiles,). Dynamic shared memory: 8 bytes x slots.

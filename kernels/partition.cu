@@ -12,6 +12,7 @@
 // budget: place_tiles registers=48 shared=4*THREADS
 // budget: move_rows registers=72 shared=4*TILE_ROWS/32
 // budget: return_rows registers=40 shared=0
+#include "pair.cuh"
 #include "scan.cuh"
 #include "symbol.cuh"
 #include "tiles.cuh"
@@ -21,26 +22,6 @@
 #endif
 #ifndef TILE_ROWS
 #define TILE_ROWS 2048
-#endif
-#ifndef SYMBOL_BYTES
-#define SYMBOL_BYTES 1
-#endif
-
-#if SYMBOL_BYTES == 0
-using Symbol = i32;
-#elif SYMBOL_BYTES == 1
-using Symbol = u8;
-#else
-using Symbol = u16;
-#endif
-#ifndef SMALL
-#define SMALL 0
-#endif
-
-#if SMALL
-using Pair = i64;
-#else
-using Pair = i32;
 #endif
 #define WORDS (TILE_ROWS / 32)
 static_assert(WORDS == 64, "move_rows sums the words of a tile with one warp");

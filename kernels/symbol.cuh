@@ -8,12 +8,23 @@
 
 #include "types.cuh"
 
+#ifndef SYMBOL_BYTES
+#define SYMBOL_BYTES 1
+#endif
+
+#if SYMBOL_BYTES == 0
+using Symbol = i32;
+#elif SYMBOL_BYTES == 1
+using Symbol = u8;
+#else
+using Symbol = u16;
+#endif
+
 #define SYMBOLS symbols, indptr, row_stride, feature_stride, n_bins, slot_offsets
 
-template <class T>
-__device__ __forceinline__ bool goes_left(
-    const T* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins, const i64* slot_offsets,
-    u32 row, i32 feature, i32 last_left, bool missing_left) {
+static __device__ __forceinline__ bool goes_left(
+    const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
+    const i64* slot_offsets, u32 row, i32 feature, i32 last_left, bool missing_left) {
 #if SYMBOL_BYTES == 0
     const i32 low = static_cast<i32>(slot_offsets[feature]), high = static_cast<i32>(slot_offsets[feature + 1]);
     const i64 end = indptr[row + 1ll];

@@ -7,17 +7,6 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
-#ifndef SYMBOL_BYTES
-#define SYMBOL_BYTES 1
-#endif
-
-#if SYMBOL_BYTES == 0
-using Symbol = i32;
-#elif SYMBOL_BYTES == 1
-using Symbol = u8;
-#else
-using Symbol = u16;
-#endif
 
 // `skipped` : one byte per row, not zero where a row is left alone, or null to walk all `n`. `margin` : `margin_stride`
 // between rows.
