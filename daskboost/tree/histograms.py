@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from daskboost.devices.cpu import split as kernels
+from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.dtypes import Int32, Int64
 
 
@@ -42,7 +43,7 @@ def _pairs(histograms: Int64) -> Int64:
     """Histograms of words as pairs; those of pairs as they are."""
     if histograms.ndim == 3:
         return histograms
-    return np.stack([histograms >> 32, histograms & kernels.LOW_HALF], axis=2)
+    return np.stack([histograms >> 32, histograms & LOW_HALF], axis=2)
 
 
 def joined(stacks: Sequence[Stack]) -> Int64:

@@ -27,6 +27,8 @@ from daskboost.dtypes import Int32, Int64, Pairs, UInt32
 
 WORD_ROWS = 65_536
 """Rows whose sums are sure to fit a word's halves: 2**16 * 2**15 = 2**31, with sign for g and without for h."""
+LOW_HALF = np.int64(0xFFFFFFFF)
+"""Of a word: the sum of h; the sum of g is above it."""
 AHEAD = 16
 """Rows between asking for a row and using it; 8 to 16 were fastest, 32 slower."""
 
@@ -50,7 +52,7 @@ def _spill(scratch: Int64, low: int, high: int, into: Int64) -> None:
         packed = scratch[slot - low]
         if packed != 0:
             into[slot, 0] += packed >> np.int64(32)
-            into[slot, 1] += packed & np.int64(0xFFFFFFFF)
+            into[slot, 1] += packed & LOW_HALF
             scratch[slot - low] = 0
 
 
@@ -70,7 +72,7 @@ def dense_rows(
     if (end - begin) * 2 < slot_offsets[n_features] // n_features:  # too few rows to pay for a spill
         for i in range(begin, end):
             base, value = np.uint64(order[i]) * stride, _pair(pairs[i])
-            g, h = value >> np.int64(32), value & np.int64(0xFFFFFFFF)
+            g, h = value >> np.int64(32), value & LOW_HALF
             for f in range(n_features):
                 slot = np.uint64(slot_offsets[f]) + np.uint64(flat[base + np.uint64(f)])
                 into[slot, 0] += g
@@ -137,7 +139,7 @@ def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin:
         return
     for i in range(begin, end):
         row, value = np.uint64(order[i]), _pair(pairs[i])
-        g, h = value >> np.int64(32), value & np.int64(0xFFFFFFFF)
+        g, h = value >> np.int64(32), value & LOW_HALF
         for k in range(indptr[row], indptr[row + np.uint64(1)]):
             slot = np.uint64(slots[k])
             into[slot, 0] += g

@@ -117,7 +117,8 @@ class CpuRows:
         With `words`, they are of shape (nodes, slots) if all the nodes are small enough (see `histogram.py`).
         """
         shape: tuple[int, ...] = (len(nodes), self._layout.n_slots, 2)
-        small = words and self._small_parents(splits, nodes)
+        # Where the parents are small enough, so are the children; of a single chunk, it shows once its rows are split.
+        small = words and self._fit_words(nodes if splits is None or not len(splits) else splits.node)
         out: Int64 | None = None
         for index, view in self._views():
             chunk, first = self.chunks[index], out is None
@@ -127,7 +128,7 @@ class CpuRows:
                 if shares is None:
                     self._split(view, chunk, splits)
             if out is None:
-                small = small or (words and len(self.chunks) == 1 and self._largest(chunk, nodes) <= WORD_ROWS)
+                small = small or (words and len(self.chunks) == 1 and self._fit_words(nodes))
                 out = self._buffers.empty(shape[:2] if small else shape)
             if splits is not None and shares is not None:
                 self._split_and_build(view, chunk, splits, nodes, shares, out, clear=first)
@@ -135,19 +136,13 @@ class CpuRows:
                 self._build(view, chunk, nodes, out, clear=first)
         return self._buffers.zeros(shape) if out is None else out
 
-    def _small_parents(self, splits: RowSplits | None, nodes: Int32) -> bool:
-        """Whether the nodes to be split, or else `nodes` themselves, are sure to be small enough for words."""
-        known = nodes if splits is None or not len(splits) else splits.node
-        sizes = np.zeros(len(known), np.int64)
+    def _fit_words(self, nodes: Int32) -> bool:
+        """Whether each of the nodes has few enough rows, over all chunks, for a histogram of words."""
+        sizes = np.zeros(len(nodes), np.int64)
         for chunk in self.chunks:
-            segments = chunk.segments(known)
+            segments = chunk.segments(nodes)
             sizes += segments[:, 1] - segments[:, 0]
         return int(sizes.max(initial=0)) <= WORD_ROWS
-
-    @staticmethod
-    def _largest(chunk: ChunkOrder, nodes: Int32) -> int:
-        segments = chunk.segments(nodes)
-        return int((segments[:, 1] - segments[:, 0]).max(initial=0))
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""

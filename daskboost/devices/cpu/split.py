@@ -11,12 +11,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
 LEAST_GAIN = 1e-6
 """Gains at or below this are noise (XGBoost's kRtEps)."""
-LOW_HALF = np.int64(0xFFFFFFFF)
-"""Of a word: the sum of h; the sum of g is above it."""
 
 
 @njit(inline="always")
