@@ -10,29 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster.dask_fixtures import WORKER_MEMORY
+from cluster.dask_fixtures import WORKER_MEMORY, local_cluster
 from cluster.dask_tables import FEATURES, PARAMS, ROWS, fit_bytes, frame, table
 
 import daskboost as db
 from daskboost.cluster import dask_data
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    from distributed import LocalCluster
-
-    with LocalCluster(
-        n_workers=3, threads_per_worker=1, dashboard_address=":0", silence_logs=50, memory_limit=WORKER_MEMORY
-    ) as made:
-        yield made
-
-
 @pytest.fixture
-def client(cluster: Any) -> Iterator[Any]:
-    from distributed import Client
-
-    with Client(cluster) as made:
-        made.wait_for_workers(3, timeout=60)
+def client() -> Iterator[Any]:
+    with local_cluster(3) as made:
         yield made
 
 
