@@ -8,22 +8,24 @@
 #define THREADS 1024
 #endif
 
-// `starts[i]` becomes the number of tiles before segment i; `starts[n]` that of all.
+static __device__ __forceinline__ i32 tiles_of(const i64* bounds, i32 node, i32 tile_rows) {
+    if (node < 0) return 0;
+    const i64* segment = bounds + 2 * (i64)node;
+    return (i32)((segment[1] - segment[0] + tile_rows - 1) / tile_rows);
+}
+
+// `starts[i]` becomes the number of tiles before segment i; `starts[n]` that of all. A node of -1 has none.
 extern "C" __global__ void __launch_bounds__(THREADS) map_tiles(const i64* bounds, const i32* nodes, i32 n,
                                                                 i32 tile_rows, i32* starts) {
     __shared__ i32 room[THREADS];
     const i32 each = (n + THREADS - 1) / THREADS;
     const i32 begin = min(n, (i32)threadIdx.x * each), end = min(n, begin + each);
     i32 own = 0;
-    for (i32 i = begin; i < end; ++i) {
-        const i64* segment = bounds + 2 * (i64)nodes[i];
-        own += (i32)((segment[1] - segment[0] + tile_rows - 1) / tile_rows);
-    }
+    for (i32 i = begin; i < end; ++i) own += tiles_of(bounds, nodes[i], tile_rows);
     i32 before = scan_block(own, room);
     for (i32 i = begin; i < end; ++i) {
         starts[i] = before;
-        const i64* segment = bounds + 2 * (i64)nodes[i];
-        before += (i32)((segment[1] - segment[0] + tile_rows - 1) / tile_rows);
+        before += tiles_of(bounds, nodes[i], tile_rows);
     }
     if (threadIdx.x == THREADS - 1) starts[n] = before;
 }

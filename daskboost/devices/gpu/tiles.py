@@ -20,7 +20,7 @@ class Tiles:
     bounds: DeviceArray
     """Segment of each tree node; int64, shape (nodes of the tree, 2)."""
     nodes: DeviceArray
-    """int32, shape (segments,)."""
+    """int32, shape (segments,); -1 has no rows."""
     starts: DeviceArray
     """Tiles before each segment; int32, shape (segments + 1,)."""
     tile_rows: int
