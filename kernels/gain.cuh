@@ -66,7 +66,8 @@ SHARED_BY_HOST double parent_gain(Sums s, Regular r, Bounds b, bool is_plain) {
     return is_plain && s.h > 0.0 ? plain_leaf_gain(s, r) : leaf_gain(s, r, b);
 }
 
-constexpr double NO_GAIN = __builtin_bit_cast(double, 0xFFF0000000000000ull);  // NVRTC before 13.5 has no name for it
+constexpr double NO_LIMIT = __builtin_bit_cast(double, 0x7FF0000000000000ull);  // NVRTC before 13.5 has no name for it
+constexpr double NO_GAIN = -NO_LIMIT;
 constexpr double SMALLEST_POSITIVE = 0x1p-1074;
 
 // Gain of two children without limits, the parent's not yet subtracted; NO_GAIN where the split is not allowed.

@@ -77,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) place_tiles(const i32* spl
     if (threadIdx.x == THREADS - 1) before[n_tiles] = sum;
     __syncthreads();
     for (i32 s = threadIdx.x; s < n; s += THREADS) {
+        if (splits[NODE * n + s] < 0) continue;
         const i64* parent = bounds + 2 * (i64)splits[NODE * n + s];
         const i64 first = parent[0], last = parent[1];
         const i64 middle = first + (before[starts[s + 1]] - before[starts[s]]);

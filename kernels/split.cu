@@ -10,26 +10,19 @@
 // variants: THREADS=128
 // budget: best_of_features registers=128 shared=0
 // budget: best_of_nodes registers=64 shared=12*THREADS
-#include "gain.cuh"
-#include "histogram_at.cuh"
+#include "searched.cuh"
 
 #ifndef THREADS
 #define THREADS 128
 #endif
 
-constexpr i32 SIDE = 1 << 16;  // more than any bin: what orders places of equal gain
-constexpr i32 RESULTS = 6;     // gain (its bits), feature, bin, default left, sums of g and h on the left
-
 // `gains`, `places` : shape (nodes, features); a place is a bin, or SIDE more where missing values go left. `lefts` : shape
-// (nodes, features, 2). `allowed` : shape (nodes, features), `allowed_stride` between nodes, 0 if they share one.
+// (nodes, features, 2). A node whose histogram is at address 0 is not there, and nothing is said of it.
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
-    const u64* own, const u64* parents, const u64* siblings, const i64* totals, const double* bounds, const u8* allowed,
-    i64 allowed_stride, const i64* slot_offsets, const i32* n_bins, const i32* monotone, i32 n_features, i32 n_nodes,
-    double unit_g, double unit_h, double lambda, double alpha, double max_step, double least_h, i32 is_plain,
-    double* gains, i32* places, i64* lefts) {
+    SEARCHED, double* gains, i32* places, i64* lefts) {
     const i64 job = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     const i32 node = static_cast<i32>(job / n_features), feature = static_cast<i32>(job % n_features);
-    if (node >= n_nodes) return;
+    if (node >= n_nodes || own[node] == 0) return;
     const u32 lane = threadIdx.x % WARP;
     const i64 first = slot_offsets[feature];
     const i32 bins = n_bins[feature], slots = static_cast<i32>(slot_offsets[feature + 1] - first);
@@ -42,13 +35,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
     }
     present = {sum_of_warp(present.g), sum_of_warp(present.h)};
     if (lane == 0) gains[job] = NO_GAIN;
-    if (!allowed[node * allowed_stride + feature]) return;
+    if (!allowed[static_cast<i64>(node / allowed_every) * n_features + feature]) return;
 
     const i64 total_g = totals[2 * node], total_h = totals[2 * node + 1];
     const i64 missing_g = total_g - present.g, missing_h = total_h - present.h;
     const bool some_missing = missing_g != 0 || missing_h != 0;
     const Regular regular = {lambda, alpha, max_step, least_h};
     const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
+    const double* unit = units + static_cast<i64>(node / units_every) * units_stride;
+    const double unit_g = unit[0], unit_h = unit[1];
     const double parent = parent_gain({total_g * unit_g, total_h * unit_h}, regular, limits, is_plain);
     double best = NO_GAIN;
     i32 best_place = 2 * SIDE;
@@ -92,9 +87,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
 
 // One block per node. `results` : shape (nodes, RESULTS).
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_nodes(
-    const double* gains, const i32* places, const i64* lefts, i32 n_features, i64* results) {
+    const u64* own, const double* gains, const i32* places, const i64* lefts, i32 n_features, i64* results) {
     __shared__ double tops[THREADS];
     __shared__ i32 features[THREADS];
+    if (own[blockIdx.x] == 0) return;
     const i64 first = static_cast<i64>(blockIdx.x) * n_features;
     double best = NO_GAIN;
     i32 best_feature = -1;

@@ -2,22 +2,18 @@
 // The arithmetic is that of `daskboost/devices/cpu/split_level.py`, to the last bit.
 //
 //   sum_bins           a warp per (node, feature): histograms of nodes that rows have not built, and running sums of bins
-//   best_of_features   a block per feature: each thread takes bins and goes through the nodes
-//   best_of_level      one block: the best feature, and each node's sums on the left
+//   best_of_features   a block per (tree, feature): each thread takes bins and goes through the nodes
+//   best_of_level      a block per tree: the best feature, and each node's sums on the left
 //
 // variants: THREADS=128
 // budget: sum_bins registers=64 shared=0
 // budget: best_of_features registers=128 shared=12*THREADS
 // budget: best_of_level registers=64 shared=12*THREADS
-#include "gain.cuh"
-#include "histogram_at.cuh"
+#include "searched.cuh"
 
 #ifndef THREADS
 #define THREADS 128
 #endif
-
-constexpr i32 SIDE = 1 << 16;  // more than any bin: what orders places of equal gain
-constexpr i32 RESULTS = 6;     // as in split.cu
 
 // Of all threads' gains the largest, the lowest place among equals, becomes thread 0's.
 static __device__ __forceinline__ void best_of_block(double gain, i32 place, double* gains, i32* places) {
@@ -43,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
     i32 n_nodes, i64* prefix) {
     const i64 job = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     const i32 node = static_cast<i32>(job / n_features), feature = static_cast<i32>(job % n_features);
-    if (node >= n_nodes) return;
+    if (node >= n_nodes || own[node] == 0) return;
     const u32 lane = threadIdx.x % WARP;
     const i64 first = slot_offsets[feature];
     const i32 bins = n_bins[feature], slots = static_cast<i32>(slot_offsets[feature + 1] - first);
@@ -62,38 +58,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
     }
 }
 
-// `gains`, `places` : of each feature, shape (features,); a place is a bin, or SIDE more where missing values go left.
+// A block per (tree, feature). `gains`, `places` : shape (trees, features); a place is a bin, or SIDE more where missing
+// values go left. All of a tree's nodes are there, or none.
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
-    const i64* prefix, const i64* totals, const double* bounds, const u8* allowed, i64 allowed_stride,
-    const i64* slot_offsets, const i32* n_bins, const i32* monotone, i32 n_features, i32 n_nodes, double unit_g,
-    double unit_h, double lambda, double alpha, double max_step, double least_h, i32 is_plain, double* gains,
-    i32* places) {
+    const i64* prefix, SEARCHED, double* gains, i32* places) {
     __shared__ double block_gains[THREADS];
     __shared__ i32 block_places[THREADS];
-    const i32 feature = blockIdx.x, bins = n_bins[feature];
+    const i32 tree = blockIdx.x / n_features, feature = blockIdx.x % n_features, bins = n_bins[feature];
+    const i32 first = tree * units_every, last = min(first + units_every, n_nodes);
+    if (own[first] == 0) return;
     const Regular regular = {lambda, alpha, max_step, least_h};
+    const double* unit = units + static_cast<i64>(tree) * units_stride;
     bool usable = true, any_missing = false;
-    for (i32 node = 0; node < n_nodes; ++node) {
-        usable = usable && allowed[node * allowed_stride + feature];
-        const i64* last = prefix + 2 * (node * slot_offsets[n_features] + slot_offsets[feature] + bins - 1);
-        any_missing = any_missing || last[0] != totals[2 * node] || last[1] != totals[2 * node + 1];
+    for (i32 node = first; node < last; ++node) {
+        usable = usable && allowed[static_cast<i64>(node / allowed_every) * n_features + feature];
+        const i64* all = prefix + 2 * (node * slot_offsets[n_features] + slot_offsets[feature] + bins - 1);
+        any_missing = any_missing || all[0] != totals[2 * node] || all[1] != totals[2 * node + 1];
     }
     double best = NO_GAIN;
     i32 best_place = 2 * SIDE;
     for (i32 bin = threadIdx.x; usable && bin < bins; bin += THREADS) {
         double sum_right = 0.0, sum_left = 0.0;
-        for (i32 node = 0; node < n_nodes; ++node) {
+        for (i32 node = first; node < last; ++node) {
             const i64* sums = prefix + 2 * (node * slot_offsets[n_features] + slot_offsets[feature]);
             const i64 total_g = totals[2 * node], total_h = totals[2 * node + 1];
             const i64 missing_g = total_g - sums[2 * bins - 2], missing_h = total_h - sums[2 * bins - 1];
             const bool some_missing = missing_g != 0 || missing_h != 0;
             const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
             // A level's gains know no monotone constraints: a split that breaks one in any node is ruled out below.
-            const double parent = leaf_gain({total_g * unit_g, total_h * unit_h}, regular, limits);
+            const double parent = leaf_gain({total_g * unit[0], total_h * unit[1]}, regular, limits);
             double right_gain = NO_GAIN;
             for (i32 side = 0; side < 2; ++side) {
                 const i64 g = sums[2 * bin] + (side ? missing_g : 0), h = sums[2 * bin + 1] + (side ? missing_h : 0);
-                const Sums left = {g * unit_g, h * unit_h}, right = {(total_g - g) * unit_g, (total_h - h) * unit_h};
+                const Sums left = {g * unit[0], h * unit[1]}, right = {(total_g - g) * unit[0], (total_h - h) * unit[1]};
                 double gain = right_gain;
                 if (side == 0 || some_missing)
                     gain = is_plain ? plain_split_gain(left, right, regular)
@@ -119,22 +116,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
     }
     best_of_block(best, best_place, block_gains, block_places);
     if (threadIdx.x == 0) {
-        gains[feature] = block_gains[0];
-        places[feature] = block_places[0];
+        gains[blockIdx.x] = block_gains[0];
+        places[blockIdx.x] = block_places[0];
     }
 }
 
-// One block. `results` : shape (nodes, RESULTS), as split.cu's.
+// A block per tree, of `per_tree` nodes. `results` : shape (nodes, RESULTS).
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_level(
-    const i64* prefix, const i64* totals, const i64* slot_offsets, const i32* n_bins, i32 n_features, i32 n_nodes,
-    const double* gains, const i32* places, i64* results) {
+    const i64* prefix, const u64* own, const i64* totals, const i64* slot_offsets, const i32* n_bins, i32 n_features,
+    i32 per_tree, const double* gains, const i32* places, i64* results) {
     __shared__ double block_gains[THREADS];
     __shared__ i32 block_features[THREADS];
+    const i32 first = blockIdx.x * per_tree;
+    const i64 row = static_cast<i64>(blockIdx.x) * n_features;
+    if (own[first] == 0) return;
     double best = NO_GAIN;
     i32 best_feature = n_features;
     for (i32 feature = threadIdx.x; feature < n_features; feature += THREADS) {
-        if (gains[feature] > best) {
-            best = gains[feature];
+        if (gains[row + feature] > best) {
+            best = gains[row + feature];
             best_feature = feature;
         }
     }
@@ -142,8 +142,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level(
     best = block_gains[0];
     const bool is_found = best > NO_GAIN;
     const i32 feature = is_found ? block_features[0] : 0;
-    const i32 bin = places[feature] % SIDE, side = places[feature] / SIDE;
-    for (i32 node = threadIdx.x; node < n_nodes; node += THREADS) {
+    const i32 bin = places[row + feature] % SIDE, side = places[row + feature] / SIDE;
+    for (i32 node = first + threadIdx.x; node < first + per_tree; node += THREADS) {
         i64* result = results + static_cast<i64>(node) * RESULTS;
         result[0] = __double_as_longlong(best);
         result[1] = is_found ? feature : -1;

@@ -133,7 +133,7 @@ def fit(
 
 def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterator[m.Round]:
     """The rounds of a fit, each grown when it is asked for."""
-    total_weight = _label_sums(outbox)[1].value() if spec.small_data else None
+    total_weight = total_weight_of(outbox) if spec.small_data else None
     evaluate = [m.Evaluate()] if spec.eval_names else []
     ranges = outbox.ask(m.StartRound())
     last = spec.first_iteration + len(spec.learning_rates) - 1
@@ -240,6 +240,11 @@ def _base_score(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
         )
     labels, weights = _label_sums(engines)
     return (float(np.float32(objective.base_score_of(labels.ratio(weights)))),)  # files hold float32
+
+
+def total_weight_of(engines: AsksEngines) -> float:
+    """Of all rows."""
+    return _label_sums(engines)[1].value()
 
 
 def _label_sums(engines: AsksEngines) -> tuple[ExactSum, ExactSum]:

@@ -75,7 +75,7 @@ class Engine:
 
     def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
                  peers: Peers | None = None) -> None:  # fmt: skip
-        self._setup, self._device, self._peers = setup, device, peers
+        self.setup, self.device, self._peers = setup, device, peers
         self._layout = slot_layout(setup.cuts)
         with device.errors():
             self._open(train, evals)
@@ -100,34 +100,34 @@ class Engine:
 
     def _open(self, train: Shard, evals: Sequence[Shard]) -> None:
         """Take memory for the state of all rows."""
-        setup, device = self._setup, self._device
+        setup, device = self.setup, self.device
         common = (device, self._layout, setup.cuts.has_missing, setup.objective.n_outputs)
-        self._train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
-        self._evals = [ShardMargins(shard, *common) for shard in evals]
-        groups = self._train.groups
+        self.train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
+        self.evals = [ShardMargins(shard, *common) for shard in evals]
+        groups = self.train.groups
         self._labels = [device.put(group.label) for group in groups]
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
-        self._rows = device.rows(
-            self._train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
+        self.rows = device.rows(
+            self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
             [_weight_of(group) for group in groups] if setup.small_data else None,
         )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
         """Answer one request."""
-        with self._device.errors():
+        with self.device.errors():
             return self._answers[type(message)](message)
 
     def close(self) -> None:
         """Free the device's threads; shards belong to whoever made them."""
-        self._device.close()
+        self.device.close()
 
     def _several(self, message: m.Several) -> m.Replies:
         return m.Replies(tuple(self.handle(request) for request in message.requests))
 
     def _label_sums(self, message: m.LabelSums) -> m.ExactParts:
         labels, weights = ExactSum(), ExactSum()
-        threads = self._device.threads
-        for part in self._train.groups:
+        threads = self.device.threads
+        for part in self.train.groups:
             for label, weight in threads.run([partial(_sums, part, a, b) for a, b in threads.ranges(part.n_rows)]):
                 labels, weights = labels + label, weights + weight
         return m.ExactParts(labels.to_array(), weights.to_array())
@@ -135,25 +135,25 @@ class Engine:
     def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
         counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
         for index, (label, weight) in enumerate(zip(self._labels, self._weights, strict=True)):
-            counts += self._rows.count_residuals(
-                index, message.leaves, label, self._train.margins[index][:, message.output], weight,
+            counts += self.rows.count_residuals(
+                index, message.leaves, label, self.train.margins[index][:, message.output], weight,
                 message.weight_scale, message.prefixes, message.known_bits, message.next_bits,
             )  # fmt: skip
         return m.Counts(counts)
 
     def _set_base_margin(self, message: m.SetBaseMargin) -> m.Done:
-        for margins in (self._train, *self._evals):
+        for margins in (self.train, *self.evals):
             margins.set_base(message.margin)
         return m.Done()
 
     def _add_tree(self, message: m.AddTree) -> m.Done:
-        for margins in (self._train, *self._evals):
+        for margins in (self.train, *self.evals):
             margins.add_tree(message.tree, message.output)
         return m.Done()
 
     def _start_round(self, message: m.StartRound) -> m.GradientRange:
-        tops = [np.zeros((2, self._setup.objective.n_outputs))]
-        for index in range(len(self._train.margins)):
+        tops = [np.zeros((2, self.setup.objective.n_outputs))]
+        for index in range(len(self.train.margins)):
             tops += self._compute_gradients(index)
         top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
         return m.GradientRange(top[0], top[1])
@@ -169,16 +169,16 @@ class Engine:
             g, h = self._gradients_of(index)
             return g[:, k], h[:, k]
 
-        g, h = self._rows.start_tree(columns, message.rounding)
+        g, h = self.rows.start_tree(columns, message.rounding)
         return m.RootSums(g, h)
 
     def _gradients_of(self, index: int) -> tuple[Array, Array]:
         """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
-        margins = self._train.margins
+        margins = self.train.margins
         if not self._gradients:
             sizes = [len(own) for own in margins] if self._keep_gradients else [max(map(len, margins), default=0)]
-            shapes = [(size, self._setup.objective.n_outputs) for size in sizes]
-            empty = partial(self._device.xp.empty, dtype=np.float32)
+            shapes = [(size, self.setup.objective.n_outputs) for size in sizes]
+            empty = partial(self.device.xp.empty, dtype=np.float32)
             self._gradients = [(empty(shape), empty(shape)) for shape in shapes]
         g, h = self._gradients[index if self._keep_gradients else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
@@ -186,16 +186,16 @@ class Engine:
     def _compute_gradients(self, index: int) -> list[Any]:
         """Fill a chunk's gradients; the largest |g| and h of ranges of its rows, float64 of shape (2, outputs)."""
         g, h = self._gradients_of(index)
-        return self._device.each_range(len(g), partial(self._range_gradients, index, g, h))
+        return self.device.each_range(len(g), partial(self._range_gradients, index, g, h))
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, begin: int, end: int) -> Any:
-        device, xp = self._device, self._device.xp
-        label, margin, weight = self._labels[index], self._train.margins[index], self._weights[index]
-        if weight is not None and self._setup.small_data:
+        device, xp = self.device, self.device.xp
+        label, margin, weight = self._labels[index], self.train.margins[index], self._weights[index]
+        if weight is not None and self.setup.small_data:
             weight = (weight > 0).astype(np.float32)  # rows without weight must not widen the range
         for start in range(begin, end, device.gradient_rows):
             rows = slice(start, min(start + device.gradient_rows, end))
-            g, h = self._setup.objective.gradients(label[rows], margin[rows], xp)
+            g, h = self.setup.objective.gradients(label[rows], margin[rows], xp)
             if weight is None:
                 all_g[rows], all_h[rows] = g, h
             else:
@@ -207,9 +207,9 @@ class Engine:
     def _grow(self, message: m.Grow) -> Any:
         peers, nodes = self._peers, message.search
         if nodes is not None and peers is not None and peers.n_peers == 1:
-            return self._own_search(peers).search(nodes, self._rows.grow(message.splits, message.built, words=True))
+            return self._own_search(peers).search(nodes, self.rows.grow(message.splits, message.built, words=True))
         alone = nodes is None and not message.compact  # then its histograms are nobody else's summands
-        own = self._device.fetch(self._rows.grow(message.splits, message.built, words=alone))
+        own = self.device.fetch(self.rows.grow(message.splits, message.built, words=alone))
         if nodes is None:
             return m.PartialHistograms(narrow(own, self._buffers) if message.compact else own)
         if peers is None:
@@ -223,33 +223,33 @@ class Engine:
     def _own_search(self, peers: Peers) -> SplitSearch | DeviceSearch:
         """Of this engine's share of the features: where histograms lie if it is the only engine, else on the host."""
         if self._search is None:
-            rules, kernels = self._setup.rules, self._device.split_kernels
+            rules, kernels = self.setup.rules, self.device.split_kernels
             if peers.n_peers == 1 and kernels is not None:
                 self._search = DeviceSearch(kernels, rules)
             else:
                 share = feature_shares(self._layout, peers.n_peers)[peers.rank]
-                self._search = SplitSearch(self._layout, rules, self._device.threads, share)
+                self._search = SplitSearch(self._layout, rules, self.device.threads, share)
         return self._search
 
     def _apply_splits(self, message: m.ApplySplits) -> m.Done:
-        self._rows.grow(message.splits, np.empty(0, np.int32))
+        self.rows.grow(message.splits, np.empty(0, np.int32))
         return m.Done()
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
-        margins = self._train.margins
-        self._rows.finish(message.splits, message.tree, lambda index: margins[index][:, message.output])
-        for evaluated in self._evals:
+        margins = self.train.margins
+        self.rows.finish(message.splits, message.tree, lambda index: margins[index][:, message.output])
+        for evaluated in self.evals:
             evaluated.add_tree(message.tree, message.output)
         return m.Done()
 
     def _evaluate(self, message: m.Evaluate) -> m.MetricParts:
         return m.MetricParts([
             [self._state(metric, evaluated).to_arrays() for metric in metrics]
-            for metrics, evaluated in zip(self._setup.metrics, self._evals, strict=True)
+            for metrics, evaluated in zip(self.setup.metrics, self.evals, strict=True)
         ])  # fmt: skip
 
     def _state(self, metric: Metric[Any], evaluated: ShardMargins) -> Any:
-        objective, device = self._setup.objective, self._device
+        objective, device = self.setup.objective, self.device
         no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
         state = metric.partial(np.empty(0, np.float32), no_rows)
         for group, margin in zip(evaluated.groups, evaluated.margins, strict=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import LocalEngines, local_peers
+from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, with_margin
 from daskboost.data.labels import computed
 from daskboost.data.shard import Shard, ShardBuilder
@@ -109,15 +110,15 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
     peers = local_peers(n_engines)
     own = Threads(threads)
     devices = [make_device(spec.params.device, spec.layout, Threads(threads)) for _ in train.shards]
-    engines = LocalEngines(
-        [
-            Engine(setup, shard, [each.shards[rank] for each in evals], device, peers[rank])
-            for rank, (shard, device) in enumerate(zip(train.shards, devices, strict=True))
-        ],
-        peers,
-    )
+    made = [
+        Engine(setup, shard, [each.shards[rank] for each in evals], device, peers[rank])
+        for rank, (shard, device) in enumerate(zip(train.shards, devices, strict=True))
+    ]
+    # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
+    alone = n_engines == 1 and devices[0].split_kernels is not None
+    engines = LocalEngines([WholeTrees(made[0], spec, own)] if alone else made, peers)
     try:
-        return fit(engines, spec, own, report)
+        return fit(engines, spec, own, report, whole_trees=alone)
     except EngineError as error:
         if error.__cause__ is None:
             raise

@@ -30,6 +30,12 @@ class ShardMargins:
         self.groups = row_groups(shard, device.group_rows, math.inf if device.joins_for_free else column_room)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
+    @property
+    def is_one_resident_view(self) -> bool:
+        """Whether all rows make one view that stays in the device's memory."""
+        store, entries = self.shard.store, self.shard.entries
+        return len(self.groups) == 1 and all(store.residency(entry.handle) != "disk" for entry in entries)
+
     def views(self) -> Iterator[tuple[int, View]]:
         """Each group's index and view; chunks on disk are read ahead."""
         if len(self._kept) == len(self.margins):  # all resident: no need to touch the store

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.devices.gpu.runtime import DeviceArray
-from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
+from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.split import SplitKernels, address_of
 from daskboost.dtypes import UInt64
+from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, sibling
 
 
@@ -21,9 +22,7 @@ class DeviceSearch:
 
     def __init__(self, kernels: SplitKernels, rules: SplitRules) -> None:
         self._kernels, self._symmetric = kernels, rules.symmetric
-        self._regular = Regular(
-            rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.min_child_weight, rules.plain, rules.monotone
-        )
+        self._regular = regular_of(rules)
         self._searched: dict[int, tuple[DeviceArray, int]] = {}
         """Address of a searched node's histogram, and the array that it lies in."""
 
@@ -33,9 +32,11 @@ class DeviceSearch:
 
     def search(self, nodes: OpenNodes, built: DeviceArray) -> Candidates:
         """Best splits of `nodes`; `built` : int64, shape (built nodes, slots, 2), on the GPU."""
-        level = Level(self._addresses(nodes, built), nodes.sums, nodes.bounds, nodes.allowed, nodes.units)
+        level = self._kernels.upload(
+            self._addresses(nodes, built), nodes.sums, nodes.bounds, nodes.allowed, nodes.units
+        )
         search = self._kernels.best_of_level if self._symmetric else self._kernels.best_per_node
-        found = search(level, self._regular)
+        found = to_host(search(level, self._regular))
         for parent in set(nodes.parents.tolist()):  # not before: the kernels read them
             self._searched.pop(parent, None)
         return Candidates(

@@ -14,7 +14,7 @@ import numpy as np
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.split import LEAST_GAIN, leaf_weights, split_values
-from daskboost.dtypes import Float32, Float64, Int32
+from daskboost.dtypes import Bool, Float32, Float64, Int32
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules
@@ -151,20 +151,23 @@ class GrowingTree:
         sums = np.stack([nodes["g"], nodes["h"]], axis=1)
         bounds = np.stack([nodes["low"], nodes["high"]], axis=1)
         weights = leaf_weights(sums, *self._units, rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, bounds)
-        inner = nodes["left"] != LEAF
-        threshold = np.zeros(len(nodes), np.float32)
-        threshold[inner] = self._cuts.thresholds(nodes["feature"][inner], nodes["split_bin"][inner])
-        return TreeTable(
-            left_child=nodes["left"].copy(),
-            right_child=nodes["right"].copy(),
-            feature=nodes["feature"].copy(),
-            split_bin=nodes["split_bin"].copy(),
-            threshold=threshold,
-            default_left=nodes["default_left"].astype(np.bool_),
-            gain=_saturated(np.where(inner, nodes["gain"], 0)),
-            cover=_saturated(sums[:, 1] * self._units[1]),
-            value=_saturated(weights * learning_rate),
-        )
+        return finished_tree(
+            self._cuts, left=nodes["left"].copy(), right=nodes["right"].copy(), feature=nodes["feature"].copy(),
+            split_bin=nodes["split_bin"].copy(), default_left=nodes["default_left"].astype(np.bool_),
+            gain=nodes["gain"], hessian=sums[:, 1] * self._units[1], value=_saturated(weights * learning_rate),
+        )  # fmt: skip
+
+
+def finished_tree(cuts: Cuts, *, left: Int32, right: Int32, feature: Int32, split_bin: Int32, default_left: Bool,
+                  gain: Float64, hessian: Float64, value: Float32) -> TreeTable:  # fmt: skip
+    """A tree as models have it, from arrays per node; `hessian` : of each node's rows."""
+    inner = left != LEAF
+    threshold = np.zeros(len(left), np.float32)
+    threshold[inner] = cuts.thresholds(feature[inner], split_bin[inner])
+    return TreeTable(
+        left_child=left, right_child=right, feature=feature, split_bin=split_bin, threshold=threshold,
+        default_left=default_left, gain=_saturated(np.where(inner, gain, 0)), cover=_saturated(hessian), value=value,
+    )  # fmt: skip
 
 
 def _saturated(values: Float64) -> Float32:

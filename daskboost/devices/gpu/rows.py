@@ -122,11 +122,16 @@ class GpuRows:
         for index, view in self._views():
             chunk = self.chunks[index]
             if splits is not None and applied is not None:
-                self._split(view, chunk, splits, applied)
+                chunk.make_room(xp, int(splits.right.max()) + 1)
+                self.split_rows(view, chunk, applied)
             if len(nodes) and chunk.kept:
                 chunk.make_room(xp, int(nodes.max()) + 1)
-                view.add_rows(self._build_tiles(chunk, built), chunk.order, chunk.pairs, out)
+                self.build(view, chunk, built, out)
         return out
+
+    def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray) -> None:
+        """Add the rows of `nodes`, int32 of which -1 has none, to their histograms: int64, shape (nodes, slots, 2)."""
+        view.add_rows(self._build_tiles(chunk, nodes), chunk.order, chunk.pairs, out)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
@@ -139,7 +144,8 @@ class GpuRows:
         for index, view in self._views():
             chunk = self.chunks[index]
             if splits is not None and applied is not None:
-                self._split(view, chunk, splits, applied)
+                chunk.make_room(self._runtime.xp, int(splits.right.max()) + 1)
+                self.split_rows(view, chunk, applied)
             self._add_values(chunk, leaves, tree.value, margin(index))
             if chunk.kept < chunk.n_rows:
                 walk(self._runtime, view, tree, margin(index), self._grown_by(chunk))
@@ -178,14 +184,18 @@ class GpuRows:
         rows = min(max(rows, LEAST_BUILD_ROWS), MOST_BUILD_ROWS)
         return map_tiles(self._runtime, chunk.bounds, nodes, rows, chunk.kept)
 
-    def _split(self, view: GpuView, chunk: DeviceOrder, splits: RowSplits, applied: DeviceArray) -> None:
+    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
+        """Move rows to their children; `splits` : int32, shape (6, splits), see `kernels/partition.cu`.
+
+        There is nothing to split where the node is -1. `chunk` has room for the children.
+        """
         xp = self._runtime.xp
-        chunk.make_room(xp, int(splits.right.max()) + 1)
-        tiles = map_tiles(self._runtime, chunk.bounds, applied[0], TILE_ROWS, chunk.kept)
+        tiles = map_tiles(self._runtime, chunk.bounds, splits[0], TILE_ROWS, chunk.kept)
         flags = xp.empty(tiles.most * TILE_WORDS, np.uint32)
         counts, before = xp.empty(tiles.most, np.int32), xp.empty(tiles.most + 1, np.int32)
         rows, spare = (chunk.order, chunk.pairs), (self._spare_order, self._spare_pairs)
-        common, variant = (applied, len(splits)), {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
+        common = (splits, splits.shape[1])
+        variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
 
         def launch(kernel: str, blocks: int, *arguments: Any) -> None:
             self._runtime.kernel("partition", kernel, **variant)(blocks, THREADS, *arguments)

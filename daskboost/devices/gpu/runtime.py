@@ -65,6 +65,14 @@ def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
     return made
 
 
+def overwrite(runtime: Runtime, array: DeviceArray, values: npt.NDArray[Any]) -> None:
+    """Give a C-contiguous device array other values, without waiting for what runs on the device."""
+    if isinstance(array, np.ndarray):
+        array[...] = values
+    else:
+        array.set(np.ascontiguousarray(values, array.dtype), stream=runtime.xp.cuda.get_current_stream())
+
+
 def to_host(array: DeviceArray) -> npt.NDArray[Any]:
     """A copy in the host's memory; waits for what computes it."""
     return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array.get())

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
@@ -35,15 +34,36 @@ class Regular:
 
 @dataclass(frozen=True)
 class Level:
-    """Nodes to search, on the host; arrays of shape (nodes, ...)."""
+    """Nodes to search, in the device's memory; arrays of shape (nodes, ...)."""
 
-    addresses: UInt64
-    """Of each node's histogram, its parent's (0 where rows have built its own) and its sibling's; shape (3, nodes)."""
-    sums: Int64
-    bounds: Float64
-    allowed: UInt8
-    """Shape (nodes, features), or (1, features) for all."""
-    units: tuple[float, float]
+    own: DeviceArray
+    """uint64: address of each node's histogram; 0 for a node that is not there."""
+    parents: DeviceArray
+    """uint64: address of its parent's histogram; 0 where rows have built its own."""
+    siblings: DeviceArray
+    """uint64: address of its sibling's histogram."""
+    sums: DeviceArray
+    """int64, shape (nodes, 2)."""
+    bounds: DeviceArray
+    """float64, shape (nodes, 2)."""
+    allowed: DeviceArray
+    """uint8, shape (lists, features)."""
+    per_list: int
+    """Nodes that share a list of allowed features."""
+    units: DeviceArray
+    """float64: first of each tree, what a quantum of g and of h is worth."""
+    per_tree: int
+    """Nodes of a tree; all trees have as many."""
+    units_stride: int = 2
+    """Numbers of a tree in `units`."""
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.own)
+
+    @property
+    def n_trees(self) -> int:
+        return self.n_nodes // self.per_tree
 
 
 @dataclass
@@ -58,46 +78,56 @@ class SplitKernels:
     def runtime(self) -> Runtime:
         return self.layout.runtime
 
-    def best_per_node(self, level: Level, regular: Regular) -> npt.NDArray[np.int64]:
-        """Each node's best split; int64, shape (nodes, RESULTS), on the host."""
-        xp, n, n_features = self.runtime.xp, len(level.sums), len(self.layout.host.n_bins)
+    def upload(self, addresses: UInt64, sums: Int64, bounds: Float64, allowed: UInt8, units: tuple[float, float]
+               ) -> Level:  # fmt: skip
+        """The nodes of one tree, in one copy; `addresses` has shape (3, nodes), see `Level`."""
+        n = len(sums)
+        numbers = [*addresses, sums, np.ascontiguousarray(bounds), np.array(units)]
+        packed = to_device(self.runtime, np.concatenate([np.ravel(part).view(np.int64) for part in numbers]))
+        own, parents, siblings = (packed[i * n : (i + 1) * n].view(np.uint64) for i in range(3))
+        floats = packed[5 * n :].view(np.float64)
+        per_list = n if len(allowed) == 1 else 1
+        return Level(
+            own, parents, siblings, packed[3 * n : 5 * n], floats[: 2 * n], self._allowed_of(allowed), per_list,
+            floats[2 * n :], n,
+        )  # fmt: skip
+
+    def best_per_node(self, level: Level, regular: Regular) -> DeviceArray:
+        """Each node's best split; int64, shape (nodes, RESULTS), on the device."""
+        xp, n, n_features = self.runtime.xp, level.n_nodes, len(self.layout.host.n_bins)
         gains, places = xp.empty((n, n_features)), xp.empty((n, n_features), np.int32)
         lefts, results = xp.empty((n, n_features, 2), np.int64), xp.empty((n, RESULTS), np.int64)
         self.runtime.kernel("split", "best_of_features")(
-            -(-n * n_features * WARP // THREADS), THREADS, *self._common(level, regular), gains, places, lefts
+            -(-n * n_features * WARP // THREADS), THREADS, *self._searched(level, regular), gains, places, lefts
         )
-        self.runtime.kernel("split", "best_of_nodes")(n, THREADS, gains, places, lefts, n_features, results)
-        return to_host(results)
+        self.runtime.kernel("split", "best_of_nodes")(n, THREADS, level.own, gains, places, lefts, n_features, results)
+        return results
 
-    def best_of_level(self, level: Level, regular: Regular) -> npt.NDArray[np.int64]:
-        """The one split that gains most over all nodes; int64, shape (nodes, RESULTS), on the host."""
-        xp, n, n_features = self.runtime.xp, len(level.sums), len(self.layout.host.n_bins)
-        prefix = xp.empty((n, self.layout.host.n_slots, 2), np.int64)
-        gains, places = xp.empty(n_features), xp.empty(n_features, np.int32)
+    def best_of_level(self, level: Level, regular: Regular) -> DeviceArray:
+        """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS)."""
+        xp, n, layout = self.runtime.xp, level.n_nodes, self.layout
+        n_features, n_trees = len(layout.host.n_bins), level.n_trees
+        prefix = xp.empty((n, layout.host.n_slots, 2), np.int64)
+        gains, places = xp.empty((n_trees, n_features)), xp.empty((n_trees, n_features), np.int32)
         results = xp.empty((n, RESULTS), np.int64)
-        common = self._common(level, regular)
+        shape = (layout.offsets, layout.n_bins, n_features)
         self.runtime.kernel("split_level", "sum_bins")(
-            -(-n * n_features * WARP // THREADS), THREADS, *common[:3], *common[7:9], n_features, n, prefix
+            -(-n * n_features * WARP // THREADS), THREADS, level.own, level.parents, level.siblings, *shape, n, prefix
         )
         self.runtime.kernel("split_level", "best_of_features")(
-            n_features, THREADS, prefix, *common[3:], gains, places
+            n_trees * n_features, THREADS, prefix, *self._searched(level, regular), gains, places
         )
         self.runtime.kernel("split_level", "best_of_level")(
-            1, THREADS, prefix, *common[3:4], *common[7:9], n_features, n, gains, places, results
+            n_trees, THREADS, prefix, level.own, level.sums, *shape, level.per_tree, gains, places, results
         )
-        return to_host(results)
+        return results
 
-    def _common(self, level: Level, regular: Regular) -> tuple[Any, ...]:
-        """Arguments that the searching kernels share."""
-        n, n_features = len(level.sums), len(self.layout.host.n_bins)
-        bounds = np.ascontiguousarray(level.bounds).view(np.int64)
-        rows = [*level.addresses.view(np.int64), level.sums.reshape(-1), bounds.reshape(-1)]
-        packed = to_device(self.runtime, np.concatenate(rows))  # one copy for all
-        own, parents, siblings = (packed[i * n : (i + 1) * n].view(np.uint64) for i in range(3))
+    def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
+        """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
         return (
-            own, parents, siblings, packed[3 * n : 5 * n], packed[5 * n : 7 * n].view(np.float64),
-            self._allowed_of(level.allowed), 0 if len(level.allowed) == 1 else n_features, self.layout.offsets,
-            self.layout.n_bins, self._monotone_of(regular.monotone), n_features, n, *level.units, regular.reg_lambda,
+            level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
+            level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
+            self.monotone_of(regular), len(self.layout.host.n_bins), level.n_nodes, regular.reg_lambda,
             regular.alpha, regular.max_step, regular.least_h, int(regular.plain),
         )  # fmt: skip
 
@@ -108,9 +138,10 @@ class SplitKernels:
             self._allowed = (key, to_device(self.runtime, allowed))
         return self._allowed[1]
 
-    def _monotone_of(self, monotone: Int32) -> DeviceArray:
-        if self._monotone is None or self._monotone[0] is not monotone:
-            self._monotone = (monotone, to_device(self.runtime, monotone))
+    def monotone_of(self, regular: Regular) -> DeviceArray:
+        """Its directions on the device; those of the last fit are kept."""
+        if self._monotone is None or self._monotone[0] is not regular.monotone:
+            self._monotone = (regular.monotone, to_device(self.runtime, regular.monotone))
         return self._monotone[1]
 
 

@@ -154,12 +154,20 @@ def small_data(pairs: DeviceArray) -> int:
 def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray, skipped: DeviceArray | None = None
          ) -> None:  # fmt: skip
     """Add a tree's leaf values to the margins of all rows, by bins, but for those whose byte in `skipped` is not 0."""
+    default_left = tree.default_left.astype(np.uint8)
+    columns = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, default_left, tree.value)
+    walk_nodes(runtime, view, tuple(to_device(runtime, column) for column in columns), margin, skipped)
+
+
+def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray,
+               skipped: DeviceArray | None = None) -> None:  # fmt: skip
+    """The same for a tree on the device.
+
+    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32.
+    """
     n = len(margin)
     if n == 0:
         return
-    default_left = tree.default_left.astype(np.uint8)
-    columns = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, default_left, tree.value)
     runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes)(
-        -(-n // WALK_THREADS), WALK_THREADS, *view.symbols, *(to_device(runtime, column) for column in columns),
-        skipped, n, margin, element_stride(margin),
-    )  # fmt: skip
+        -(-n // WALK_THREADS), WALK_THREADS, *view.symbols, *columns, skipped, n, margin, element_stride(margin)
+    )

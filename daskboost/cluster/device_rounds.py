@@ -1,0 +1,135 @@
+"""Rounds of the only engine of a fit whose trees grow on its device, one launch behind the other.
+
+`coordinator.grown_rounds` gives the same rounds and serves all fits; this is for those that need the host for no
+decision within a tree (`tree/device_trees.py: growth_rules`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daskboost.cluster import messages as m
+from daskboost.cluster.coordinator import FitSpec, total_weight_of
+from daskboost.cluster.engine import Engine
+from daskboost.cluster.outbox import Outbox
+from daskboost.cluster.rounding import make_rounding
+from daskboost.devices.gpu.growth import GrowthRules, RoundInputs, TreeGrower, TreeTables, histogram_nodes
+from daskboost.devices.gpu.rows import GpuRows
+from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
+from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.views import walk_nodes
+from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
+
+HISTOGRAM_SHARE = 2
+"""Levels of fixed size take at most this part of the free memory; beyond, only nodes that are there have histograms."""
+
+
+def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
+    """The rounds of a fit over this engine alone; None where its device, its chunks or the rules do not allow them."""
+    kernels, rows = engine.device.split_kernels, engine.rows
+    rules = growth_rules(spec.params, spec.rules, by_path=spec.interaction_groups is not None)
+    if kernels is None or not isinstance(rows, GpuRows):
+        return None
+    if rules is None or spec.objective.adaptive_quantiles is not None:
+        return None
+    nbytes = 16 * kernels.layout.host.n_slots * sum(histogram_nodes(1, rules.depth))
+    if not engine.train.is_one_resident_view or nbytes > kernels.runtime.free_bytes // HISTOGRAM_SHARE:
+        return None
+    return DeviceRounds(engine, rows, spec, kernels, rules)
+
+
+class DeviceRounds:
+    """Grows rounds; `device_rounds` makes it.
+
+    Parameters
+    ----------
+    engine : Engine
+    rows : GpuRows
+        The engine's.
+    spec : FitSpec
+    kernels : SplitKernels
+        Of the engine's device.
+    rules : GrowthRules
+    """
+
+    def __init__(self, engine: Engine, rows: GpuRows, spec: FitSpec, kernels: SplitKernels, rules: GrowthRules
+                 ) -> None:  # fmt: skip
+        self._engine, self._rows, self._spec, self._rules = engine, rows, spec, rules
+        self._runtime = kernels.runtime
+        xp, n_features = kernels.runtime.xp, len(kernels.layout.host.n_bins)
+        params = spec.params
+        self._every_round_alike = params.colsample_bytree == params.colsample_bylevel == params.colsample_bynode == 1
+        n_levels = 1 if params.colsample_bylevel == params.colsample_bynode == 1 else rules.depth
+        self._inputs = RoundInputs(
+            xp.empty((1, 2), np.int64), xp.empty((1, 2)), xp.empty(1), xp.ones((n_levels, 1, n_features), np.uint8)
+        )
+        self._grower = TreeGrower(kernels, rules, 1, self._inputs)
+        self._next = 0
+        self._total_weight: float | None = None
+
+    def take(self, n: int) -> tuple[m.Round, ...]:
+        """The next `n` rounds, or as many as are left. The host waits once, unless rounds are evaluated."""
+        with self._engine.device.errors():
+            return self._take(n)
+
+    def _take(self, n: int) -> tuple[m.Round, ...]:
+        rates = self._spec.learning_rates[self._next : self._next + n]
+        if self._next == 0 and self._spec.small_data:
+            self._total_weight = total_weight_of(Outbox(Alone(self._engine)))
+        memory = self._grower.tables.memory
+        n_outputs = self._spec.objective.n_outputs
+        trees = self._runtime.xp.empty((len(rates) * n_outputs, len(memory)), np.uint8)
+        metrics = []
+        for place, rate in enumerate(rates):
+            self._grow_round(self._next, rate, trees[place * n_outputs : (place + 1) * n_outputs])
+            metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
+            self._next += 1
+        tables = [
+            tree_tables(TreeTables(own, 1, self._rules.capacity), self._spec.cuts)[0] for own in to_host(trees)
+        ]
+        return tuple(
+            m.Round(tuple(tables[place * n_outputs : (place + 1) * n_outputs]), found)
+            for place, found in enumerate(metrics)
+        )
+
+    def _grow_round(self, index: int, learning_rate: float, out: DeviceArray) -> None:
+        """Grow the trees of a round, add them to all margins and copy their tables to `out`."""
+        spec, engine, inputs = self._spec, self._engine, self._inputs
+        iteration = spec.first_iteration + index
+        ranges = [engine.handle(m.StartRound())]
+        overwrite(self._runtime, inputs.learning_rate, np.array([learning_rate]))
+        for output in range(spec.objective.n_outputs):
+            rounding = make_rounding(
+                spec.params, spec.objective.name, iteration, output, ranges, self._total_weight
+            )
+            root = engine.handle(m.StartTree(output, rounding))
+            overwrite(self._runtime, inputs.root_sums, np.array([[root.g, root.h]], np.int64))
+            overwrite(self._runtime, inputs.units, np.array([rounding.units]))
+            if not self._every_round_alike:
+                features = FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output)
+                overwrite(self._runtime, inputs.allowed, allowed_features(features, spec.params)[:, None])
+            ((_, view),) = engine.train.views()
+            self._grower.grow(self._rows, view, self._rows.chunks[0])
+            self._add_to_margins(output)
+            out[output] = self._grower.tables.memory
+
+    def _add_to_margins(self, output: int) -> None:
+        tables = self._grower.tables
+        links = tables.links[0]
+        columns = (links[2], links[3], links[4], links[5], tables.default_left[0], tables.values[0])
+        for margins in (self._engine.train, *self._engine.evals):
+            for index, view in margins.views():
+                walk_nodes(self._runtime, view, columns, margins.margins[index][:, output])
+
+
+class Alone:
+    """One engine, asked by a call."""
+
+    n_engines = 1
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def ask(self, message: object, /) -> list[object]:
+        return [self._engine.handle(message)]

@@ -1,0 +1,238 @@
+"""Whole trees on a GPU: levels of fixed size, so that no launch waits for the host (`kernels/grow.cu`).
+
+The definition of a tree stays `tree/growth.py` and the coordinator's loop over it, which serve all devices, any number
+of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
+from daskboost.devices.gpu.runtime import DeviceArray
+from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
+from daskboost.devices.gpu.views import GpuView
+
+THREADS = 256
+"""As in `kernels/grow.cu`."""
+
+
+@dataclass(frozen=True)
+class GrowthRules:
+    """How trees grow."""
+
+    regular: Regular
+    symmetric: bool
+    """One split for all nodes of a level."""
+    depth: int
+    """Most splits from the root to a leaf, at least 1."""
+    max_leaves: int
+    """0 for any number."""
+    gamma: float
+    """Least gain of a split."""
+
+    @property
+    def capacity(self) -> int:
+        """Most nodes of a tree."""
+        return int(2 ** (self.depth + 1) - 1)
+
+
+class TreeTables:
+    """The nodes of trees that grow together, as views of one piece of memory, so that a single copy fetches them.
+
+    Parameters
+    ----------
+    memory : uint8 array of shape (tables_bytes(n_trees, capacity),)
+        Of the device or of the host.
+    n_trees, capacity : int
+    """
+
+    def __init__(self, memory: Any, n_trees: int, capacity: int) -> None:
+        self.memory, self.capacity = memory, capacity
+        views = iter(_cut(memory, _shapes(n_trees, capacity)))
+        self.sums = next(views)
+        """Of g and h; int64, shape (trees, capacity, 2)."""
+        self.limits = next(views)
+        """Of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
+        self.gains = next(views)
+        """float64, shape (trees, capacity)."""
+        self.units = next(views)
+        """What a quantum of g and of h is worth; float64, shape (trees, 2)."""
+        self.links = next(views)
+        """Parent, depth, left and right child, feature, bin; int32, shape (trees, 6, capacity)."""
+        self.values = next(views)
+        """float32, shape (trees, capacity)."""
+        self.sizes = next(views)
+        """Nodes and leaves; int32, shape (trees, 2)."""
+        self.default_left = next(views)
+        """uint8, shape (trees, capacity)."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As kernels take them (`TREES`)."""
+        nodes = (self.links, self.sums, self.limits, self.gains, self.default_left)
+        return (self.capacity, self.sizes, *nodes, self.units)
+
+
+def _shapes(n: int, capacity: int) -> list[tuple[tuple[int, ...], type]]:
+    return [
+        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64), ((n, 2), np.float64),
+        ((n, 6, capacity), np.int32), ((n, capacity), np.float32), ((n, 2), np.int32), ((n, capacity), np.uint8),
+    ]  # fmt: skip
+
+
+def _cut(memory: Any, shapes: list[tuple[tuple[int, ...], type]]) -> list[Any]:
+    """Arrays one after the other; the widest types come first, so that all are aligned."""
+    views, begin = [], 0
+    for shape, dtype in shapes:
+        end = begin + int(np.prod(shape)) * np.dtype(dtype).itemsize
+        views.append(memory[begin:end].view(dtype).reshape(shape))
+        begin = end
+    return views
+
+
+def tables_bytes(n_trees: int, capacity: int) -> int:
+    """Size of the memory of `TreeTables`."""
+    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in _shapes(n_trees, capacity))
+
+
+def histogram_nodes(n_trees: int, depth: int) -> tuple[int, int]:
+    """Histograms of two levels, those of even and those of odd depth, while the deeper one is searched."""
+    slots = [n_trees * 2**d for d in range(depth)]
+    return max(slots[0::2]), max(slots[1::2], default=0)
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """What differs from round to round, in device memory that the caller overwrites; arrays of one row per tree."""
+
+    root_sums: DeviceArray
+    """int64, shape (trees, at least 2): sums of g and h over all rows."""
+    units: DeviceArray
+    """float64, shape (trees, at least 2), of any row stride: what a quantum of g and of h is worth."""
+    learning_rate: DeviceArray
+    """float64, shape (1,)."""
+    allowed: DeviceArray
+    """uint8, shape (1 or depth, trees, features): features that each level may use."""
+
+
+class TreeGrower:
+    """Grows trees over all rows of one chunk, several at a time if there are several outputs.
+
+    Parameters
+    ----------
+    kernels : SplitKernels
+    rules : GrowthRules
+    n_trees : int
+    inputs : RoundInputs
+    """
+
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, inputs: RoundInputs) -> None:
+        xp = kernels.runtime.xp
+        self._kernels, self._runtime, self._rules, self._inputs = kernels, kernels.runtime, rules, inputs
+        self._n_trees = n_trees
+        self.tables = TreeTables(xp.zeros(tables_bytes(n_trees, rules.capacity), np.uint8), n_trees, rules.capacity)
+        self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
+        """Each leaf's number over all trees, -1 elsewhere; int32, shape (trees, capacity)."""
+        n_slots = kernels.layout.host.n_slots
+        self._histograms = [
+            xp.empty((nodes, n_slots, 2), np.int64) for nodes in histogram_nodes(n_trees, rules.depth)
+        ]
+        self._levels = [self._empty_level(n_trees << depth) for depth in range(rules.depth + 1)]
+
+    def _empty_level(self, n: int) -> _Slots:
+        xp = self._runtime.xp
+        return _Slots(
+            xp.empty(n, np.int32), xp.empty((3, n), np.uint64), xp.empty((n, 2), np.int64), xp.empty((n, 2)),
+            xp.empty((6, n), np.int32), xp.empty(n, np.int32),
+        )  # fmt: skip
+
+    def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+        """Queue up all launches from the root to the leaves' values; all rows are in the roots."""
+        chunk.make_room(self._runtime.xp, self._n_trees * self._rules.capacity)
+        self._start()
+        for depth in range(self._rules.depth):
+            built, _ = self._places(depth)
+            built.fill(0)
+            rows.build(view, chunk, self._levels[depth].built[: len(built)], built)
+            self._choose(depth, self._search(depth))
+            rows.split_rows(view, chunk, self._levels[depth].splits)
+        self._finish()
+
+    def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
+        """Histograms of a level that rows build, and those that are parents' less siblings'."""
+        half = self._n_trees << max(depth - 1, 0)
+        memory = self._histograms[depth % 2]
+        return memory[:half], memory[half : 2 * half] if depth else memory[:0]
+
+    def _start(self) -> None:
+        rules, root, inputs = self._rules, self._levels[0], self._inputs
+        built, _ = self._places(0)
+        self._launch("start_trees")(
+            self._n_trees, THREADS, *self.tables.arguments, *root.arguments, inputs.root_sums,
+            _row_stride(inputs.root_sums), inputs.units, _row_stride(inputs.units), int(rules.max_leaves != 1),
+            rules.regular.least_h, int(rules.symmetric), address_of(built), _node_bytes(built), root.built,
+        )  # fmt: skip
+
+    def _search(self, depth: int) -> DeviceArray:
+        slots, per_tree, allowed = self._levels[depth], 1 << depth, self._inputs.allowed
+        level = Level(
+            slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
+            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.units, per_tree,
+        )  # fmt: skip
+        search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
+        return search(level, self._rules.regular)
+
+    def _choose(self, depth: int, results: DeviceArray) -> None:
+        rules, regular = self._rules, self._rules.regular
+        level, below = self._levels[depth], self._levels[depth + 1]
+        is_last = depth + 1 == rules.depth
+        built, derived = (None, None) if is_last else self._places(depth + 1)
+        self._launch("choose_splits")(
+            self._n_trees, THREADS, *self.tables.arguments, *level.arguments, 1 << depth, results,
+            regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.gamma, rules.max_leaves,
+            int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
+            self._kernels.layout.n_bins, level.splits, *below.arguments, below.built,
+            0 if built is None else address_of(built), 0 if derived is None else address_of(derived),
+            0 if built is None else _node_bytes(built),
+        )  # fmt: skip
+
+    def _finish(self) -> None:
+        regular = self._rules.regular
+        self._launch("finish_trees")(
+            self._n_trees, THREADS, *self.tables.arguments, regular.reg_lambda, regular.alpha, regular.max_step,
+            self._inputs.learning_rate, self.tables.values, self.leaves,
+        )  # fmt: skip
+
+    def _launch(self, entry: str) -> Any:
+        return self._runtime.kernel("grow", entry)
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """The nodes of a level; arrays of shape (slots, ...), slots of one tree after the other."""
+
+    nodes: DeviceArray
+    addresses: DeviceArray
+    sums: DeviceArray
+    bounds: DeviceArray
+    splits: DeviceArray
+    """As `kernels/partition.cu` takes them."""
+    built: DeviceArray
+    """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As kernels take them (`LEVEL`)."""
+        return (self.nodes, *self.addresses, self.sums, self.bounds)
+
+
+def _row_stride(array: DeviceArray) -> int:
+    return int(array.strides[0]) // int(array.itemsize)
+
+
+def _node_bytes(histograms: DeviceArray) -> int:
+    return int(histograms.strides[0])

@@ -1,0 +1,57 @@
+"""Trees that grow on a device as a whole (`devices/gpu/growth.py`): which can, by which rules, what comes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daskboost.data.cuts import Cuts
+from daskboost.devices.gpu.growth import GrowthRules, TreeTables
+from daskboost.devices.gpu.split import Regular
+from daskboost.dtypes import UInt8
+from daskboost.params import TrainParams
+from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.growth import finished_tree
+from daskboost.tree.split import SplitRules
+from daskboost.tree.table import TreeTable
+
+DEEPEST = 12
+"""Levels have room for all nodes there could be: at this depth 4,096 histograms, most of them of nodes that are not."""
+
+
+def regular_of(rules: SplitRules) -> Regular:
+    """What splits are regularized with, as kernels take it."""
+    return Regular(
+        rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.min_child_weight, rules.plain, rules.monotone
+    )
+
+
+def growth_rules(params: TrainParams, rules: SplitRules, *, by_path: bool) -> GrowthRules | None:
+    """The rules of trees that can grow level by level without the host; None where a tree's growth needs it.
+
+    `by_path` : whether a node's features depend on its path from the root. That, features drawn for each node, and
+    nodes split in the order of their gain are decided by the host.
+    """
+    by_node = params.colsample_bynode < 1 and not rules.symmetric
+    if params.grow_policy == "lossguide" or params.depth_limit > DEEPEST or by_path or by_node:
+        return None
+    return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, params.max_leaves, params.gamma)
+
+
+def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:
+    """Features of each level of a tree; uint8, shape (levels, features), one level where all have the same."""
+    same = params.colsample_bylevel == 1 and params.colsample_bynode == 1
+    levels = range(1 if same else params.depth_limit)
+    return np.concatenate([features.allowed([0], [depth], [frozenset()]) for depth in levels])
+
+
+def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
+    """Finished trees from tables in the host's memory."""
+    found = []
+    for tree, (size, _) in enumerate(tables.sizes.tolist()):
+        _, _, left, right, feature, split_bin = (column[:size].copy() for column in tables.links[tree])
+        found.append(finished_tree(
+            cuts, left=left, right=right, feature=feature, split_bin=split_bin,
+            default_left=tables.default_left[tree, :size] != 0, gain=tables.gains[tree, :size],
+            hessian=tables.sums[tree, :size, 1] * tables.units[tree, 1], value=tables.values[tree, :size].copy(),
+        ))  # fmt: skip
+    return found

@@ -1,0 +1,291 @@
+// Trees grow without the host: which of a level's splits are made, how children are numbered, and the leaves' values.
+// The decisions are those of `daskboost/tree/growth.py`, in its order and to the last bit.
+//
+//   start_trees     the root of every tree, from the sums of all rows
+//   choose_splits   after the search of a level: its splits, and the nodes of the next level
+//   finish_trees    leaf values
+//
+// Level d has 2**d slots per tree, whether a node is there or not: slot s splits into the slots 2 s and 2 s + 1 of the next
+// level. So the host knows the size of every launch before a tree begins, and the histograms have fixed places:
+//
+//   level d       slot        0               1         ...        -1 : no node
+//   level d + 1   slots    0     1         2     3
+//                          built derived   derived built           rows build the lighter child's, into place s of `built`;
+//                                                                  its sibling's goes to place s of `derived`
+//
+// One block per tree. In tables nodes are numbered within their tree, in `splits` and `built` over all trees, CAPACITY each.
+//
+// variants: THREADS=256
+// budget: start_trees registers=40 shared=0
+// budget: choose_splits registers=128 shared=4*THREADS
+// budget: finish_trees registers=64 shared=0
+#include "gain.cuh"
+#include "scan.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+
+constexpr i32 LEAF = -1;
+constexpr i32 NONE = -1;
+constexpr i32 RESULTS = 6;         // of a searched node, as in searched.cuh
+constexpr double LEAST_GAIN = 1e-6;  // as in devices/cpu/split.py
+constexpr double FLOAT_LIMIT = 0x1.fffffep+127;
+
+// The tables of all trees, `capacity` nodes each.
+#define TREES                                                                                                  \
+    i32 capacity, i32 *sizes, i32 *links, i64 *sums, double *limits, double *gains, u8 *default_left, double *units
+#define TABLE {capacity, sizes, links, sums, limits, gains, default_left, units + 2 * blockIdx.x, static_cast<i32>(blockIdx.x)}
+
+struct Table {
+    i32 capacity;
+    i32* sizes;    // shape (trees, 2): nodes, leaves
+    i32* links;    // shape (trees, 6, capacity): parent, depth, left and right child, feature, bin
+    i64* sums;     // shape (trees, capacity, 2): g and h
+    double* limits;  // shape (trees, capacity, 2): of the leaf value
+    double* gains;   // shape (trees, capacity)
+    u8* default_left;
+    double* unit;  // what a quantum of g and of h is worth
+    i32 tree;
+
+    __device__ __forceinline__ i32& link(i32 column, i32 node) const {
+        return links[(static_cast<i64>(tree) * 6 + column) * capacity + node];
+    }
+    __device__ __forceinline__ i32& parent(i32 node) const { return link(0, node); }
+    __device__ __forceinline__ i32& depth(i32 node) const { return link(1, node); }
+    __device__ __forceinline__ i32& left(i32 node) const { return link(2, node); }
+    __device__ __forceinline__ i32& right(i32 node) const { return link(3, node); }
+    __device__ __forceinline__ i32& feature(i32 node) const { return link(4, node); }
+    __device__ __forceinline__ i32& bin(i32 node) const { return link(5, node); }
+    __device__ __forceinline__ i64 place(i32 node) const { return static_cast<i64>(tree) * capacity + node; }
+    __device__ __forceinline__ i64& g(i32 node) const { return sums[2 * place(node)]; }
+    __device__ __forceinline__ i64& h(i32 node) const { return sums[2 * place(node) + 1]; }
+    __device__ __forceinline__ double& low(i32 node) const { return limits[2 * place(node)]; }
+    __device__ __forceinline__ double& high(i32 node) const { return limits[2 * place(node) + 1]; }
+    __device__ __forceinline__ i32& size() const { return sizes[2 * tree]; }
+    __device__ __forceinline__ i32& leaves() const { return sizes[2 * tree + 1]; }
+
+    __device__ __forceinline__ void make(i32 node, i32 parent_, i32 depth_, i64 g_, i64 h_, double low_, double high_) const {
+        parent(node) = parent_;
+        depth(node) = depth_;
+        left(node) = right(node) = LEAF;
+        feature(node) = 0;
+        bin(node) = -1;
+        g(node) = g_;
+        h(node) = h_;
+        low(node) = low_;
+        high(node) = high_;
+        gains[place(node)] = 0.0;
+        default_left[place(node)] = 0;
+    }
+};
+
+// The nodes of a level, as the search takes them.
+#define LEVEL i32 *nodes, u64 *own, u64 *parents, u64 *siblings, i64 *totals, double *bounds
+
+struct Level {
+    i32* nodes;
+    u64* own;
+    u64* parents;
+    u64* siblings;
+    i64* totals;
+    double* bounds;
+
+    // Put a node into a slot; NONE leaves it empty.
+    __device__ __forceinline__ void put(const Table& table, i64 slot, i32 node, u64 own_, u64 parent, u64 sibling) const {
+        nodes[slot] = node;
+        own[slot] = node == NONE ? 0 : own_;
+        if (node == NONE) return;
+        parents[slot] = parent;
+        siblings[slot] = sibling;
+        totals[2 * slot] = table.g(node);
+        totals[2 * slot + 1] = table.h(node);
+        bounds[2 * slot] = table.low(node);
+        bounds[2 * slot + 1] = table.high(node);
+    }
+};
+
+// Whether the best split of a node is worth finding, `opens` being false where depth or the number of leaves forbid it.
+static __device__ __forceinline__ i32 opened(const Table& table, i32 node, bool opens, double least_h,
+                                             bool is_symmetric) {
+    const bool is_heavy = table.h(node) > 0 && table.h(node) * table.unit[1] >= 2.0 * least_h;
+    return opens && (is_heavy || is_symmetric) ? node : NONE;
+}
+
+// `root_sums` : of g and h, `root_stride` numbers per tree; `given_units` alike. `built` : shape (trees,); `address` : of the first tree's root
+// histogram, those of others follow.
+extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
+    TREES, LEVEL, const i64* root_sums, i32 root_stride, const double* given_units, i32 units_stride, i32 opens,
+    double least_h, i32 is_symmetric, u64 address, u64 node_bytes, i32* built) {
+    if (threadIdx.x > 0) return;
+    const Table table = TABLE;
+    const Level level = {nodes, own, parents, siblings, totals, bounds};
+    const i64* root = root_sums + static_cast<i64>(blockIdx.x) * root_stride;
+    table.size() = table.leaves() = 1;
+    table.make(0, NONE, 0, root[0], root[1], -NO_LIMIT, NO_LIMIT);
+    table.unit[0] = given_units[static_cast<i64>(blockIdx.x) * units_stride];
+    table.unit[1] = given_units[static_cast<i64>(blockIdx.x) * units_stride + 1];
+    const i32 node = opened(table, 0, opens, least_h, is_symmetric);
+    level.put(table, blockIdx.x, node, address + blockIdx.x * node_bytes, 0, 0);
+    built[blockIdx.x] = node == NONE ? NONE : static_cast<i32>(table.place(0));
+}
+
+static __device__ __forceinline__ double gain_of(const i64* results, i32 slot) {
+    return __longlong_as_double(results[static_cast<i64>(slot) * RESULTS]);
+}
+
+static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double gamma) {
+    return nodes[slot] != NONE && gain_of(results, slot) > LEAST_GAIN && gain_of(results, slot) >= gamma;
+}
+
+// Whether a slot's split is among the `n_best` that are worth it: of greatest gain, the earliest among equals.
+static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* nodes, i32 n, i32 slot, double gamma,
+                                                 i32 n_best) {
+    if (!is_worth_it(results, nodes, slot, gamma)) return false;
+    if (n_best >= n) return true;
+    const double own = gain_of(results, slot);
+    i32 n_better = 0;
+    for (i32 other = 0; other < n; ++other) {
+        const double gain = gain_of(results, other);
+        n_better += is_worth_it(results, nodes, other, gamma) && (gain > own || (gain == own && other < slot));
+    }
+    return n_better < n_best;
+}
+
+// Give a node two children, `left` and the one after it; `result` : of its search.
+static __device__ __forceinline__ void split_node(const Table& table, i32 node, i32 left, const i64* result) {
+    const i32 depth = table.depth(node) + 1;
+    const double low = table.low(node), high = table.high(node);
+    table.left(node) = left;
+    table.right(node) = left + 1;
+    table.feature(node) = static_cast<i32>(result[1]);
+    table.bin(node) = static_cast<i32>(result[2]);
+    table.default_left[table.place(node)] = result[3] != 0;
+    table.make(left, node, depth, result[4], result[5], low, high);
+    table.make(left + 1, node, depth, table.g(node) - result[4], table.h(node) - result[5], low, high);
+}
+
+// The gain of a node's split as trees record it, and its children's limits.
+static __device__ __forceinline__ void weigh_split(const Table& table, i32 node, Regular regular, const i32* monotone,
+                                                   const i32* n_bins) {
+    const i32 left = table.left(node);
+    const Bounds limits = {table.low(node), table.high(node)};
+    double gain = 0.0, left_weight = 0.0, right_weight = 0.0;
+#pragma unroll 1
+    for (i32 which = 0; which < 3; ++which) {  // one copy of the division
+        const i32 whose = which < 2 ? left + which : node;
+        const Sums sums = sums_of(table.g(whose), table.h(whose), table.unit[0], table.unit[1]);
+        const double weight = leaf_weight(sums, regular, limits);
+        const double own_gain = gain_of_weight(sums, weight, regular);
+        gain += which < 2 ? own_gain : -own_gain;
+        if (which == 0) left_weight = weight;
+        if (which == 1) right_weight = weight;
+    }
+    table.gains[table.place(node)] = gain;
+    // Sides of constrained splits are kept apart at the middle; of present and missing values, either may be the higher.
+    i32 direction = monotone[table.feature(node)];
+    if (direction == 0) return;
+    if (table.bin(node) == n_bins[table.feature(node)] - 1)
+        direction = right_weight > left_weight ? 1 : right_weight < left_weight ? -1 : 0;
+    const double middle = (left_weight + right_weight) / 2.0;
+    if (direction < 0) table.low(left) = table.high(left + 1) = middle;
+    if (direction > 0) table.high(left) = table.low(left + 1) = middle;
+}
+
+// Splits of a level of `n` slots per tree; `results` : of its search. `splits` : as partition.cu takes them, for all trees.
+// `next_*` : the next level; `built` : shape (trees, n), the child of each slot's node that rows build, whose histograms
+// begin at `built_address`, the siblings' at `derived_address`.
+extern "C" __global__ void __launch_bounds__(THREADS) choose_splits(
+    TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
+    double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
+    const i32* n_bins, i32* splits, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
+    i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
+    __shared__ i32 room[THREADS];
+    const Table table = TABLE;
+    const Level next = {next_nodes, next_own, next_parents, next_siblings, next_totals, next_bounds};
+    const i64 first = static_cast<i64>(blockIdx.x) * n, n_slots = static_cast<i64>(gridDim.x) * n;
+    const i32 size = table.size(), leaves = table.leaves();
+    const i32 each = (n + THREADS - 1) / THREADS;
+    const i32 begin = min(n, static_cast<i32>(threadIdx.x) * each), end = min(n, begin + each);
+    const i64* own_results = results + first * RESULTS;
+    const i32* own_nodes = nodes + first;
+
+    i32 n_worth = 0;
+    for (i32 slot = begin; slot < end; ++slot) n_worth += is_worth_it(own_results, own_nodes, slot, gamma);
+    i32 rank = scan_block(n_worth, room);
+    if (threadIdx.x == THREADS - 1) room[0] = rank + n_worth;
+    __syncthreads();
+    i32 n_chosen = room[0];
+    __syncthreads();
+    const i32 left_room = max_leaves - leaves;
+    const bool is_tight = max_leaves > 0 && !is_symmetric && n_chosen > left_room;
+    const i32 n_best = is_tight ? left_room : n;
+    if (is_tight) {
+        i32 n_own = 0;
+        for (i32 slot = begin; slot < end; ++slot) n_own += is_chosen(own_results, own_nodes, n, slot, gamma, n_best);
+        rank = scan_block(n_own, room);
+        n_chosen = left_room;
+    }
+    const bool children_open = opens && !(max_leaves > 0 && leaves + n_chosen >= max_leaves);
+    __syncthreads();  // all have read them
+    if (threadIdx.x == 0) {
+        table.size() = size + 2 * n_chosen;
+        table.leaves() = leaves + n_chosen;
+    }
+
+    for (i32 slot = begin; slot < end; ++slot) {
+        const i64 s = first + slot;
+        i32* split = splits + s;
+        if (!is_chosen(own_results, own_nodes, n, slot, gamma, n_best)) {
+            split[0] = NONE;
+            continue;
+        }
+        const i32 node = own_nodes[slot], left = size + 2 * rank++, base = static_cast<i32>(table.place(0));
+        split_node(table, node, left, own_results + static_cast<i64>(slot) * RESULTS);
+        split[0] = base + node;
+        split[n_slots] = base + left;
+        split[2 * n_slots] = base + left + 1;
+        split[3 * n_slots] = table.feature(node);
+        split[4 * n_slots] = table.bin(node);
+        split[5 * n_slots] = table.default_left[table.place(node)];
+    }
+    for (i32 slot = begin; slot < end; ++slot) {  // apart from the loop above for want of registers
+        if (splits[first + slot] != NONE)
+            weigh_split(table, own_nodes[slot], {lambda, alpha, max_step, 0.0}, monotone, n_bins);
+    }
+    for (i32 slot = begin; slot < end; ++slot) {
+        const i64 s = first + slot;
+        built[s] = NONE;
+        if (splits[s] == NONE) {
+            next.put(table, 2 * s, NONE, 0, 0, 0);
+            next.put(table, 2 * s + 1, NONE, 0, 0, 0);
+            continue;
+        }
+        const i32 left = table.left(own_nodes[slot]), base = static_cast<i32>(table.place(0));
+        const i32 open_left = opened(table, left, children_open, least_h, is_symmetric);
+        const i32 open_right = opened(table, left + 1, children_open, least_h, is_symmetric);
+        const bool builds_left = table.h(left) <= table.h(left + 1);
+        const u64 at_built = built_address + s * node_bytes, at_derived = derived_address + s * node_bytes;
+        const u64 parent = own[s];
+        if (open_left != NONE || open_right != NONE) built[s] = base + (builds_left ? left : left + 1);
+        next.put(table, 2 * s, open_left, builds_left ? at_built : at_derived, builds_left ? 0 : parent, at_built);
+        next.put(table, 2 * s + 1, open_right, builds_left ? at_derived : at_built, builds_left ? parent : 0, at_built);
+    }
+}
+
+// `values` : shape (trees, capacity), what a leaf adds to margins; `leaf_nodes` : the same shape, each leaf's number over
+// all trees, NONE elsewhere. `learning_rate` : one number.
+extern "C" __global__ void __launch_bounds__(THREADS) finish_trees(
+    TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values, i32* leaf_nodes) {
+    const Table table = TABLE;
+    const Regular regular = {lambda, alpha, max_step, 0.0};
+    for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
+        const i64 place = table.place(node);
+        const bool is_there = node < table.size();
+        leaf_nodes[place] = is_there && table.left(node) == LEAF ? static_cast<i32>(place) : NONE;
+        if (!is_there) continue;
+        const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
+        const double value = leaf_weight(own, regular, {table.low(node), table.high(node)}) * *learning_rate;
+        values[place] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
+    }
+}

@@ -1,0 +1,102 @@
+"""Trees that grow on the device without the host are those of the coordinator's loop, node by node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.emulation import EmulatedRuntime
+from strategies.trees import Data, make_data, quantized
+
+from daskboost import Booster, train
+from daskboost.cluster import device_rounds
+from daskboost.cluster.device_rounds import DeviceRounds
+from daskboost.cluster.rounding import SMALL_ROWS
+from daskboost.devices.gpu import cuda
+
+RULES: dict[str, dict[str, Any]] = {
+    "stumps": {"max_depth": 1},
+    "deep": {"max_depth": 9, "min_child_weight": 0},
+    "few leaves": {"max_depth": 6, "max_leaves": 11},
+    "one leaf": {"max_depth": 3, "max_leaves": 1},
+    "costly splits": {"max_depth": 6, "gamma": 30.0},
+    "heavy children": {"max_depth": 6, "min_child_weight": 400.0},
+    "regularized": {"max_depth": 5, "reg_alpha": 3.0, "reg_lambda": 0.0, "max_delta_step": 0.2},
+    "monotone": {"max_depth": 5, "monotone_constraints": (1, -1, 0, 1, 0, -1)},
+    "samples": {"max_depth": 5, "subsample": 0.4, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
+    "symmetric": {"max_depth": 5, "grow_policy": "symmetric"},
+    "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
+    "symmetric monotone": {"max_depth": 4, "grow_policy": "symmetric", "monotone_constraints": (1, -1, 0, 1, 0, -1)},
+    "five classes": {"max_depth": 4, "objective": "multi:softprob", "num_class": 5, "colsample_bytree": 0.7},
+    "weights": {"max_depth": 5, "objective": "binary:logistic"},
+    "small steps": {"max_depth": 5, "objective": "binary:logistic", "max_delta_step": 0.7},
+}
+N_ROUNDS = 3
+
+
+@pytest.fixture(params=[
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A GPU, and how many rounds its engine was asked to grow at a time."""
+    if request.param == "emulated":
+        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=5))
+    asked: list[int] = []
+    take = DeviceRounds.take
+    monkeypatch.setattr(DeviceRounds, "take", lambda self, n: (asked.append(n), take(self, n))[1])
+    return asked
+
+
+def trained(data: Data, params: dict[str, Any], device: str, **how: Any) -> Booster:
+    with quantized(data, **how) as dataset:
+        return train({**params, "n_jobs": 1, "device": device}, dataset, N_ROUNDS)
+
+
+def assert_same_trees(found: Booster, expected: Booster) -> None:
+    """What a difference is, before the bytes that say only that there is one."""
+    for mine, other in zip(found.trees, expected.trees, strict=True):
+        for name in ("left_child", "right_child", "feature", "split_bin", "default_left", "gain", "cover", "value"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(other, name), err_msg=name)
+    assert found.to_bytes() == expected.to_bytes()
+
+
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+@pytest.mark.parametrize("name", RULES)
+def test_equals_the_definition(name: str, encoding: str, taken: list[int]) -> None:
+    params = RULES[name]
+    rng = np.random.default_rng(3)
+    data = make_data(
+        rng, params.get("objective", "reg:squarederror"), 6_000, 6, n_values=90, missing=0.2, weighted=name == "weights"
+    )
+    expected = trained(data, params, "cpu")
+    assert not taken
+    assert_same_trees(trained(data, params, "cuda", encoding=encoding, partitions=3), expected)
+    assert sum(taken) >= N_ROUNDS
+
+
+@pytest.mark.parametrize("n_rows", [2, 37, SMALL_ROWS])
+def test_small_data(n_rows: int, taken: list[int]) -> None:
+    data = make_data(np.random.default_rng(4), "binary:logistic", n_rows, 5, n_values=40, missing=0.1, weighted=True)
+    params = {"max_depth": 6, "objective": "binary:logistic", "min_child_weight": 0}
+    assert_same_trees(trained(data, params, "cuda"), trained(data, params, "cpu"))
+    assert sum(taken) >= N_ROUNDS
+
+
+@pytest.mark.parametrize("params", [
+    {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]}, {"max_depth": 3, "colsample_bynode": 0.5},
+    {"max_depth": 13}, {"max_depth": 3, "objective": "reg:absoluteerror"},
+])  # fmt: skip
+def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
+    data = make_data(np.random.default_rng(5), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
+    assert_same_trees(trained(data, params, "cuda"), trained(data, params, "cpu"))
+    assert not taken
+
+
+def test_histograms_without_room_grow_by_the_definition(
+    taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_rounds, "HISTOGRAM_SHARE", 10**15)
+    data = make_data(np.random.default_rng(6), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
+    assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
+    assert not taken
