@@ -6,6 +6,9 @@ decision within a tree (`tree/device_trees.py: growth_rules`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from daskboost.cluster import messages as m
@@ -65,6 +68,7 @@ class DeviceRounds:
             xp.empty((1, 2), np.int64), xp.empty((1, 2)), xp.empty(1), xp.ones((n_levels, 1, n_features), np.uint8)
         )
         self._grower = TreeGrower(kernels, rules, 1, self._inputs)
+        self._recorded: dict[int, Callable[[], None] | None] = {}
         self._next = 0
         self._total_weight: float | None = None
 
@@ -109,10 +113,24 @@ class DeviceRounds:
             if not self._every_round_alike:
                 features = FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output)
                 overwrite(self._runtime, inputs.allowed, allowed_features(features, spec.params)[:, None])
-            ((_, view),) = engine.train.views()
-            self._grower.grow(self._rows, view, self._rows.chunks[0])
-            self._add_to_margins(output)
+            self._queue_tree(output)
             out[output] = self._grower.tables.memory
+
+    def _queue_tree(self, output: int) -> None:
+        """Launch all of a tree: at first one by one, which compiles kernels; later as they were recorded."""
+        if output not in self._recorded:
+            self._grow_tree(output)
+            self._recorded[output] = None
+            return
+        replay = self._recorded[output]
+        if replay is None:
+            replay = self._recorded[output] = self._runtime.record(partial(self._grow_tree, output))
+        replay()
+
+    def _grow_tree(self, output: int) -> None:
+        ((_, view),) = self._engine.train.views()
+        self._grower.grow(self._rows, view, self._rows.chunks[0])
+        self._add_to_margins(output)
 
     def _add_to_margins(self, output: int) -> None:
         tables = self._grower.tables

@@ -44,7 +44,12 @@ def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
         monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=5))
     asked: list[int] = []
     take = DeviceRounds.take
-    monkeypatch.setattr(DeviceRounds, "take", lambda self, n: (asked.append(n), take(self, n))[1])
+
+    def noted(self: DeviceRounds, n: int) -> Any:
+        asked.append(n)
+        return take(self, n)
+
+    monkeypatch.setattr(DeviceRounds, "take", noted)
     return asked
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,10 @@ class EmulatedRuntime:
             with open(path, "a") as launches:
                 launches.write(f"{file} {entry}\n")
         return self.kernel_of(source, entry, source.variant(constants))
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """As `CudaRuntime.record`."""
+        return work
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:
         """Of any source, such as a test's own."""

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,34 @@ class CudaRuntime:
             source = kernel_file(file)
             found = self._by_name[key] = self.kernel_of(source, entry, source.variant(constants))
         return found
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A CUDA graph of what `work` launches; it does not run yet.
+
+        The arrays that `work` makes are of the stream on which the graph will run, and live as long as the graph does,
+        since CuPy's pool knows of no replays.
+        """
+        cuda = self.xp.cuda
+        outer, allocate, kept = cuda.get_current_stream(), cuda.get_allocator(), []
+
+        def keep(nbytes: int) -> Any:
+            with outer:
+                kept.append(allocate(nbytes))
+            return kept[-1]
+
+        stream = cuda.Stream(non_blocking=True)
+        with stream, cuda.using_allocator(keep):
+            stream.begin_capture(cuda.runtime.streamCaptureModeRelaxed)
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+
+        def replay() -> None:
+            graph.launch(cuda.get_current_stream())
+
+        replay.kept = kept  # type: ignore[attr-defined]
+        return replay
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> CudaKernel:
         """Of any source, such as a test's own."""

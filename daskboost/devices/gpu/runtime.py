@@ -5,6 +5,7 @@ Whatever is written against this protocol knows no CuPy and runs on both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,6 +51,13 @@ class Runtime(Protocol):
 
     def kernel(self, file: str, entry: str, **constants: int) -> Kernel:
         """An entry point of `kernels/<file>.cu`, compiled at most once per process and device."""
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """What queues up all that `work` launches, faster than `work` does, with the same arguments each time.
+
+        `work` is called to see what it launches, without effect on a real device. It must not copy from or to the host,
+        nor wait; what it allocates stays allocated.
+        """
 
 
 def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
