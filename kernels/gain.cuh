@@ -83,3 +83,6 @@ SHARED_BY_HOST double limited_split_gain(Sums left, Sums right, Regular r, Bound
     if ((monotone > 0 && left_weight > right_weight) || (monotone < 0 && left_weight < right_weight)) return NO_GAIN;
     return gain_of_weight(left, left_weight, r) + gain_of_weight(right, right_weight, r);
 }
+
+// The best split of a node, as numbers of int64: gain (its bits), feature, bin, default left, sums of g and h on the left.
+constexpr i32 RESULTS = 6;

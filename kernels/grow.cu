@@ -19,98 +19,12 @@
 // budget: start_trees registers=40 shared=0
 // budget: choose_splits registers=128 shared=4*THREADS
 // budget: finish_trees registers=64 shared=0
-#include "gain.cuh"
 #include "scan.cuh"
+#include "tree_table.cuh"
 
 #ifndef THREADS
 #define THREADS 256
 #endif
-
-constexpr i32 LEAF = -1;
-constexpr i32 NONE = -1;
-constexpr i32 RESULTS = 6;         // of a searched node, as in searched.cuh
-constexpr double LEAST_GAIN = 1e-6;  // as in devices/cpu/split.py
-constexpr double FLOAT_LIMIT = 0x1.fffffep+127;
-
-// The tables of all trees, `capacity` nodes each.
-#define TREES                                                                                                  \
-    i32 capacity, i32 *sizes, i32 *links, i64 *sums, double *limits, double *gains, u8 *default_left, double *units
-#define TABLE {capacity, sizes, links, sums, limits, gains, default_left, units + 2 * blockIdx.x, static_cast<i32>(blockIdx.x)}
-
-struct Table {
-    i32 capacity;
-    i32* sizes;    // shape (trees, 2): nodes, leaves
-    i32* links;    // shape (trees, 6, capacity): parent, depth, left and right child, feature, bin
-    i64* sums;     // shape (trees, capacity, 2): g and h
-    double* limits;  // shape (trees, capacity, 2): of the leaf value
-    double* gains;   // shape (trees, capacity)
-    u8* default_left;
-    double* unit;  // what a quantum of g and of h is worth
-    i32 tree;
-
-    __device__ __forceinline__ i32& link(i32 column, i32 node) const {
-        return links[(static_cast<i64>(tree) * 6 + column) * capacity + node];
-    }
-    __device__ __forceinline__ i32& parent(i32 node) const { return link(0, node); }
-    __device__ __forceinline__ i32& depth(i32 node) const { return link(1, node); }
-    __device__ __forceinline__ i32& left(i32 node) const { return link(2, node); }
-    __device__ __forceinline__ i32& right(i32 node) const { return link(3, node); }
-    __device__ __forceinline__ i32& feature(i32 node) const { return link(4, node); }
-    __device__ __forceinline__ i32& bin(i32 node) const { return link(5, node); }
-    __device__ __forceinline__ i64 place(i32 node) const { return static_cast<i64>(tree) * capacity + node; }
-    __device__ __forceinline__ i64& g(i32 node) const { return sums[2 * place(node)]; }
-    __device__ __forceinline__ i64& h(i32 node) const { return sums[2 * place(node) + 1]; }
-    __device__ __forceinline__ double& low(i32 node) const { return limits[2 * place(node)]; }
-    __device__ __forceinline__ double& high(i32 node) const { return limits[2 * place(node) + 1]; }
-    __device__ __forceinline__ i32& size() const { return sizes[2 * tree]; }
-    __device__ __forceinline__ i32& leaves() const { return sizes[2 * tree + 1]; }
-
-    __device__ __forceinline__ void make(i32 node, i32 parent_, i32 depth_, i64 g_, i64 h_, double low_, double high_) const {
-        parent(node) = parent_;
-        depth(node) = depth_;
-        left(node) = right(node) = LEAF;
-        feature(node) = 0;
-        bin(node) = -1;
-        g(node) = g_;
-        h(node) = h_;
-        low(node) = low_;
-        high(node) = high_;
-        gains[place(node)] = 0.0;
-        default_left[place(node)] = 0;
-    }
-};
-
-// The nodes of a level, as the search takes them.
-#define LEVEL i32 *nodes, u64 *own, u64 *parents, u64 *siblings, i64 *totals, double *bounds
-
-struct Level {
-    i32* nodes;
-    u64* own;
-    u64* parents;
-    u64* siblings;
-    i64* totals;
-    double* bounds;
-
-    // Put a node into a slot; NONE leaves it empty.
-    __device__ __forceinline__ void put(const Table& table, i64 slot, i32 node, u64 own_, u64 parent, u64 sibling) const {
-        nodes[slot] = node;
-        own[slot] = node == NONE ? 0 : own_;
-        if (node == NONE) return;
-        parents[slot] = parent;
-        siblings[slot] = sibling;
-        totals[2 * slot] = table.g(node);
-        totals[2 * slot + 1] = table.h(node);
-        bounds[2 * slot] = table.low(node);
-        bounds[2 * slot + 1] = table.high(node);
-    }
-};
-
-// Whether the best split of a node is worth finding, `opens` being false where depth or the number of leaves forbid it.
-static __device__ __forceinline__ i32 opened(const Table& table, i32 node, bool opens, double least_h,
-                                             bool is_symmetric) {
-    const bool is_heavy = table.h(node) > 0 && table.h(node) * table.unit[1] >= 2.0 * least_h;
-    return opens && (is_heavy || is_symmetric) ? node : NONE;
-}
 
 // `root_sums` : of g and h, `root_stride` numbers per tree; `given_units` alike. `built` : shape (trees,); `address` : of the first tree's root
 // histogram, those of others follow.
@@ -130,14 +44,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
     built[blockIdx.x] = node == NONE ? NONE : static_cast<i32>(table.place(0));
 }
 
-static __device__ __forceinline__ double gain_of(const i64* results, i32 slot) {
-    return __longlong_as_double(results[static_cast<i64>(slot) * RESULTS]);
-}
-
-static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double gamma) {
-    return nodes[slot] != NONE && gain_of(results, slot) > LEAST_GAIN && gain_of(results, slot) >= gamma;
-}
-
 // Whether a slot's split is among the `n_best` that are worth it: of greatest gain, the earliest among equals.
 static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* nodes, i32 n, i32 slot, double gamma,
                                                  i32 n_best) {
@@ -152,50 +58,10 @@ static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* 
     return n_better < n_best;
 }
 
-// Give a node two children, `left` and the one after it; `result` : of its search.
-static __device__ __forceinline__ void split_node(const Table& table, i32 node, i32 left, const i64* result) {
-    const i32 depth = table.depth(node) + 1;
-    const double low = table.low(node), high = table.high(node);
-    table.left(node) = left;
-    table.right(node) = left + 1;
-    table.feature(node) = static_cast<i32>(result[1]);
-    table.bin(node) = static_cast<i32>(result[2]);
-    table.default_left[table.place(node)] = result[3] != 0;
-    table.make(left, node, depth, result[4], result[5], low, high);
-    table.make(left + 1, node, depth, table.g(node) - result[4], table.h(node) - result[5], low, high);
-}
-
-// The gain of a node's split as trees record it, and its children's limits.
-static __device__ __forceinline__ void weigh_split(const Table& table, i32 node, Regular regular, const i32* monotone,
-                                                   const i32* n_bins) {
-    const i32 left = table.left(node);
-    const Bounds limits = {table.low(node), table.high(node)};
-    double gain = 0.0, left_weight = 0.0, right_weight = 0.0;
-#pragma unroll 1
-    for (i32 which = 0; which < 3; ++which) {  // one copy of the division
-        const i32 whose = which < 2 ? left + which : node;
-        const Sums sums = sums_of(table.g(whose), table.h(whose), table.unit[0], table.unit[1]);
-        const double weight = leaf_weight(sums, regular, limits);
-        const double own_gain = gain_of_weight(sums, weight, regular);
-        gain += which < 2 ? own_gain : -own_gain;
-        if (which == 0) left_weight = weight;
-        if (which == 1) right_weight = weight;
-    }
-    table.gains[table.place(node)] = gain;
-    // Sides of constrained splits are kept apart at the middle; of present and missing values, either may be the higher.
-    i32 direction = monotone[table.feature(node)];
-    if (direction == 0) return;
-    if (table.bin(node) == n_bins[table.feature(node)] - 1)
-        direction = right_weight > left_weight ? 1 : right_weight < left_weight ? -1 : 0;
-    const double middle = (left_weight + right_weight) / 2.0;
-    if (direction < 0) table.low(left) = table.high(left + 1) = middle;
-    if (direction > 0) table.high(left) = table.low(left + 1) = middle;
-}
-
 // Splits of a level of `n` slots per tree; `results` : of its search. `splits` : as partition.cu takes them, for all trees.
 // `next_*` : the next level; `built` : shape (trees, n), the child of each slot's node that rows build, whose histograms
 // begin at `built_address`, the siblings' at `derived_address`.
-extern "C" __global__ void __launch_bounds__(THREADS) choose_splits(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
     double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
     const i32* n_bins, i32* splits, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
@@ -275,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) choose_splits(
 
 // `values` : shape (trees, capacity), what a leaf adds to margins; `leaf_nodes` : the same shape, each leaf's number over
 // all trees, NONE elsewhere. `learning_rate` : one number.
-extern "C" __global__ void __launch_bounds__(THREADS) finish_trees(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
     TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values, i32* leaf_nodes) {
     const Table table = TABLE;
     const Regular regular = {lambda, alpha, max_step, 0.0};

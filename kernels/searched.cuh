@@ -16,4 +16,3 @@
         double lambda, double alpha, double max_step, double least_h, i32 is_plain
 
 constexpr i32 SIDE = 1 << 16;  // more than any bin: what orders places of equal gain
-constexpr i32 RESULTS = 6;     // gain (its bits), feature, bin, default left, sums of g and h on the left

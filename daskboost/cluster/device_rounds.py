@@ -6,7 +6,6 @@ decision within a tree (`tree/device_trees.py: growth_rules`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -16,7 +15,9 @@ from daskboost.cluster.coordinator import FitSpec, total_weight_of
 from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
 from daskboost.cluster.rounding import make_rounding
+from daskboost.devices.gpu.best_first import BestFirstGrower, kept_histograms
 from daskboost.devices.gpu.growth import GrowthRules, RoundInputs, TreeGrower, TreeTables, histogram_nodes
+from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
@@ -36,7 +37,9 @@ def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
         return None
     if rules is None or spec.objective.adaptive_quantiles is not None:
         return None
-    nbytes = 16 * kernels.layout.host.n_slots * sum(histogram_nodes(1, rules.depth))
+    by_leaf = spec.params.grow_policy == "lossguide"
+    n_histograms = kept_histograms(rules.max_leaves) if by_leaf else sum(histogram_nodes(1, rules.depth))
+    nbytes = 16 * kernels.layout.host.n_slots * n_histograms
     if not engine.train.is_one_resident_view or nbytes > kernels.runtime.free_bytes // HISTOGRAM_SHARE:
         return None
     return DeviceRounds(engine, rows, spec, kernels, rules)
@@ -63,12 +66,16 @@ class DeviceRounds:
         xp, n_features = kernels.runtime.xp, len(kernels.layout.host.n_bins)
         params = spec.params
         self._every_round_alike = params.colsample_bytree == params.colsample_bylevel == params.colsample_bynode == 1
-        n_levels = 1 if params.colsample_bylevel == params.colsample_bynode == 1 else rules.depth
+        by_level = params.colsample_bylevel < 1 or params.colsample_bynode < 1
+        n_levels = rules.depth if by_level else 1
         self._inputs = RoundInputs(
             xp.empty((1, 2), np.int64), xp.empty((1, 2)), xp.empty(1), xp.ones((n_levels, 1, n_features), np.uint8)
         )
-        self._grower = TreeGrower(kernels, rules, 1, self._inputs)
-        self._recorded: dict[int, Callable[[], None] | None] = {}
+        by_leaf = params.grow_policy == "lossguide"
+        self._grower: TreeGrower | BestFirstGrower = (
+            BestFirstGrower(kernels, rules, self._inputs) if by_leaf else TreeGrower(kernels, rules, 1, self._inputs)
+        )
+        self._queue = Recorder(kernels.runtime)
         self._next = 0
         self._total_weight: float | None = None
 
@@ -90,7 +97,7 @@ class DeviceRounds:
             metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
             self._next += 1
         tables = [
-            tree_tables(TreeTables(own, 1, self._rules.capacity), self._spec.cuts)[0] for own in to_host(trees)
+            tree_tables(TreeTables(own, 1, self._grower.tables.capacity), self._spec.cuts)[0] for own in to_host(trees)
         ]
         return tuple(
             m.Round(tuple(tables[place * n_outputs : (place + 1) * n_outputs]), found)
@@ -113,24 +120,10 @@ class DeviceRounds:
             if not self._every_round_alike:
                 features = FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output)
                 overwrite(self._runtime, inputs.allowed, allowed_features(features, spec.params)[:, None])
-            self._queue_tree(output)
+            ((_, view),) = engine.train.views()
+            self._grower.grow(self._rows, view, self._rows.chunks[0], self._queue)
+            self._queue(("margins", output), partial(self._add_to_margins, output))
             out[output] = self._grower.tables.memory
-
-    def _queue_tree(self, output: int) -> None:
-        """Launch all of a tree: at first one by one, which compiles kernels; later as they were recorded."""
-        if output not in self._recorded:
-            self._grow_tree(output)
-            self._recorded[output] = None
-            return
-        replay = self._recorded[output]
-        if replay is None:
-            replay = self._recorded[output] = self._runtime.record(partial(self._grow_tree, output))
-        replay()
-
-    def _grow_tree(self, output: int) -> None:
-        ((_, view),) = self._engine.train.views()
-        self._grower.grow(self._rows, view, self._rows.chunks[0])
-        self._add_to_margins(output)
 
     def _add_to_margins(self, output: int) -> None:
         tables = self._grower.tables

@@ -14,6 +14,8 @@ from daskboost.tree.growth import finished_tree
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
+MOST_LEAVES = 1024
+"""Of trees that grow best first: beyond, ranking the nodes that wait takes longer than splitting them."""
 DEEPEST = 12
 """Levels have room for all nodes there could be: at this depth 4,096 histograms, most of them of nodes that are not."""
 
@@ -26,13 +28,18 @@ def regular_of(rules: SplitRules) -> Regular:
 
 
 def growth_rules(params: TrainParams, rules: SplitRules, *, by_path: bool) -> GrowthRules | None:
-    """The rules of trees that can grow level by level without the host; None where a tree's growth needs it.
+    """The rules of trees that can grow without the host; None where a tree's growth needs it.
 
-    `by_path` : whether a node's features depend on its path from the root. That, features drawn for each node, and
-    nodes split in the order of their gain are decided by the host.
+    `by_path` : whether a node's features depend on its path from the root. That, and features drawn for each node, are
+    the host's to decide; so are, for trees that grow best first, features drawn for each level.
     """
-    by_node = params.colsample_bynode < 1 and not rules.symmetric
-    if params.grow_policy == "lossguide" or params.depth_limit > DEEPEST or by_path or by_node:
+    if by_path or (params.colsample_bynode < 1 and not rules.symmetric):
+        return None
+    if params.grow_policy == "lossguide":
+        possible = 0 < params.max_leaves <= MOST_LEAVES and params.colsample_bylevel == 1
+    else:
+        possible = params.depth_limit <= DEEPEST
+    if not possible:
         return None
     return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, params.max_leaves, params.gamma)
 

@@ -28,6 +28,16 @@ RULES: dict[str, dict[str, Any]] = {
     "symmetric": {"max_depth": 5, "grow_policy": "symmetric"},
     "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
     "symmetric monotone": {"max_depth": 4, "grow_policy": "symmetric", "monotone_constraints": (1, -1, 0, 1, 0, -1)},
+    "best first": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 40},
+    "best of few": {"max_depth": 4, "grow_policy": "lossguide", "max_leaves": 9, "gamma": 4.0, "subsample": 0.5},
+    "two leaves": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 2},
+    "a leaf": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1},
+    "best until the end": {
+        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 300, "min_child_weight": 40.0, "colsample_bytree": 0.7
+    },
+    "best monotone": {
+        "max_depth": 7, "grow_policy": "lossguide", "max_leaves": 70, "monotone_constraints": (1, -1, 0, 1, 0, -1)
+    },
     "five classes": {"max_depth": 4, "objective": "multi:softprob", "num_class": 5, "colsample_bytree": 0.7},
     "weights": {"max_depth": 5, "objective": "binary:logistic"},
     "small steps": {"max_depth": 5, "objective": "binary:logistic", "max_delta_step": 0.7},
@@ -90,7 +100,8 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 
 @pytest.mark.parametrize("params", [
     {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]}, {"max_depth": 3, "colsample_bynode": 0.5},
-    {"max_depth": 13}, {"max_depth": 3, "objective": "reg:absoluteerror"},
+    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5}, {"max_depth": 13},
+    {"max_depth": 3, "objective": "reg:absoluteerror"},
 ])  # fmt: skip
 def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
     data = make_data(np.random.default_rng(5), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)

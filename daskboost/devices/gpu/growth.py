@@ -7,12 +7,14 @@ of engines and all rules. What is here grows the same trees, node by node, for t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
 from daskboost.devices.gpu.views import GpuView
 
@@ -99,6 +101,11 @@ def tables_bytes(n_trees: int, capacity: int) -> int:
     return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in _shapes(n_trees, capacity))
 
 
+def make_tables(runtime: Runtime, n_trees: int, capacity: int) -> TreeTables:
+    """On the device."""
+    return TreeTables(runtime.xp.zeros(tables_bytes(n_trees, capacity), np.uint8), n_trees, capacity)
+
+
 def histogram_nodes(n_trees: int, depth: int) -> tuple[int, int]:
     """Histograms of two levels, those of even and those of odd depth, while the deeper one is searched."""
     slots = [n_trees * 2**d for d in range(depth)]
@@ -134,25 +141,24 @@ class TreeGrower:
         xp = kernels.runtime.xp
         self._kernels, self._runtime, self._rules, self._inputs = kernels, kernels.runtime, rules, inputs
         self._n_trees = n_trees
-        self.tables = TreeTables(xp.zeros(tables_bytes(n_trees, rules.capacity), np.uint8), n_trees, rules.capacity)
+        self.tables = make_tables(self._runtime, n_trees, rules.capacity)
+        """The finished trees."""
         self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
-        """Each leaf's number over all trees, -1 elsewhere; int32, shape (trees, capacity)."""
+        """Nodes that rows end in, -1 elsewhere; int32, of all trees one after the other."""
+        self.leaf_values = self.tables.values
+        """By node, what rows of each leaf gain."""
         n_slots = kernels.layout.host.n_slots
         self._histograms = [
             xp.empty((nodes, n_slots, 2), np.int64) for nodes in histogram_nodes(n_trees, rules.depth)
         ]
-        self._levels = [self._empty_level(n_trees << depth) for depth in range(rules.depth + 1)]
+        self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
 
-    def _empty_level(self, n: int) -> _Slots:
-        xp = self._runtime.xp
-        return _Slots(
-            xp.empty(n, np.int32), xp.empty((3, n), np.uint64), xp.empty((n, 2), np.int64), xp.empty((n, 2)),
-            xp.empty((6, n), np.int32), xp.empty(n, np.int32),
-        )  # fmt: skip
-
-    def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+    def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
         """Queue up all launches from the root to the leaves' values; all rows are in the roots."""
         chunk.make_room(self._runtime.xp, self._n_trees * self._rules.capacity)
+        queue("levels", partial(self._grow, rows, view, chunk))
+
+    def _grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
         self._start()
         for depth in range(self._rules.depth):
             built, _ = self._places(depth)
@@ -172,13 +178,13 @@ class TreeGrower:
         rules, root, inputs = self._rules, self._levels[0], self._inputs
         built, _ = self._places(0)
         self._launch("start_trees")(
-            self._n_trees, THREADS, *self.tables.arguments, *root.arguments, inputs.root_sums,
+            self._n_trees, THREADS, *self.tables.arguments, *root.slots.arguments, inputs.root_sums,
             _row_stride(inputs.root_sums), inputs.units, _row_stride(inputs.units), int(rules.max_leaves != 1),
-            rules.regular.least_h, int(rules.symmetric), address_of(built), _node_bytes(built), root.built,
+            rules.regular.least_h, int(rules.symmetric), address_of(built), node_bytes(built), root.built,
         )  # fmt: skip
 
     def _search(self, depth: int) -> DeviceArray:
-        slots, per_tree, allowed = self._levels[depth], 1 << depth, self._inputs.allowed
+        slots, per_tree, allowed = self._levels[depth].slots, 1 << depth, self._inputs.allowed
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
             allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.units, per_tree,
@@ -192,12 +198,12 @@ class TreeGrower:
         is_last = depth + 1 == rules.depth
         built, derived = (None, None) if is_last else self._places(depth + 1)
         self._launch("choose_splits")(
-            self._n_trees, THREADS, *self.tables.arguments, *level.arguments, 1 << depth, results,
+            self._n_trees, THREADS, *self.tables.arguments, *level.slots.arguments, 1 << depth, results,
             regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
-            self._kernels.layout.n_bins, level.splits, *below.arguments, below.built,
+            self._kernels.layout.n_bins, level.splits, *below.slots.arguments, below.built,
             0 if built is None else address_of(built), 0 if derived is None else address_of(derived),
-            0 if built is None else _node_bytes(built),
+            0 if built is None else node_bytes(built),
         )  # fmt: skip
 
     def _finish(self) -> None:
@@ -212,27 +218,44 @@ class TreeGrower:
 
 
 @dataclass(frozen=True)
-class _Slots:
-    """The nodes of a level; arrays of shape (slots, ...), slots of one tree after the other."""
+class Slots:
+    """Nodes to search, as kernels fill them in (`LEVEL`); arrays of shape (slots, ...)."""
 
     nodes: DeviceArray
     addresses: DeviceArray
     sums: DeviceArray
     bounds: DeviceArray
-    splits: DeviceArray
-    """As `kernels/partition.cu` takes them."""
-    built: DeviceArray
-    """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """As kernels take them (`LEVEL`)."""
         return (self.nodes, *self.addresses, self.sums, self.bounds)
+
+
+def empty_slots(runtime: Runtime, n: int) -> Slots:
+    """Room for `n` nodes."""
+    xp = runtime.xp
+    return Slots(xp.empty(n, np.int32), xp.empty((3, n), np.uint64), xp.empty((n, 2), np.int64), xp.empty((n, 2)))
+
+
+@dataclass(frozen=True)
+class _TreeLevel:
+    """A level; slots of one tree after the other."""
+
+    slots: Slots
+    splits: DeviceArray
+    """As `kernels/partition.cu` takes them; int32, shape (6, slots)."""
+    built: DeviceArray
+    """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
+
+
+def _make_level(runtime: Runtime, n: int) -> _TreeLevel:
+    return _TreeLevel(empty_slots(runtime, n), runtime.xp.empty((6, n), np.int32), runtime.xp.empty(n, np.int32))
 
 
 def _row_stride(array: DeviceArray) -> int:
     return int(array.strides[0]) // int(array.itemsize)
 
 
-def _node_bytes(histograms: DeviceArray) -> int:
+def node_bytes(histograms: DeviceArray) -> int:
+    """Bytes from one node's histogram to the next one's."""
     return int(histograms.strides[0])

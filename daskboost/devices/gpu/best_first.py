@@ -1,0 +1,148 @@
+"""Trees that grow best first on a GPU (`kernels/best_first.cu`): nodes are split ahead, and the strict order is played
+back over them, so that the host waits once in many splits, not once in each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.growth import (
+    GrowthRules,
+    RoundInputs,
+    empty_slots,
+    make_tables,
+    node_bytes,
+)
+from daskboost.devices.gpu.recorder import Recorder
+from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
+from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
+from daskboost.devices.gpu.views import GpuView
+
+THREADS = 256
+"""As in `kernels/best_first.cu`."""
+WIDTH = 64
+"""Most splits of a step: enough to fill a GPU, few enough that those in vain cost little."""
+SPLITS_PER_LEAF = 3
+"""Room for nodes that are split ahead in vain."""
+STEPS = 4
+"""Steps between two questions whether the tree is done; a step after its end is nearly free, a question costs 20 us."""
+GOES_ON = 4
+"""Place of the answer among `counts`."""
+COPY_BLOCKS = 8
+"""Blocks that copy one node's histogram."""
+
+
+def most_splits(max_leaves: int) -> int:
+    """Splits of the grown tree."""
+    return SPLITS_PER_LEAF * max_leaves
+
+
+def kept_histograms(max_leaves: int) -> int:
+    """Histograms in memory: one more with every split, and those of one step."""
+    return most_splits(max_leaves) + 1 + min(WIDTH, max_leaves)
+
+
+class BestFirstGrower:
+    """Grows a tree over all rows of one chunk; see `growth.TreeGrower`, whose interface this is.
+
+    Parameters
+    ----------
+    kernels : SplitKernels
+    rules : GrowthRules
+        With `max_leaves`.
+    inputs : RoundInputs
+        Of one tree, with the same features for all levels.
+    """
+
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, inputs: RoundInputs) -> None:
+        xp, n_slots = kernels.runtime.xp, kernels.layout.host.n_slots
+        self._kernels, self._runtime, self._rules, self._inputs = kernels, kernels.runtime, rules, inputs
+        self._width, self._most = min(WIDTH, rules.max_leaves), most_splits(rules.max_leaves)
+        self._capacity = 2 * self._most + 1
+        self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
+        self._grown = make_tables(self._runtime, 1, self._capacity)
+        self.leaves, self.leaf_values = xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.float32)
+        self._more = _Grown(
+            xp.empty((self._capacity, RESULTS), np.int64), xp.empty(self._capacity, np.int32),
+            xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32), xp.empty(6, np.int32),
+        )  # fmt: skip
+        self._slots = empty_slots(self._runtime, 2 * self._width)
+        self._splits = xp.empty((6, self._width), np.int32)
+        self._built, self._built_places = xp.empty(self._width, np.int32), xp.empty(self._width, np.int32)
+        self._added = xp.zeros((self._width, n_slots, 2), np.int64)
+        self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
+
+    def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
+        """Grow a tree from rows that are all in the root, to the leaves' values."""
+        chunk.make_room(self._runtime.xp, self._capacity)
+        queue("root", partial(self._root, rows, view, chunk))
+        while to_host(self._more.counts)[GOES_ON]:
+            queue("steps", partial(self._steps, rows, view, chunk))
+        queue("best", self._finish)
+
+    def _root(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+        rules, inputs = self._rules, self._inputs
+        self._launch("start_best")(
+            1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments, inputs.root_sums,
+            inputs.units, int(rules.max_leaves != 1), rules.regular.least_h, self._width, address_of(self._kept),
+            self._built, self._built_places,
+        )  # fmt: skip
+        self._search(rows, view, chunk)
+
+    def _steps(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+        for _ in range(STEPS):
+            rows.split_rows(view, chunk, self._splits)
+            self._search(rows, view, chunk)
+
+    def _search(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+        """Build and search histograms of the nodes that were opened last, choose, and open more."""
+        slots, rules, regular, kernels = self._slots, self._rules, self._rules.regular, self._kernels
+        width, built = self._width, (self._built, self._built_places, self._width)
+        rows.build(view, chunk, self._built, self._added)
+        numbers = 2 * kernels.layout.host.n_slots
+        self._launch("keep_histograms")(COPY_BLOCKS * width, THREADS, *built, numbers, self._added, self._kept)
+        level = Level(
+            slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
+            self._inputs.allowed[0], 2 * width, self._grown.units, 2 * width,
+        )  # fmt: skip
+        grown = (*self._grown.arguments, *self._more.arguments)
+        self._launch("choose_best")(
+            1, THREADS, *grown, slots.nodes, kernels.best_per_node(level, regular), width, rules.gamma,
+            rules.max_leaves, self._most, self._splits,
+        )  # fmt: skip
+        self._launch("split_best")(
+            1, THREADS, *grown, *slots.arguments, width, regular.reg_lambda, regular.alpha, regular.max_step,
+            regular.least_h, rules.depth, kernels.monotone_of(regular), kernels.layout.n_bins, self._splits,
+            self._built, self._built_places, address_of(self._kept), node_bytes(self._kept),
+        )  # fmt: skip
+
+    def _finish(self) -> None:
+        regular, tables = self._rules.regular, self.tables
+        self._launch("finish_best")(
+            1, THREADS, *self._grown.arguments, *self._more.arguments, regular.reg_lambda, regular.alpha,
+            regular.max_step, self._inputs.learning_rate, *tables.arguments, tables.values,
+            self.leaf_values, self.leaves,
+        )  # fmt: skip
+
+    def _launch(self, entry: str) -> Any:
+        return self._runtime.kernel("best_first", entry)
+
+
+@dataclass(frozen=True)
+class _Grown:
+    """What the kernels know of grown nodes beside their tables (`GROWN`)."""
+
+    found: DeviceArray
+    chosen_as: DeviceArray
+    places: DeviceArray
+    waiting: DeviceArray
+    counts: DeviceArray
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.found, self.chosen_as, self.places, self.waiting, self.counts)
