@@ -19,7 +19,7 @@
 // budget: start_best registers=40 shared=0
 // budget: choose_best registers=64 shared=12*THREADS+64
 // budget: split_best registers=128 shared=0
-// budget: finish_best registers=64 shared=0
+// budget: finish_best registers=96 shared=0
 // budget: keep_histograms registers=32 shared=0
 #include "scan.cuh"
 #include "tree_table.cuh"

@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
 
 // A block per (tree, feature). `gains`, `places` : shape (trees, features); a place is a bin, or SIDE more where missing
 // values go left. All of a tree's nodes are there, or none.
-extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     const i64* prefix, SEARCHED, double* gains, i32* places) {
     __shared__ double block_gains[THREADS];
     __shared__ i32 block_places[THREADS];
