@@ -10,6 +10,16 @@ __device__ __forceinline__ T sum_of_warp(T value) {
     return value;
 }
 
+// Each lane's sum of the lanes up to itself.
+template <class T>
+__device__ __forceinline__ T running_sum_of_warp(T value) {
+    for (u32 step = 1; step < WARP; step *= 2) {
+        const T other = __shfl_up_sync(ALL_LANES, value, step);
+        if (threadIdx.x % WARP >= step) value += other;
+    }
+    return value;
+}
+
 // Sum over all threads, known to thread 0 only; `storage` holds one value per warp.
 template <u32 N_THREADS, class T>
 __device__ __forceinline__ T sum_of_block(T value, T* storage) {

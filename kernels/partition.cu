@@ -1,33 +1,32 @@
-// Rows move to their children: a stable partition of all split nodes' segments, in four launches for a whole level.
+// Rows move to their children: a stable partition of all split nodes' segments, in two launches for a whole level.
 //
-//   count_left     one bit per row: goes left?            flags, and the left-goers of each tile
-//   place_tiles    running sums over tiles                where each tile's left-goers go; the children's segments
-//   move_rows      order, pairs -> spare order, pairs
-//   return_rows    and back, so that nodes that were not split stay where they are
+//   count_left   one bit per row: goes left?    flags, and how many of each tile do
+//   move_rows    order and pairs                the children's rows and segments
 //
-// A tile has TILE_ROWS rows (tiles.cuh), 32 to a word of flags. Rows keep their order, which is thus the same in every run.
+// `order` and `pairs` have two halves of `half` places each. The children of a segment lie where it lay, but in the other
+// half: nothing needs to be copied back, and segments that are not split stay where they are.
+//
+// A warp takes a quarter of a tile (tiles.cuh), and 32 * WORDS rows at a time, so that each thread has WORDS loads under way:
+// those of symbols are gathers. Where a tile's rows go follows from the counts of its segment's tiles, which each
+// block adds up itself rather than wait for another launch; the host makes tiles so large that they are few. Rows keep
+// their order, which is thus the same in every run, and lets rows of a node that are neighbours share sectors.
 //
 // variants: SYMBOL_BYTES=0,1,2 SMALL=0,1
-// budget: count_left registers=40 shared=4
-// budget: place_tiles registers=48 shared=4*THREADS
-// budget: move_rows registers=72 shared=4*TILE_ROWS/32
-// budget: return_rows registers=40 shared=0
+// budget: count_left registers=64 shared=4*THREADS/32+8
+// budget: move_rows registers=72 shared=16*THREADS/32+8
+#include "block_tile.cuh"
 #include "pair.cuh"
-#include "scan.cuh"
 #include "symbol.cuh"
-#include "tiles.cuh"
 
 #ifndef THREADS
-#define THREADS 256
+#define THREADS 128
 #endif
-#ifndef TILE_ROWS
-#define TILE_ROWS 2048
-#endif
-#define WORDS (TILE_ROWS / 32)
-static_assert(WORDS == 64, "move_rows sums the words of a tile with one warp");
-#define WARPS (THREADS / 32)
+constexpr i32 WARPS = THREADS / WARP;
+constexpr i32 WORDS = 8;                            // of flags; tiles are multiples of WARPS * WORDS of them
+constexpr i32 SEARCHES = SYMBOL_BYTES ? WORDS : 1;  // looking up a CSR row's symbol is no single load
+constexpr i32 MOVES = SMALL ? WORDS / 2 : WORDS;    // small data's pairs take twice the registers
 
-// Splits travel as one array of int32, shape (6, n).
+// Splits travel as one array of int32, shape (6, n); a node of -1 is no split.
 #define NODE 0
 #define LEFT 1
 #define RIGHT 2
@@ -35,102 +34,131 @@ static_assert(WORDS == 64, "move_rows sums the words of a tile with one warp");
 #define SPLIT_BIN 4
 #define DEFAULT_LEFT 5
 
-extern "C" __global__ void __launch_bounds__(THREADS) count_left(
-    const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
-    const i64* slot_offsets, const i32* splits, i32 n, const i64* bounds, const i32* starts, const u32* order,
-    u32* flags, i32* counts) {
-    __shared__ i32 total;
-    const Tile tile = find_tile(blockIdx.x, bounds, splits + NODE * n, starts, n, TILE_ROWS);
-    if (tile.segment < 0) return;
-    if (threadIdx.x == 0) total = 0;
-    __syncthreads();
-    const i32 feature = splits[FEATURE * n + tile.segment], last_left = splits[SPLIT_BIN * n + tile.segment];
-    const bool missing_left = splits[DEFAULT_LEFT * n + tile.segment] != 0;
-    const i64 place = (i64)blockIdx.x * WORDS;
-    const i32 lane = threadIdx.x % 32;
-    for (i32 word = threadIdx.x / 32; word < WORDS; word += WARPS) {
-        const i64 i = tile.begin + word * 32 + lane;
-        const bool left = i < tile.end && goes_left(SYMBOLS, order[i], feature, last_left, missing_left);
-        const u32 bits = __ballot_sync(ALL_LANES, left);
-        if (lane == 0) {
-            flags[place + word] = bits;
-            atomicAdd(&total, __popc(bits));
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) counts[blockIdx.x] = total;
+// The rows of a tile that are a warp's.
+struct Share {
+    i64 begin;  // position of the first
+    i32 n;
+    i64 flags;  // place of their words
+};
+
+static __device__ __forceinline__ Share share_of(const Tile& tile, i32 tile_rows, i32 warp) {
+    const i32 rows = tile_rows / WARPS;
+    const i64 begin = min(tile.begin + (i64)warp * rows, tile.end);
+    return {begin, (i32)min(tile.end - begin, (i64)rows), ((i64)blockIdx.x * tile_rows + (i64)warp * rows) / 32};
 }
 
-// One block. `before[t]` becomes the left-goers of all tiles before t; the children's segments follow.
-extern "C" __global__ void __launch_bounds__(THREADS) place_tiles(const i32* splits, i32 n, const i32* starts,
-                                                                  const i32* counts, i32* before, i64* bounds) {
-    __shared__ i32 room[THREADS];
-    const i32 n_tiles = starts[n], each = (n_tiles + THREADS - 1) / THREADS;
-    const i32 begin = min(n_tiles, (i32)threadIdx.x * each), end = min(n_tiles, begin + each);
-    i32 own = 0;
-    for (i32 t = begin; t < end; ++t) own += counts[t];
-    i32 sum = scan_block(own, room);
-    for (i32 t = begin; t < end; ++t) {
-        before[t] = sum;
-        sum += counts[t];
+extern "C" __global__ void __launch_bounds__(THREADS) count_left(
+    const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
+    const i64* slot_offsets, const i32* splits, const i64* bounds, const i32* starts, i32 n, i32 tile_rows,
+    const u32* order, u32* flags, i32* counts) {
+    __shared__ TileRoom<THREADS> room;
+    const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
+    if (tile.segment < 0) return;
+    const i32 feature = splits[FEATURE * n + tile.segment], last_left = splits[SPLIT_BIN * n + tile.segment];
+    const bool missing_left = splits[DEFAULT_LEFT * n + tile.segment] != 0;
+    const i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const Share share = share_of(tile, tile_rows, warp);
+    const u32* from = order + share.begin;
+    u32* own = flags + share.flags;
+    i32 count = 0;
+    for (i32 i = lane; i - lane < share.n; i += 32 * SEARCHES, own += SEARCHES) {
+        u32 rows[SEARCHES];
+        bool left[SEARCHES];
+#pragma unroll
+        for (i32 k = 0; k < SEARCHES; ++k) rows[k] = from[min(i + 32 * k, share.n - 1)];
+#pragma unroll
+        for (i32 k = 0; k < SEARCHES; ++k) left[k] = goes_left(SYMBOLS, rows[k], feature, last_left, missing_left);
+        u32 mine = 0;
+#pragma unroll
+        for (i32 k = 0; k < SEARCHES; ++k) {
+            const u32 bits = __ballot_sync(ALL_LANES, left[k] && i + 32 * k < share.n);
+            if (lane == k) mine = bits;
+            count += __popc(bits);
+        }
+        if (lane < SEARCHES) own[lane] = mine;
     }
-    if (threadIdx.x == THREADS - 1) before[n_tiles] = sum;
+    if (lane == 0) room.totals[warp] = count;
     __syncthreads();
-    for (i32 s = threadIdx.x; s < n; s += THREADS) {
-        if (splits[NODE * n + s] < 0) continue;
-        const i64* parent = bounds + 2 * (i64)splits[NODE * n + s];
-        const i64 first = parent[0], last = parent[1];
-        const i64 middle = first + (before[starts[s + 1]] - before[starts[s]]);
-        i64* left = bounds + 2 * (i64)splits[LEFT * n + s];
-        i64* right = bounds + 2 * (i64)splits[RIGHT * n + s];
-        left[0] = first;
-        left[1] = right[0] = middle;
-        right[1] = last;
-    }
+    if (threadIdx.x > 0) return;
+    count = 0;
+    for (i32 w = 0; w < WARPS; ++w) count += room.totals[w];
+    counts[blockIdx.x] = count;
+}
+
+// The segments of the children of split `s`.
+static __device__ __forceinline__ void set_children(const i32* splits, i32 n, i32 s, i64 begin, i64 middle, i64 end,
+                                                    i64* bounds) {
+    i64* left = bounds + 2 * (i64)splits[LEFT * n + s];
+    i64* right = bounds + 2 * (i64)splits[RIGHT * n + s];
+    left[0] = begin;
+    left[1] = right[0] = middle;
+    right[1] = end;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) move_rows(
-    const i32* splits, i32 n, const i64* bounds, const i32* starts, const i32* before, const u32* flags,
-    const u32* order, const Pair* pairs, u32* spare_order, Pair* spare_pairs) {
-    __shared__ i32 lefts[WORDS];  // of the words before
-    const Tile tile = find_tile(blockIdx.x, bounds, splits + NODE * n, starts, n, TILE_ROWS);
-    if (tile.segment < 0) return;
-    const u32* own = flags + (i64)blockIdx.x * WORDS;
-    if (threadIdx.x < 32) {  // one warp, two words a lane
-        const i32 even = __popc(own[2 * threadIdx.x]), odd = __popc(own[2 * threadIdx.x + 1]);
-        i32 sum = even + odd;
-        for (i32 step = 1; step < 32; step <<= 1) {
-            const i32 other = __shfl_up_sync(ALL_LANES, sum, step);
-            if ((i32)threadIdx.x >= step) sum += other;
+    const i32* splits, i64* bounds, const i32* starts, i32 n, i32 tile_rows, i64 half, const i32* counts, const u32* flags,
+    u32* order, Pair* pairs) {
+    __shared__ TileRoom<THREADS> room;
+    __shared__ i32 shares[3][WARPS];  // left-goers: of each warp's rows, of the tiles before, of the segment
+    const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
+    if (blockIdx.x == 0)  // no block has the segments without rows
+        for (i32 s = threadIdx.x; s < n; s += THREADS) {
+            const i32 node = splits[NODE * n + s];
+            if (node < 0) continue;
+            const i64 begin = bounds[2 * (i64)node];
+            if (bounds[2 * (i64)node + 1] == begin) set_children(splits, n, s, begin, begin, begin, bounds);
         }
-        lefts[2 * threadIdx.x] = sum - odd - even;
-        lefts[2 * threadIdx.x + 1] = sum - odd;
-    }
-    __syncthreads();
-    const i64 left_before = before[blockIdx.x] - before[starts[tile.segment]];
-    const i64 middle = bounds[2 * (i64)splits[RIGHT * n + tile.segment]];
-    const i64 to_left = tile.first + left_before;
-    const i64 to_right = middle + (tile.begin - tile.first) - left_before;
-    const i32 lane = threadIdx.x % 32;
-    for (i32 word = threadIdx.x / 32; word < WORDS; word += WARPS) {
-        const i32 within = word * 32 + lane;
-        const i64 i = tile.begin + within;
-        if (i >= tile.end) break;
-        const u32 bits = own[word];
-        const i32 rank = lefts[word] + __popc(bits & ((1u << lane) - 1u));
-        const i64 place = bits >> lane & 1u ? to_left + rank : to_right + within - rank;
-        spare_order[place] = order[i];
-        spare_pairs[place] = pairs[i];
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) return_rows(
-    const i32* splits, i32 n, const i64* bounds, const i32* starts, const u32* spare_order,
-    const Pair* spare_pairs, u32* order, Pair* pairs) {
-    const Tile tile = find_tile(blockIdx.x, bounds, splits + NODE * n, starts, n, TILE_ROWS);
     if (tile.segment < 0) return;
-    for (i64 i = tile.begin + threadIdx.x; i < tile.end; i += THREADS) {
-        order[i] = spare_order[i];
-        pairs[i] = spare_pairs[i];
+
+    const i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const Share share = share_of(tile, tile_rows, warp);
+    const u32* own = flags + share.flags;
+    const i32 node = splits[NODE * n + tile.segment], n_tiles = tiles_of(bounds, node, tile_rows);
+    const i64 end = bounds[2 * (i64)node + 1];
+    const i32* counted = counts + (blockIdx.x - tile.number);
+    i32 of_warp = 0, before = 0, all = 0;
+    for (i32 word = lane; word < (share.n + 31) / 32; word += WARP) of_warp += __popc(own[word]);
+    for (i32 t = threadIdx.x; t < n_tiles; t += THREADS) {
+        const i32 count = counted[t];
+        all += count;
+        if (t < tile.number) before += count;
+    }
+    of_warp = sum_of_warp(of_warp), before = sum_of_warp(before), all = sum_of_warp(all);
+    if (lane == 0) shares[0][warp] = of_warp, shares[1][warp] = before, shares[2][warp] = all;
+    __syncthreads();
+    before = all = 0;
+    for (i32 w = 0; w < WARPS; ++w) {
+        before += shares[1][w] + (w < warp ? shares[0][w] : 0);
+        all += shares[2][w];
+    }
+    const i64 first = tile.first < half ? tile.first + half : tile.first - half;
+    if (tile.number == 0 && threadIdx.x == 0)
+        set_children(splits, n, tile.segment, first, first + all, first + (end - tile.first), bounds);
+
+    i64 to_left = first + before, to_right = first + all + (share.begin - tile.first) - before;
+    const u32* from_order = order + share.begin;
+    const Pair* from_pairs = pairs + share.begin;
+    for (i32 i = lane; i - lane < share.n; i += 32 * MOVES, own += MOVES) {
+        u32 rows[MOVES];
+        Pair values[MOVES];
+#pragma unroll
+        for (i32 k = 0; k < MOVES; ++k) {
+            const i32 at = min(i + 32 * k, share.n - 1);
+            rows[k] = from_order[at];
+            values[k] = from_pairs[at];
+        }
+        const u32 mine = lane < MOVES && i + 31 * lane < share.n ? own[lane] : 0;  // i + 31 * lane: its word's first row
+#pragma unroll
+        for (i32 k = 0; k < MOVES; ++k) {
+            const u32 bits = __shfl_sync(ALL_LANES, mine, k);
+            const i32 rank = __popc(bits & ((1u << lane) - 1u)), n_left = __popc(bits);
+            const i64 place = bits >> lane & 1u ? to_left + rank : to_right + lane - rank;
+            if (i + 32 * k < share.n) {
+                order[place] = rows[k];
+                pairs[place] = values[k];
+            }
+            to_left += n_left;
+            to_right += 32 - n_left;
+        }
     }
 }

@@ -3,16 +3,11 @@
 // variants: THREADS=1024
 // budget: map_tiles registers=40 shared=4*THREADS
 #include "scan.cuh"
+#include "tiles.cuh"
 
 #ifndef THREADS
 #define THREADS 1024
 #endif
-
-static __device__ __forceinline__ i32 tiles_of(const i64* bounds, i32 node, i32 tile_rows) {
-    if (node < 0) return 0;
-    const i64* segment = bounds + 2 * (i64)node;
-    return (i32)((segment[1] - segment[0] + tile_rows - 1) / tile_rows);
-}
 
 // `starts[i]` becomes the number of tiles before segment i; `starts[n]` that of all. A node of -1 has none.
 extern "C" __global__ void __launch_bounds__(THREADS) map_tiles(const i64* bounds, const i32* nodes, i32 n,

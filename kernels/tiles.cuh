@@ -10,11 +10,27 @@
 #include "types.cuh"
 
 struct Tile {
-    i32 segment;              // place of the node in the list of nodes; -1 for none
-    i32 number;               // of the tile within its segment
-    i64 begin, end;     // the tile's positions in the row order
-    i64 first;          // the segment's first position
+    i32 segment;     // place of the node in the list of nodes; -1 for none
+    i32 number;      // of the tile within its segment
+    i64 begin, end;  // the tile's positions in the row order
+    i64 first;       // the segment's first position
 };
+
+// How many tiles a node has; -1 has none.
+static __device__ __forceinline__ i32 tiles_of(const i64* bounds, i32 node, i32 tile_rows) {
+    if (node < 0) return 0;
+    const i64* segment = bounds + 2 * (i64)node;
+    return (i32)((u32)(segment[1] - segment[0] + tile_rows - 1) / (u32)tile_rows);
+}
+
+// The positions of tile `number` of a segment (begin, end).
+static __device__ __forceinline__ void set_rows(Tile* tile, i32 number, const i64* segment, i32 tile_rows) {
+    const i64 last = segment[1];
+    tile->number = number;
+    tile->first = segment[0];
+    tile->begin = tile->first + (i64)number * tile_rows;
+    tile->end = tile->begin + tile_rows < last ? tile->begin + tile_rows : last;
+}
 
 // The tile of a block; `bounds` are pairs (begin, end) by node.
 static __device__ __forceinline__ Tile find_tile(i32 block, const i64* bounds, const i32* nodes, const i32* starts,
@@ -28,12 +44,7 @@ static __device__ __forceinline__ Tile find_tile(i32 block, const i64* bounds, c
         if (starts[middle] <= block) low = middle;
         else high = middle;
     }
-    const i32 node = nodes[low];
-    const i64 last = bounds[2 * (i64)node + 1];
     tile.segment = low;
-    tile.number = block - starts[low];
-    tile.first = bounds[2 * (i64)node];
-    tile.begin = tile.first + (i64)tile.number * tile_rows;
-    tile.end = tile.begin + tile_rows < last ? tile.begin + tile_rows : last;
+    set_rows(&tile, block - starts[low], bounds + 2 * (i64)nodes[low], tile_rows);
     return tile;
 }

@@ -152,6 +152,12 @@ def rows_in(rows: Any, node: int) -> list[int]:
     return found
 
 
+def pairs_in(rows: Any, node: int) -> Any:
+    """The pairs of a node's rows, in order."""
+    begin, end = to_host(rows.chunks[0].bounds[int(node)]).tolist()
+    return to_host(rows.chunks[0].pairs[begin:end])
+
+
 def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int, threads: int) -> Any:
     """The margins after the tree's values were added to one output of some rows."""
     if not isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):

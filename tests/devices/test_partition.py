@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from devices.backends import (
     make_symbols,
     make_view,
     pack,
+    pairs_in,
     put_rows,
     rows_in,
     segments_of,
@@ -26,7 +28,9 @@ from reference import partition as reference
 
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu import tiles
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.views import DenseView, DeviceLayout
 
 
 def splits_of(nodes: list[int], n_nodes: int, feature: Any, split_bin: Any, default_left: Any) -> RowSplits:
@@ -70,11 +74,72 @@ def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.rando
         splits = random_splits(rng, nodes, len(sizes), layout)
         rows.grow(splits, np.empty(0, np.int32))
         check_splits(rows, segments, splits, symbols, layout)
-        kept = to_host(rows.chunks[0].order[: rows.chunks[0].kept])
-        pairs = to_host(rows.chunks[0].pairs[: len(kept)])
-        np.testing.assert_array_equal(pairs, pack(g[kept], h[kept], pairs.dtype))
         for alone in set(range(len(sizes))) - set(nodes):
             assert rows_in(rows, alone) == segments[alone]
+        for node in {*range(len(sizes)), *splits.left.tolist(), *splits.right.tolist()} - set(nodes):
+            own, pairs = rows_in(rows, node), pairs_in(rows, node)
+            np.testing.assert_array_equal(pairs, pack(g[own], h[own], pairs.dtype))
+
+
+@pytest.mark.parametrize("tile_rows", [1024, 4096])
+@pytest.mark.parametrize("name", VIEWS)
+def test_level_after_level(
+    name: str, tile_rows: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments of several tiles; nodes that are split late; children in the place of their grandparents."""
+    monkeypatch.setattr(tiles, "LEAST_TILE_ROWS", tile_rows)
+    n, n_bins = 5000, [9, 7]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
+    rows = make_rows(make_view(name, symbols, layout, 2), n, layout, EagerThreads(2))
+    g, h = make_pairs(rng, n)
+    put_rows(rows.chunks[0], [np.sort(rng.permutation(n)[: n - 30]).tolist()], g, h)
+    open_nodes, n_nodes = [0], 1
+    for level in range(4):
+        nodes = [node for i, node in enumerate(open_nodes) if level == 0 or i != level]  # one stays for the next level
+        before = [rows_in(rows, node) for node in range(n_nodes)]
+        splits = random_splits(rng, nodes, n_nodes, layout)
+        rows.grow(splits, np.empty(0, np.int32))
+        check_splits(rows, before, splits, symbols, layout)
+        left = [node for node in open_nodes if node not in nodes]
+        assert [rows_in(rows, node) for node in left] == [before[node] for node in left]
+        open_nodes, n_nodes = [*left, *splits.left.tolist(), *splits.right.tolist()], n_nodes + 2 * len(nodes)
+    for node in open_nodes:
+        own, pairs = rows_in(rows, node), pairs_in(rows, node)
+        np.testing.assert_array_equal(pairs, pack(g[own], h[own], pairs.dtype))
+
+
+@pytest.mark.parametrize("n_splits", [5, 1100])
+def test_nodes_that_are_not_there_are_not_split(runtime: Runtime, n_splits: int, rng: np.random.Generator) -> None:
+    """The device decides which of the splits there are; more than a block counts itself take a map of tiles."""
+    n, n_bins = n_splits + 40, [5]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
+    view = DenseView(DeviceLayout(runtime, layout), [symbols.astype(np.uint8)], n, copy_columns=True)
+    rows, xp = make_rows(view, n, layout, EagerThreads(1)), runtime.xp
+    segments = segments_of(rng, [1] * (n_splits - 1) + [40], n)
+    put_rows(rows.chunks[0], segments, *make_pairs(rng, n))
+    splits = random_splits(rng, list(range(n_splits)), n_splits, layout)
+    there = rng.random(n_splits) < 0.5
+    there[-1] = True
+    columns = np.stack([np.asarray(getattr(splits, each.name), np.int32) for each in fields(splits)])
+    columns[0, ~there] = -1
+    rows.reserve(3 * n_splits, n_splits)
+    rows.split_rows(view, rows.chunks[0], xp.asarray(columns))
+    real = RowSplits(*(getattr(splits, each.name)[there] for each in fields(splits)))
+    check_splits(rows, segments, real, symbols, layout)
+    for node in np.flatnonzero(~there).tolist():
+        assert rows_in(rows, node) == segments[node]
+        assert rows_in(rows, splits.left[node]) == rows_in(rows, splits.right[node]) == []
+
+
+def test_splitting_takes_no_memory(runtime: Runtime, rng: np.random.Generator) -> None:
+    layout, symbols = make_layout([5]), make_symbols(rng, 20, [5])
+    view = DenseView(DeviceLayout(runtime, layout), [symbols.astype(np.uint8)], 20, copy_columns=False)
+    rows, xp = make_rows(view, 20, layout, EagerThreads(1)), runtime.xp
+    none = xp.full((6, 2000), -1, np.int32)
+    with pytest.raises(ValueError, match="no memory was reserved for 2000 splits at a time"):
+        rows.split_rows(view, rows.chunks[0], none)
+    rows.reserve(1, 2000)
+    rows.split_rows(view, rows.chunks[0], none)
 
 
 @pytest.mark.parametrize("name", WIDE_VIEWS)

@@ -139,5 +139,5 @@ def test_launches_that_cuda_would_refuse_or_misread() -> None:
         launch("read_beyond", 1, 1, out.view(np.int32), 2**31, out.view(np.int32))
     with pytest.raises(AssertionError, match="65544"):
         launch("sum_dynamic", 1, 1, values, out, shared=(64 << 10) + 8)
-    with pytest.raises(ValueError, match=r"kernels/margins\.cu declares 0 variants with POSITION_BYTES=3"):
-        kernel_file("margins").variant({"POSITION_BYTES": 3})
+    with pytest.raises(ValueError, match=r"kernels/margins\.cu declares 0 variants with ROWS=3"):
+        kernel_file("margins").variant({"ROWS": 3})

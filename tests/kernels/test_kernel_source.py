@@ -203,6 +203,7 @@ def test_a_launch_asks_for_much_shared_memory_first() -> None:
     source = kernel_file("margins")
     entry = source.entries(source.variants[0])["add_leaf_values"]
     launches: list[Any] = []
+    given = (None, None, None, 4, 5, None, None, 6, None)
 
     class Function:
         max_dynamic_shared_size_bytes = 0
@@ -213,10 +214,10 @@ def test_a_launch_asks_for_much_shared_memory_first() -> None:
     function = Function()
     kernel = cuda.CudaKernel(function, entry)
     for shared_bytes, asked in ((48 << 10, 0), (60_000, 60_000), (50_000, 60_000)):
-        kernel(3, 128, None, None, 4, 5, 6, None, shared_bytes=shared_bytes)
+        kernel(3, 128, *given, shared_bytes=shared_bytes)
         assert function.max_dynamic_shared_size_bytes == asked
         arguments = launches.pop()[2]
-        assert arguments == (0, 0, 4, 5, 6, 0)
-        assert [type(argument) for argument in arguments[1:4]] == [np.uintp, np.int32, np.int64]
-    with pytest.raises(ValueError, match="bounded by 256 threads in a block, got 512"):
-        kernel(3, 512, None, None, 4, 5, 6, None)
+        assert arguments == (0, 0, 0, 4, 5, 0, 0, 6, 0)
+        assert [type(argument) for argument in arguments[3:8:2]] == [np.int32, np.uintp, np.int64]
+    with pytest.raises(ValueError, match="bounded by 128 threads in a block, got 512"):
+        kernel(3, 512, *given)

@@ -155,7 +155,7 @@ class TreeGrower:
 
     def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
         """Queue up all launches from the root to the leaves' values; all rows are in the roots."""
-        chunk.make_room(self._runtime.xp, self._n_trees * self._rules.capacity)
+        rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << (self._rules.depth - 1))
         queue("levels", partial(self._grow, rows, view, chunk))
 
     def _grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime
-from daskboost.devices.gpu.runtime import element_stride as element_stride
+from typing import Protocol
 
-THREADS = 256
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
+from daskboost.devices.gpu.tiles import count_tiles, rows_per_tile
+
+THREADS = 128
 """As in `kernels/margins.cu`."""
-BLOCKS_PER_MULTIPROCESSOR = 32
-"""Enough to hide the latency of scattered margins; threads stride over the rest of the rows."""
 
 
-def add_leaf_values(runtime: Runtime, position: DeviceArray, values: DeviceArray, margin: DeviceArray) -> None:
-    """`margin[row] += values[position[row]]` where the position is less than `len(values)`.
+class Segments(Protocol):
+    """Rows of a chunk in node order, see `rows.DeviceOrder`."""
 
-    `position` : uint8, uint16 or uint32, shape (rows,). `values` : float32. `margin` : float32, shape (rows,), any
-    stride.
+    n_rows: int
+    order: DeviceArray
+    bounds: DeviceArray
+
+
+def add_leaf_values(runtime: Runtime, chunk: Segments, nodes: DeviceArray, values: DeviceArray, margin: DeviceArray
+                    ) -> None:  # fmt: skip
+    """`margin[row] += values[node]` for the rows of each of `nodes`; waits for nothing.
+
+    `nodes` : int32, each once; -1 stands for none. `values` : float32, by node of the tree. `margin` : float32, shape
+    (rows,), any stride. `chunk.bounds` must have room for all nodes.
     """
-    kernel = runtime.kernel("margins", "add_leaf_values", POSITION_BYTES=position.itemsize)
-    n, stride = len(margin), element_stride(margin)
-    kernel(_blocks(runtime, n), THREADS, position, values, len(values), n, stride, margin)
-
-
-def add_leaf_values_in_order(runtime: Runtime, order: DeviceArray, ends: DeviceArray, values: DeviceArray,
-                             margin: DeviceArray) -> None:  # fmt: skip
-    """`margin[row] += values[s]` for the rows of each segment: those of `order[ends[s - 1]:ends[s]]`.
-
-    `order` : uint32, the rows of all segments. `ends` : int64, shape (segments,), increasing. `values` : float32, shape
-    (segments,). `margin` : float32, any stride.
-    """
-    kernel = runtime.kernel("margins", "add_leaf_values_in_order", POSITION_BYTES=1)
-    kernel(_blocks(runtime, len(order)), THREADS, order, ends, values, len(values), element_stride(margin), margin)
-
-
-def _blocks(runtime: Runtime, n: int) -> int:
-    return max(1, min(-(-n // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors))
+    if chunk.n_rows == 0 or len(nodes) == 0:
+        return
+    tile_rows = rows_per_tile(runtime, chunk.n_rows)
+    tiles = count_tiles(runtime, chunk.bounds, nodes, tile_rows, chunk.n_rows)
+    runtime.kernel("margins", "add_leaf_values")(
+        tiles.most, THREADS, tiles.bounds, nodes, tiles.starts, len(nodes), tile_rows, chunk.order, values,
+        element_stride(margin), margin,
+    )  # fmt: skip

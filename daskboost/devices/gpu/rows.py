@@ -7,6 +7,7 @@ the launches of a level queue up one behind the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,20 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import quantize
-from daskboost.devices.gpu.margins import add_leaf_values_in_order
+from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
-from daskboost.devices.gpu.tiles import Tiles, map_tiles
+from daskboost.devices.gpu.tiles import Tiles, count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import GpuView, small_data, walk
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
-"""Of a block that splits rows or counts residuals, as in `kernels/partition.cu` and `residuals.cu`."""
-TILE_WORDS = TILE_ROWS // 32
-THREADS = 256
+"""Of a block that counts residuals, as in `kernels/residuals.cu`."""
+COUNT_THREADS = 256
 """As there."""
+SPLIT_THREADS = 128
+"""As in `kernels/partition.cu`."""
+USUAL_SPLITS = 256
+"""Splits in one pass that memory is taken for at first."""
 MOST_BUILD_ROWS = 65_536
 """Rows of 15 bits whose sums fit 32 bits."""
 LEAST_BUILD_ROWS = 1024
@@ -35,20 +39,27 @@ TILES_PER_PROCESSOR = 6
 
 
 class DeviceOrder:
-    """Rows of one chunk in node order, on the GPU; `weight` of the rows where data are small."""
+    """Rows of one chunk in node order, on the GPU; `weight` of the rows where data are small.
+
+    `order` and `pairs` have two halves. The children of a segment lie where it lay, but in the other half, so that
+    whatever reads positions through `bounds` need not care which half they are in.
+    """
 
     def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None) -> None:
         xp = runtime.xp
         self.n_rows = n_rows
         self.weight = None if weight is None else xp.asarray(weight)
-        self.order = xp.empty(n_rows, np.uint32)
-        self.pairs = xp.empty(n_rows, np.int32 if weight is None else np.int64)
+        self.order = xp.empty(2 * n_rows, np.uint32)
+        """Row by position; uint32, shape (2 * rows,)."""
+        self.pairs = xp.empty(2 * n_rows, np.int32 if weight is None else np.int64)
+        """Quantized g and h by position."""
         self.kept = 0
+        """Rows that grow the tree."""
         self.bounds = xp.zeros((64, 2), np.int64)
-        """Segment of each tree node; int64, shape (at least nodes, 2)."""
+        """Positions of each tree node's rows, from and up to; int64, shape (at least nodes, 2)."""
 
     def start(self, kept: int) -> None:
-        """All of the `kept` rows are in the root."""
+        """All of the `kept` rows are in the root, at the first positions."""
         self.kept = kept
         self.bounds[:] = 0
         self.bounds[0, 1] = kept
@@ -59,6 +70,28 @@ class DeviceOrder:
             grown = xp.zeros((max(n_nodes, 2 * len(self.bounds)), 2), np.int64)
             grown[: len(self.bounds)] = self.bounds
             self.bounds = grown
+
+
+@dataclass
+class SplitScratch:
+    """What splitting passes from one launch to the next; used again from level to level."""
+
+    runtime: Runtime
+    flags: DeviceArray = field(init=False)
+    counts: DeviceArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flags = self.runtime.xp.empty(0, np.uint32)
+        self.counts = self.runtime.xp.empty(0, np.int32)
+
+    def reserve(self, n_rows: int, n_splits: int) -> None:
+        """Have room for splitting a chunk."""
+        tile_rows = rows_per_tile(self.runtime, n_rows)
+        most = n_rows // tile_rows + n_splits
+        if most > len(self.counts):
+            self.counts = self.runtime.xp.empty(most, np.int32)
+        if most * (tile_rows // 32) > len(self.flags):
+            self.flags = self.runtime.xp.empty(most * (tile_rows // 32), np.uint32)
 
 
 class GpuRows:
@@ -85,9 +118,8 @@ class GpuRows:
         self._pieces = [_joined(each) for each in pieces]
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
-        largest = max(sizes, default=0)
-        self._spare_order = runtime.xp.empty(largest, np.uint32)
-        self._spare_pairs = runtime.xp.empty(largest, np.int32 if weights is None else np.int64)
+        self._scratch = SplitScratch(runtime)
+        self.reserve(0, USUAL_SPLITS)
 
     def start_tree(self, gradient: Callable[[int], tuple[DeviceArray, DeviceArray]], rounding: Rounding
                    ) -> tuple[int, int]:  # fmt: skip
@@ -116,16 +148,15 @@ class GpuRows:
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
-        xp = self._runtime.xp
-        out = xp.zeros((len(nodes), self._layout.n_slots, 2), np.int64)
+        out = self._runtime.xp.zeros((len(nodes), self._layout.n_slots, 2), np.int64)
         applied, built = self._upload(splits), to_device(self._runtime, nodes)
+        n_nodes = int(nodes.max(initial=-1)) + 1
         for index, view in self._views():
             chunk = self.chunks[index]
-            if splits is not None and applied is not None:
-                chunk.make_room(xp, int(splits.right.max()) + 1)
+            if applied is not None:
                 self.split_rows(view, chunk, applied)
             if len(nodes) and chunk.kept:
-                chunk.make_room(xp, int(nodes.max()) + 1)
+                chunk.make_room(self._runtime.xp, n_nodes)
                 self.build(view, chunk, built, out)
         return out
 
@@ -136,19 +167,52 @@ class GpuRows:
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
         leaves = np.flatnonzero(tree.left_child < 0).astype(np.int32)
-        applied = self._upload(splits)
+        applied, reached = self._upload(splits), to_device(self._runtime, leaves)
+        values = to_device(self._runtime, tree.value)
+        self.reserve(len(tree.value), 0)
         if applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
-                self._add_values(chunk, leaves, tree.value, margin(index))
+                add_leaf_values(self._runtime, chunk, reached, values, margin(index))
             return
         for index, view in self._views():
             chunk = self.chunks[index]
-            if splits is not None and applied is not None:
-                chunk.make_room(self._runtime.xp, int(splits.right.max()) + 1)
-                self.split_rows(view, chunk, applied)
-            self._add_values(chunk, leaves, tree.value, margin(index))
             if chunk.kept < chunk.n_rows:
-                walk(self._runtime, view, tree, margin(index), self._grown_by(chunk))
+                walk(self._runtime, view, tree, margin(index))
+                continue
+            if applied is not None:
+                self.split_rows(view, chunk, applied)
+            add_leaf_values(self._runtime, chunk, reached, values, margin(index))
+
+    def reserve(self, n_nodes: int, n_splits: int) -> None:
+        """Have memory for trees of so many nodes, and for `split_rows` of so many splits at a time.
+
+        `split_rows` takes none itself, so that a CUDA graph can hold it. More memory is other memory: a graph that was
+        captured before a later call asked for more must be captured again.
+        """
+        for chunk in self.chunks:
+            chunk.make_room(self._runtime.xp, n_nodes)
+        for n_rows in {chunk.n_rows for chunk in self.chunks}:
+            self._scratch.reserve(n_rows, n_splits)
+
+    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
+        """Move the rows of nodes that are split to the nodes' children; two launches, and nothing waits.
+
+        `splits` : int32, shape (6, splits), on the GPU, as `kernels/partition.cu` has them; a node of -1 is no split.
+        `reserve` must have been asked for as many, and for the children.
+        """
+        n = splits.shape[1]
+        if n == 0 or chunk.n_rows == 0:
+            return
+        tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
+        tiles = count_tiles(self._runtime, chunk.bounds, splits[0], tile_rows, chunk.n_rows)
+        flags, counts = self._scratch.flags, self._scratch.counts
+        if tiles.most > len(counts) or tiles.most * (tile_rows // 32) > len(flags):
+            raise ValueError(f"no memory was reserved for {n} splits at a time")
+        variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
+        count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
+        common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
+        count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
+        move(tiles.most, SPLIT_THREADS, *common, chunk.n_rows, counts, flags, chunk.order, chunk.pairs)
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
@@ -165,17 +229,18 @@ class GpuRows:
                 bounds, nodes = chunk.bounds, leaves
             tiles = map_tiles(self._runtime, bounds, to_device(self._runtime, nodes), TILE_ROWS, chunk.n_rows)
             self._runtime.kernel("residuals", "count_residuals")(
-                tiles.most, THREADS, bounds, tiles.nodes, tiles.starts, len(nodes), None if everyone else chunk.order,
-                label, margin, element_stride(margin), weight, weight_scale, to_device(self._runtime, prefixes),
-                known_bits, next_bits, counts.view(np.uint64),
+                tiles.most, COUNT_THREADS, bounds, tiles.nodes, tiles.starts, len(nodes),
+                None if everyone else chunk.order, label, margin, element_stride(margin), weight, weight_scale,
+                to_device(self._runtime, prefixes), known_bits, next_bits, counts.view(np.uint64),
             )  # fmt: skip
         host: Int64 = to_host(counts)
         return host
 
     def _upload(self, splits: RowSplits | None) -> DeviceArray | None:
-        """Splits as `kernels/partition.cu` takes them: int32, shape (6, splits); None if there are none."""
+        """Splits as `split_rows` takes them, and memory for them; None if there are none."""
         if splits is None or not len(splits):
             return None
+        self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
         columns = (splits.node, splits.left, splits.right, splits.feature, splits.split_bin, splits.default_left)
         return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
 
@@ -183,47 +248,6 @@ class GpuRows:
         rows = -(-chunk.kept // (self._runtime.multiprocessors * TILES_PER_PROCESSOR))
         rows = min(max(rows, LEAST_BUILD_ROWS), MOST_BUILD_ROWS)
         return map_tiles(self._runtime, chunk.bounds, nodes, rows, chunk.kept)
-
-    def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
-        """Move rows to their children; `splits` : int32, shape (6, splits), see `kernels/partition.cu`.
-
-        There is nothing to split where the node is -1. `chunk` has room for the children.
-        """
-        xp = self._runtime.xp
-        tiles = map_tiles(self._runtime, chunk.bounds, splits[0], TILE_ROWS, chunk.kept)
-        flags = xp.empty(tiles.most * TILE_WORDS, np.uint32)
-        counts, before = xp.empty(tiles.most, np.int32), xp.empty(tiles.most + 1, np.int32)
-        rows, spare = (chunk.order, chunk.pairs), (self._spare_order, self._spare_pairs)
-        common = (splits, splits.shape[1])
-        variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
-
-        def launch(kernel: str, blocks: int, *arguments: Any) -> None:
-            self._runtime.kernel("partition", kernel, **variant)(blocks, THREADS, *arguments)
-
-        launch("count_left", tiles.most, *view.symbols, *common, chunk.bounds, tiles.starts, chunk.order, flags, counts)
-        launch("place_tiles", 1, *common, tiles.starts, counts, before, chunk.bounds)
-        launch("move_rows", tiles.most, *common, chunk.bounds, tiles.starts, before, flags, *rows, *spare)
-        launch("return_rows", tiles.most, *common, chunk.bounds, tiles.starts, *spare, *rows)
-
-    def _add_values(self, chunk: DeviceOrder, leaves: Int32, values: Float32, margin: DeviceArray) -> None:
-        if not chunk.kept:
-            return
-        xp = self._runtime.xp
-        chunk.make_room(xp, int(leaves.max()) + 1)
-        segments = chunk.bounds[to_device(self._runtime, leaves)]
-        by_place = xp.argsort(
-            segments.sum(axis=1)
-        )  # an empty segment comes before a full one that begins where it does
-        add_leaf_values_in_order(
-            self._runtime, chunk.order[: chunk.kept], xp.ascontiguousarray(segments[by_place, 1]),
-            to_device(self._runtime, values[leaves])[by_place], margin,
-        )  # fmt: skip
-
-    def _grown_by(self, chunk: DeviceOrder) -> DeviceArray:
-        """Whether each row of a chunk grows the tree; uint8, shape (rows,)."""
-        found = self._runtime.xp.zeros(chunk.n_rows, np.uint8)
-        found[chunk.order[: chunk.kept]] = 1
-        return found
 
 
 def _joined(pieces: Pieces) -> list[tuple[int, int]]:

@@ -11,6 +11,14 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 
 THREADS = 1024
 """As in `kernels/tiles.cu`."""
+MOST_COUNTED = 1024
+"""Segments whose tiles a block counts itself (`kernels/block_tile.cuh`); a map costs less than counting more."""
+LEAST_TILE_ROWS = 1024
+"""Four warps with eight rows per thread, as `kernels/partition.cu` and `margins.cu` take them."""
+MOST_TILE_ROWS = 1 << 15
+"""Bounds the flags of tiles that are mostly empty."""
+TILES_PER_PROCESSOR = 24
+"""Two or three rounds of the blocks that run at the same time."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +29,8 @@ class Tiles:
     """Segment of each tree node; int64, shape (nodes of the tree, 2)."""
     nodes: DeviceArray
     """int32, shape (segments,); -1 has no rows."""
-    starts: DeviceArray
-    """Tiles before each segment; int32, shape (segments + 1,)."""
+    starts: DeviceArray | None
+    """Tiles before each segment; int32, shape (segments + 1,). None where blocks count tiles themselves."""
     tile_rows: int
     most: int
     """At most so many tiles: a grid of as many blocks, of which some may find nothing to do."""
@@ -38,3 +46,20 @@ def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_ro
     starts = runtime.xp.empty(len(nodes) + 1, np.int32)
     runtime.kernel("tiles", "map_tiles")(1, THREADS, bounds, nodes, len(nodes), tile_rows, starts)
     return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes))
+
+
+def count_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
+    """The same for kernels that take their tile from `tile_of_block`, which need a map of many segments only."""
+    if len(nodes) > MOST_COUNTED:
+        return map_tiles(runtime, bounds, nodes, tile_rows, n_rows)
+    return Tiles(bounds, nodes, None, tile_rows, n_rows // tile_rows + len(nodes))
+
+
+def rows_per_tile(runtime: Runtime, n_rows: int) -> int:
+    """Of kernels that touch each row once: a power of two; so many tiles that the GPU is busy to the end.
+
+    And no more: a block that moves rows reads the counts of all tiles of its segment. It follows from the rows of the
+    chunk alone, so that the memory that tiles need grows with the segments.
+    """
+    rows = n_rows // (runtime.multiprocessors * TILES_PER_PROCESSOR)
+    return min(max(1 << rows.bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
