@@ -102,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) move_rows(
     __shared__ i32 shares[3][WARPS];  // left-goers: of each warp's rows, of the tiles before, of the segment
     const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
     if (blockIdx.x == 0)  // no block has the segments without rows
+#pragma unroll 1
         for (i32 s = threadIdx.x; s < n; s += THREADS) {
             const i32 node = splits[NODE * n + s];
             if (node < 0) continue;
@@ -117,7 +118,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) move_rows(
     const i64 end = bounds[2 * (i64)node + 1];
     const i32* counted = counts + (blockIdx.x - tile.number);
     i32 of_warp = 0, before = 0, all = 0;
+#pragma unroll 1
     for (i32 word = lane; word < (share.n + 31) / 32; word += WARP) of_warp += __popc(own[word]);
+#pragma unroll 4
     for (i32 t = threadIdx.x; t < n_tiles; t += THREADS) {
         const i32 count = counted[t];
         all += count;
