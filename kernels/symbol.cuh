@@ -22,6 +22,18 @@ using Symbol = u16;
 
 #define SYMBOLS symbols, indptr, row_stride, feature_stride, n_bins, slot_offsets
 
+static __device__ __forceinline__ bool is_left(i32 symbol, i32 missing, i32 last_left, bool missing_left) {
+    return symbol == missing ? missing_left : symbol <= last_left;
+}
+
+#if SYMBOL_BYTES
+static __device__ __forceinline__ i32 symbol_of(
+    const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
+    const i64* slot_offsets, u32 row, i32 feature) {
+    return symbols[row * row_stride + feature * feature_stride];
+}
+#endif
+
 static __device__ __forceinline__ bool goes_left(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, u32 row, i32 feature, i32 last_left, bool missing_left) {
@@ -36,7 +48,6 @@ static __device__ __forceinline__ bool goes_left(
     }
     return left < end && symbols[left] < high ? symbols[left] - low <= last_left : missing_left;
 #else
-    const i32 symbol = symbols[row * row_stride + feature * feature_stride];
-    return symbol == n_bins[feature] ? missing_left : symbol <= last_left;
+    return is_left(symbol_of(SYMBOLS, row, feature), n_bins[feature], last_left, missing_left);
 #endif
 }

@@ -1,26 +1,99 @@
 // Adds a tree's leaf values to the margins of rows, walking it by bins; one thread per row.
 //
-// variants: SYMBOL_BYTES=0,1,2
-// budget: walk registers=40 shared=0
+// A block copies the tree's first nodes, which most steps meet, into shared memory. Rows of 32 bytes (ROW_WORDS = 8) are
+// held in registers, where picking a symbol takes some selections instead of a memory access per step; of wider ones, a
+// step reads one symbol.
+//
+// variants: SYMBOL_BYTES=0,1,2 ROW_WORDS=0
+// variants: SYMBOL_BYTES=1,2 ROW_WORDS=8
+// budget: walk registers=64 shared=16*MOST_NODES
 #include "symbol.cuh"
 
 #ifndef THREADS
 #define THREADS 256
 #endif
+#ifndef ROW_WORDS
+#define ROW_WORDS 0
+#endif
+#ifndef MOST_NODES
+#define MOST_NODES 1024
+#endif
 
-// `skipped` : one byte per row, not zero where a row is left alone, or null to walk all `n`. `margin` : `margin_stride`
-// between rows.
+// The tree as it comes: one array per field.
+#define TREE const i32 *left_child, const i32 *right_child, const i32 *split_feature, const i32 *split_bin, \
+    const u8 *default_left, const float *value
+
+// A node as a step takes it, by a single load.
+struct __align__(16) Node {
+    i32 left;   // -1 of a leaf
+    i32 right;  // of a leaf, the bits of its value
+    u32 feature;  // highest bit: missing values go left
+    u32 bins;     // the last bin on the left; of symbols, the missing one in the upper half
+};
+
+static __device__ __forceinline__ Node node_at(i32 node, const i32* n_bins, TREE) {
+    const i32 left = left_child[node];
+    if (left < 0) return {left, __float_as_int(value[node]), 0, 0};
+    const i32 feature = split_feature[node];
+    const u32 missing = SYMBOL_BYTES ? static_cast<u32>(n_bins[feature]) << 16 : 0u;
+    return {left, right_child[node], static_cast<u32>(feature) | (default_left[node] ? 1u << 31 : 0u),
+            static_cast<u32>(split_bin[node]) | missing};
+}
+
+#if ROW_WORDS
+static_assert(ROW_WORDS == 8, "two loads of four words");
+
+struct Row {
+    u32 words[ROW_WORDS];
+
+    __device__ __forceinline__ Row(const Symbol* symbols, i64 row_stride, i64 row) {
+        const uint4* from = reinterpret_cast<const uint4*>(symbols + row * row_stride);
+        const uint4 low = from[0], high = from[1];
+        words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
+        words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
+    }
+
+    __device__ __forceinline__ i32 symbol(u32 feature) const {
+        const u32 word = feature * SYMBOL_BYTES / 4, shift = feature * SYMBOL_BYTES % 4 * 8;
+        const u32 a = word & 1 ? words[1] : words[0], b = word & 1 ? words[3] : words[2];
+        const u32 c = word & 1 ? words[5] : words[4], d = word & 1 ? words[7] : words[6];
+        const u32 low = word & 2 ? b : a, high = word & 2 ? d : c;
+        return (word & 4 ? high : low) >> shift & ((1u << 8 * SYMBOL_BYTES) - 1u);
+    }
+};
+#endif
+
+// `n_nodes` : of the tree, at most. `margin` : `margin_stride` between its `n` rows. Blocks stride over the rows.
 extern "C" __global__ void __launch_bounds__(THREADS) walk(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, const i32* left_child, const i32* right_child, const i32* split_feature, const i32* split_bin,
-    const u8* default_left, const float* value, const u8* skipped, i64 n, float* margin, i64 margin_stride) {
-    const i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (row >= n || (skipped && skipped[row])) return;
-    i32 node = 0;
-    while (left_child[node] >= 0) {
-        const i32 feature = split_feature[node], last_left = split_bin[node];
-        const bool left = goes_left(SYMBOLS, static_cast<u32>(row), feature, last_left, default_left[node] != 0);
-        node = left ? left_child[node] : right_child[node];
+    const u8* default_left, const float* value, i32 n_nodes, i64 n, float* margin, i64 margin_stride) {
+    __shared__ Node nodes[MOST_NODES];
+#define NODE_AT(node) node_at(node, n_bins, left_child, right_child, split_feature, split_bin, default_left, value)
+    for (i32 node = threadIdx.x; node < min(n_nodes, MOST_NODES); node += THREADS) nodes[node] = NODE_AT(node);
+    __syncthreads();
+    for (i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; row < n;
+         row += static_cast<i64>(gridDim.x) * THREADS) {
+#if ROW_WORDS
+        const Row own(symbols, row_stride, row);
+#endif
+        Node node = nodes[0];
+        while (node.left >= 0) {
+            const u32 feature = node.feature & ~(1u << 31);
+            const bool missing_left = node.feature >> 31;
+#if SYMBOL_BYTES == 0
+            const bool left = goes_left(SYMBOLS, static_cast<u32>(row), feature, node.bins, missing_left);
+#else
+#if ROW_WORDS
+            const i32 symbol = own.symbol(feature);
+#else
+            const i32 symbol = symbol_of(SYMBOLS, static_cast<u32>(row), feature);
+#endif
+            const bool left = is_left(symbol, node.bins >> 16, node.bins & 0xFFFFu, missing_left);
+#endif
+            const i32 next = left ? node.left : node.right;
+            node = next < MOST_NODES ? nodes[next] : NODE_AT(next);
+        }
+        margin[row * margin_stride] += __int_as_float(node.right);
     }
-    margin[row * margin_stride] += value[node];
 }

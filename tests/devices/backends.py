@@ -158,16 +158,19 @@ def pairs_in(rows: Any, node: int) -> Any:
     return to_host(rows.chunks[0].pairs[begin:end])
 
 
+def walks_all(view: Any) -> bool:
+    """Whether a view walks all of its rows, and never some of them."""
+    return isinstance(view, (gpu_views.DenseView, gpu_views.SparseView))
+
+
 def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int, threads: int) -> Any:
     """The margins after the tree's values were added to one output of some rows."""
-    if not isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):
+    if not walks_all(view):
         walk(view, tree, some, margins[:, output], EagerThreads(threads))
         return margins
-    xp = view.runtime.xp
-    on_device = xp.asarray(margins)
-    skipped = np.ones(len(margins), np.uint8)
-    skipped[some] = 0
-    gpu_views.walk(view.runtime, view, tree, on_device[:, output], xp.asarray(skipped))
+    assert len(some) == len(margins)
+    on_device = view.runtime.xp.asarray(margins)
+    gpu_views.walk(view.runtime, view, tree, on_device[:, output])
     return to_host(on_device)
 
 

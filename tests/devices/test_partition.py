@@ -23,6 +23,7 @@ from devices.backends import (
     rows_in,
     segments_of,
     walk_rows,
+    walks_all,
 )
 from reference import partition as reference
 
@@ -169,31 +170,41 @@ def make_tree(rng: np.random.Generator, layout: SlotLayout, depth: int) -> WalkA
     )  # fmt: skip
 
 
+WALKED = {"few": [3, 1, 17, 8], "32 bytes of one byte": [5] * 27 + [250], "32 bytes of two bytes": [5] * 15 + [250]}
+"""Bins of features: GPUs hold rows of 32 bytes in registers."""
+
+
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("depth", [0, 1, 4])
+@pytest.mark.parametrize("features", WALKED)
+@pytest.mark.parametrize("depth", [0, 1, 4, 11])
 @pytest.mark.parametrize("name", VIEWS)
-def test_walks_end_in_the_naive_leaf(name: str, depth: int, threads: int, rng: np.random.Generator) -> None:
-    n_bins = [3, 1, 17, 8]
-    layout, symbols = make_layout(n_bins), make_symbols(rng, 120, n_bins)
-    tree, some = make_tree(rng, layout, depth), np.sort(rng.permutation(120)[:77]).astype(np.uint32)
-    margins = rng.normal(size=(120, 3)).astype(np.float32)
+def test_walks_end_in_the_naive_leaf(
+    name: str, depth: int, features: str, threads: int, rng: np.random.Generator
+) -> None:
+    """The deepest tree has more nodes than GPUs keep at hand."""
+    n, n_bins = 120, WALKED[features]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
+    tree, view = make_tree(rng, layout, depth), make_view(name, symbols, layout, threads)
+    some = np.arange(n) if walks_all(view) else np.sort(rng.permutation(n)[:77])
+    margins = rng.normal(size=(n, 3)).astype(np.float32)
     expected = margins.copy()
     for row in some:
         expected[row, 1] += tree.value[reference.leaf(tree, symbols[row], layout.n_bins)]
-    found = walk_rows(make_view(name, symbols, layout, threads), tree, some, margins, 1, threads)
+    found = walk_rows(view, tree, some.astype(np.uint32), margins, 1, threads)
     assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("sampled", [1.0, 0.4])
+@pytest.mark.parametrize("new", ["none", "few", "many"])
 @pytest.mark.parametrize("name", VIEWS)
 def test_finishing_a_tree_adds_what_walking_adds(
-    name: str, sampled: float, threads: int, rng: np.random.Generator
+    name: str, new: str, sampled: float, threads: int, rng: np.random.Generator
 ) -> None:
-    """Rows that grew the tree know their leaf, the others walk."""
+    """Rows may know their leaf, or be moved to it, or walk."""
     n_bins = [6, 9]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 150, n_bins)
-    view, tree = make_view(name, symbols, layout, threads), make_tree(rng, layout, 2)
+    view, tree = make_view(name, symbols, layout, threads), make_tree(rng, layout, 4)
     rows = make_rows(view, 150, layout, EagerThreads(threads))
     put_rows(rows.chunks[0], segments_of(rng, [int(150 * sampled)], 150), *make_pairs(rng, 150))
 
@@ -206,7 +217,9 @@ def test_finishing_a_tree_adds_what_walking_adds(
     expected = margins.copy()
     for row in range(150):
         expected[row, 0] += tree.value[reference.leaf(tree, symbols[row], layout.n_bins)]
-    rows.grow(splits([0]), np.empty(0, np.int32))
     on_device = margins if isinstance(rows.chunks[0].order, np.ndarray) else view.runtime.xp.asarray(margins)
-    rows.finish(splits([1, 2]), tree, lambda _: on_device[:, 0])
+    late = {"none": [], "few": [9], "many": [7, 8, 9, 10, 11, 12, 13, 14]}[new]
+    for level in ([0], [1, 2], [3, 4, 5, 6], [node for node in range(7, 15) if node not in late]):
+        rows.grow(splits(level), np.empty(0, np.int32))
+    rows.finish(splits(late), tree, lambda _: on_device[:, 0])
     assert to_host(on_device).tobytes() == expected.tobytes()

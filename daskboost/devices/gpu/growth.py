@@ -154,7 +154,10 @@ class TreeGrower:
         self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
 
     def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
-        """Queue up all launches from the root to the leaves' values; all rows are in the roots."""
+        """Queue up all launches from the root to the leaves' values; all rows are in the roots.
+
+        Rows are not moved to the nodes of the last level: they walk there, see `GpuRows.add_tree`.
+        """
         rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << (self._rules.depth - 1))
         queue("levels", partial(self._grow, rows, view, chunk))
 
@@ -165,7 +168,8 @@ class TreeGrower:
             built.fill(0)
             rows.build(view, chunk, self._levels[depth].built[: len(built)], built)
             self._choose(depth, self._search(depth))
-            rows.split_rows(view, chunk, self._levels[depth].splits)
+            if depth + 1 < self._rules.depth:
+                rows.split_rows(view, chunk, self._levels[depth].splits)
         self._finish()
 
     def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:

@@ -19,7 +19,7 @@ from daskboost.devices.gpu.gradients import quantize
 from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import Tiles, count_tiles, map_tiles, rows_per_tile
-from daskboost.devices.gpu.views import GpuView, small_data, walk
+from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, walk_nodes
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
@@ -36,6 +36,8 @@ LEAST_BUILD_ROWS = 1024
 """A block that adds up fewer rows spends more time on clearing and handing over its sums."""
 TILES_PER_PROCESSOR = 6
 """Of a level's histograms: two rounds of three blocks, so that no multiprocessor waits long for another."""
+NEW_LEAVES = 4
+"""A split for so many leaves, at least, makes walking the faster way to them."""
 
 
 class DeviceOrder:
@@ -166,22 +168,34 @@ class GpuRows:
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
-        leaves = np.flatnonzero(tree.left_child < 0).astype(np.int32)
-        applied, reached = self._upload(splits), to_device(self._runtime, leaves)
-        values = to_device(self._runtime, tree.value)
+        leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
+        applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
         self.reserve(len(tree.value), 0)
         if applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
-                add_leaf_values(self._runtime, chunk, reached, values, margin(index))
+                add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin(index))
             return
         for index, view in self._views():
-            chunk = self.chunks[index]
-            if chunk.kept < chunk.n_rows:
-                walk(self._runtime, view, tree, margin(index))
-                continue
-            if applied is not None:
-                self.split_rows(view, chunk, applied)
-            add_leaf_values(self._runtime, chunk, reached, values, margin(index))
+            self.add_tree(view, self.chunks[index], applied, leaves, columns, margin(index))
+
+    def add_tree(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray | None, leaves: DeviceArray,
+                 columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:  # fmt: skip
+        """Add the leaf values of a tree, of which `splits` are still to be applied, to the margins of all rows.
+
+        Rows may not be in the order of the leaves afterwards. `splits` : as `split_rows` takes them. `leaves` : int32,
+        each once; -1 stands for none. `columns` : the tree, as `walk_nodes` takes it.
+
+        Rows that were sampled out must walk. Dense rows do if many leaves are new: to find a leaf in the order of the
+        rows takes less than to move rows once more and to scatter over the margins, and rows of CSR look up symbols
+        slowly.
+        """
+        n_splits = 0 if splits is None else splits.shape[1]
+        if chunk.kept < chunk.n_rows or (view.symbol_bytes != CSR and NEW_LEAVES * n_splits > len(leaves)):
+            walk_nodes(self._runtime, view, columns, margin)
+            return
+        if splits is not None:
+            self.split_rows(view, chunk, splits)
+        add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin)
 
     def reserve(self, n_nodes: int, n_splits: int) -> None:
         """Have memory for trees of so many nodes, and for `split_rows` of so many splits at a time.

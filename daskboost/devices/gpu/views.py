@@ -28,6 +28,10 @@ BUILD_THREADS = 512
 """As in `kernels/histogram.cu` and `histogram_sparse.cu`."""
 WALK_THREADS = 256
 """As in `kernels/walk.cu`."""
+WALK_BLOCKS = 8
+"""Of a multiprocessor at the same time; each reads the tree once."""
+SECTOR_BYTES = 32
+"""Rows that are no longer are walked in registers."""
 LEAST_COLUMNS = {1: 4, 2: 1}
 """By bytes of a symbol: kernels that read single symbols are compiled with it."""
 CSR = 0
@@ -62,6 +66,10 @@ class GpuView(Protocol):
     @property
     def symbols(self) -> tuple[Any, ...]:
         """The arguments with which kernels look up single symbols (`SYMBOLS`)."""
+
+    @property
+    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
+        """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
 
     def add_rows(self, tiles: Tiles, order: DeviceArray, pairs: DeviceArray, out: DeviceArray) -> None:
         """Add the tiles' rows to `out`, int64 of shape (segments, slots, 2)."""
@@ -104,6 +112,13 @@ class DenseView:
             return (self._rows, None, self._rows.shape[1], 1, self._layout.n_bins, self._layout.offsets)
         return (self._columns, None, 1, self._columns.shape[1], self._layout.n_bins, self._layout.offsets)
 
+    @property
+    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
+        width, n_bins, offsets = self._rows.shape[1], self._layout.n_bins, self._layout.offsets
+        if width * self.symbol_bytes != SECTOR_BYTES:
+            return self.symbols, 0
+        return (self._rows, None, width, 1, n_bins, offsets), SECTOR_BYTES // 4
+
     def add_rows(self, tiles: Tiles, order: DeviceArray, pairs: DeviceArray, out: DeviceArray) -> None:
         layout = self._layout
         common = (layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, out.view(np.uint64))
@@ -134,6 +149,10 @@ class SparseView:
     def symbols(self) -> tuple[Any, ...]:
         return (self._slots, self._indptr, 0, 0, self._layout.n_bins, self._layout.offsets)
 
+    @property
+    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
+        return self.symbols, 0
+
     def add_rows(self, tiles: Tiles, order: DeviceArray, pairs: DeviceArray, out: DeviceArray) -> None:
         n_slots = self._layout.host.n_slots
         fits = CELL_BYTES * n_slots <= GROUP_BYTES
@@ -151,16 +170,19 @@ def small_data(pairs: DeviceArray) -> int:
     return int(pairs.itemsize == 8)
 
 
-def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray, skipped: DeviceArray | None = None
-         ) -> None:  # fmt: skip
-    """Add a tree's leaf values to the margins of all rows, by bins, but for those whose byte in `skipped` is not 0."""
+def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
+    """Add a tree's leaf values to the margins of all rows, by bins."""
+    walk_nodes(runtime, view, tree_columns(runtime, tree), margin)
+
+
+def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
+    """A tree on the device, as `walk_nodes` takes it."""
     default_left = tree.default_left.astype(np.uint8)
     columns = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, default_left, tree.value)
-    walk_nodes(runtime, view, tuple(to_device(runtime, column) for column in columns), margin, skipped)
+    return tuple(to_device(runtime, column) for column in columns)
 
 
-def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray,
-               skipped: DeviceArray | None = None) -> None:  # fmt: skip
+def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
     """The same for a tree on the device.
 
     `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32.
@@ -168,6 +190,8 @@ def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...]
     n = len(margin)
     if n == 0:
         return
-    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes)(
-        -(-n // WALK_THREADS), WALK_THREADS, *view.symbols, *columns, skipped, n, margin, element_stride(margin)
+    symbols, row_words = view.whole_rows
+    blocks = min(-(-n // WALK_THREADS), runtime.multiprocessors * WALK_BLOCKS)
+    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words)(
+        blocks, WALK_THREADS, *symbols, *columns, len(columns[0]), n, margin, element_stride(margin)
     )
