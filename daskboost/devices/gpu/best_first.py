@@ -79,7 +79,7 @@ class BestFirstGrower:
 
     def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
         """Grow a tree from rows that are all in the root, to the leaves' values."""
-        chunk.make_room(self._runtime.xp, self._capacity)
+        rows.reserve(self._capacity, self._width)
         queue("root", partial(self._root, rows, view, chunk))
         while to_host(self._more.counts)[GOES_ON]:
             queue("steps", partial(self._steps, rows, view, chunk))
