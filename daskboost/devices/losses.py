@@ -34,5 +34,5 @@ class DeviceLoss:
 
     kernel: LossKernel
     parameters: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
-    """Two float32 numbers per output, exactly those of the array expressions. All kernels but SOFTMAX's compute an output
-    from its own margin alone."""
+    """Two float32 numbers per output, exactly those of the array expressions. All kernels but SOFTMAX's compute an
+    output from its own margin alone."""
