@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
+from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding, ScaleRule
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float64
@@ -173,6 +173,33 @@ class StoredChunk:
 
     def columns(self, output: int) -> Columns:
         return Columns(self._g[:, output], self._h[:, output])
+
+
+class LossRows:
+    """Gradients of all chunks of an engine that takes its scales from elsewhere, as `Device.loss_rows` has it.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    sources : sequence of Source
+        Of each chunk.
+    n_outputs : int
+    """
+
+    def __init__(self, runtime: Runtime, sources: Sequence[Source], n_outputs: int) -> None:
+        self.sources = sources
+        self._rounding = DeviceRounding(runtime, n_outputs)
+
+    def ranges(self) -> Float64:
+        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs); waits."""
+        for source in self.sources:
+            source.find_range(self._rounding.tops)
+        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0))  # for what it says of the range; others decide the scales
+        return self._rounding.largest()
+
+    def columns(self, index: int, output: int) -> Columns:
+        """What a chunk's gradients of one output are quantized from."""
+        return self.sources[index].columns(output)
 
 
 def stretches(runtime: Runtime, n_rows: int) -> tuple[int, int]:

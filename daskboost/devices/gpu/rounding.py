@@ -56,8 +56,10 @@ class DeviceRounding:
         Scales of g, h and weights, what one quantum of g and of h is worth, the largest |g| and h.
     keys : uint64, shape (outputs, 2)
         Of rounding and of sampling.
-    sums : uint64, shape (outputs, 2)
-        Two's complement sums of the quantized g and h; zeros when a round begins.
+    units : float64, shape (outputs, 2)
+        What one quantum of g and of h is worth, of `scales`.
+    sums : int64, shape (outputs, 2)
+        Of the quantized g and h; zeros when a round begins.
     """
 
     def __init__(self, runtime: Runtime, n_outputs: int) -> None:
@@ -66,17 +68,22 @@ class DeviceRounding:
         self._host = np.zeros(_WORDS * n_outputs, np.int64)
         self.tops = runtime.xp.zeros((2, n_outputs), np.uint32)
         self.scales, self.keys, self.sums = self._parts(self._words)
+        self.units = self.scales[:, 3:5]
 
     def _parts(self, words: DeviceArray) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         keys, sums = SCALES * self._n_outputs, (SCALES + 2) * self._n_outputs
         return (
             words[:keys].view(np.float64).reshape(-1, SCALES), words[keys:sums].view(np.uint64).reshape(-1, 2),
-            words[sums:].view(np.uint64).reshape(-1, 2),
+            words[sums:].reshape(-1, 2),
         )  # fmt: skip
 
     def of(self, output: int) -> OutputRounding:
         """One output's part."""
-        return OutputRounding(self.scales[output], self.keys[output], self.sums[output])
+        return OutputRounding(self.scales[output], self.keys[output], self.sums[output].view(np.uint64))
+
+    @property
+    def n_outputs(self) -> int:
+        return self._n_outputs
 
     def find_scales(self, rule: ScaleRule) -> None:
         """Enqueue: scales from ranges, which become zeros, as do sums."""
@@ -103,5 +110,5 @@ class DeviceRounding:
 
     def sums_of(self, output: int) -> tuple[int, int]:
         """Integer sums of g and h; waits."""
-        g, h = to_host(self.sums[output]).view(np.int64).tolist()
+        g, h = to_host(self.sums[output]).tolist()
         return g, h
