@@ -112,8 +112,9 @@ class Engine:
             [_weight_of(group) for group in groups] if setup.small_data else None,
         )  # fmt: skip
         self.losses = device.loss_rows(
-            kernel_of(setup.objective), self._labels, self.train.margins, self._weights, small_data=setup.small_data
-        )
+            kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
+            small_data=setup.small_data,
+        )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
         """Answer one request."""

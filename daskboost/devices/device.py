@@ -105,7 +105,7 @@ class Device(Protocol):
         """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host."""
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Array], margins: Sequence[Array],
-                  weights: Sequence[Array | None], *, small_data: bool) -> LossRows | None:  # fmt: skip
+                  weights: Sequence[Array | None], n_outputs: int, *, small_data: bool) -> LossRows | None:  # fmt: skip
         """Gradients by kernels, of each chunk; None where the objective's array expressions compute them."""
 
     def errors(self) -> AbstractContextManager[None]:

@@ -2,151 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 from devices.backends import unpack
-from hypothesis import example, given
-from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
+from kernels.gradient_rounds import DeviceRounds, check_round, make_chunks, sum_of_weights
 from objectives.losses import LOSSES
 from reference import gradients as reference
 
 from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import (
-    QUANTUM_LIMIT,
-    SMALL_ROWS,
-    check_range,
-    make_rounding,
-    sample_bound,
-    scale_rule,
-    tree_keys,
-)
-from daskboost.devices.gpu.gradients import (
-    ALL,
-    TILE_ROWS,
-    LossChunk,
-    LossRows,
-    Quantizer,
-    RoundGradients,
-    StoredChunk,
-    stretches,
-)
+from daskboost.cluster.rounding import check_range, make_rounding, sample_bound, scale_rule, tree_keys
+from daskboost.devices.gpu.gradients import ALL, TILE_ROWS, Quantizer, RoundGradients, stretches
+from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.errors import DataError
-from daskboost.objectives.base import Objective, kernel_of
+from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams
-
-
-@dataclass
-class Chunk:
-    """Rows on the host; margins change from round to round."""
-
-    label: Any
-    margin: Any
-    weight: Any
-    pieces: list[tuple[int, int]]
-
-
-def make_chunks(rng: np.random.Generator, objective: Objective, sizes: list[int], weighted: bool) -> list[Chunk]:
-    chunks = []
-    for n in sizes:
-        label = rng.choice(np.array([0, 1, 0.3], np.float32), n)
-        margin = rng.normal(scale=2, size=(n, objective.n_outputs)).astype(np.float32)
-        weight = (rng.integers(0, 3, n) * rng.random(n)).astype(np.float32) if weighted else None
-        begins = sorted({0, *(rng.integers(1, n, 3).tolist() if n > 9 else [])}) if n else []
-        chunks.append(Chunk(label, margin, weight, [(begin, 2**40 + 10_000 * begin) for begin in begins]))
-    return chunks
-
-
-class DeviceRounds:
-    """The same rows on a device, and everything that a round of them takes."""
-
-    def __init__(self, runtime: Runtime, objective: Objective, chunks: list[Chunk], small: bool, share: float) -> None:
-        xp, loss = runtime.xp, kernel_of(objective)
-        assert loss is not None
-        self.chunks, self.xp = chunks, xp
-        below = sample_bound(TrainParams(subsample=share))
-        self.rounding = DeviceRounding(runtime, objective.n_outputs)
-        self.margins = [xp.asarray(chunk.margin) for chunk in chunks]
-        self.rounds, self.rows = [], []
-        for chunk, margin in zip(chunks, self.margins, strict=True):
-            n = len(chunk.label)
-            weight = None if chunk.weight is None else xp.asarray(chunk.weight)
-            own = xp.ones(n, np.float32) if small and weight is None else weight
-            source = LossChunk(runtime, loss, xp.asarray(chunk.label), margin, weight, small_data=small)
-            quantizer = Quantizer(runtime, chunk.pieces, n, own if small else None)
-            self.rounds.append(RoundGradients(source, quantizer, self.rounding, below))
-            pairs = xp.zeros(n, np.int64 if small else np.int32)
-            self.rows.append((xp.full(n, 77, np.uint32), pairs, xp.full((3, 2), 7, np.int64)))
-
-    def start(self, total_weight: float | None) -> None:
-        """Everything of a round but the host's keys."""
-        for round_ in self.rounds:
-            round_.find_range()
-        self.rounding.find_scales(scale_rule(total_weight))
-
-    def quantize(self, output: int, ordered: bool = True) -> None:
-        for round_, (order, pairs, bounds) in zip(self.rounds, self.rows, strict=True):
-            round_.quantize(output, order if ordered else None, pairs, bounds)
-
-    def found(self, chunk: int) -> list[tuple[int, int, int]]:
-        """Sampled rows of a chunk and their pairs."""
-        order, pairs, bounds = (to_host(array) for array in self.rows[chunk])
-        begin, kept = bounds[0].tolist()
-        assert begin == 0 and (bounds[1:] == 7).all()
-        g, h = unpack(pairs[:kept])
-        return list(zip(order[:kept].tolist(), g.tolist(), h.tolist(), strict=True))
-
-
-def naive(chunk: Chunk, g: Any, h: Any, rounding: Any, small: bool) -> list[tuple[int, int, int]]:
-    """What `DeviceRounds.found` should be, by the naive twin, one piece at a time."""
-    weight = None
-    if small:
-        weight = np.ones(len(g), np.float32) if chunk.weight is None else chunk.weight
-    ends = [begin for begin, _ in chunk.pieces[1:]] + [len(g)]
-    expected = []
-    for (begin, first), end in zip(chunk.pieces, ends, strict=False):
-        own = None if weight is None else weight[begin:end]
-        part = reference.quantize(g[begin:end], h[begin:end], rounding, first, own)
-        expected += [(begin + row, *pair) for row, *pair in part]
-    return expected
-
-
-def check_round(device: DeviceRounds, objective: Objective, small: bool, iteration: int, share: float) -> None:
-    """One round on the device, and the same by array expressions, the host's scales and the naive twin."""
-    chunks, params = device.chunks, TrainParams(subsample=share)
-    n_outputs = objective.n_outputs
-    given = [reference.weighted(objective, each.label, each.margin, each.weight, small) for each in chunks]
-    tops = [np.concatenate([pair[i] for pair in given]) for i in range(2)]
-    ranges = [GradientRange(*(np.abs(values).max(axis=0).astype(np.float64) for values in tops))]
-    total = None
-    if small:
-        total = math.fsum(
-            value for each in chunks for value in ([1.0] * len(each.label) if each.weight is None else each.weight)
-        )
-    roundings = [make_rounding(params, "any", iteration, k, ranges, total) for k in range(n_outputs)]
-    device.rounding.put_keys(np.array([tree_keys(params, iteration, k) for k in range(n_outputs)], np.uint64))
-    device.start(total)
-    largest = device.rounding.largest()
-    np.testing.assert_array_equal(largest, [ranges[0].largest_g, ranges[0].largest_h])
-    scales = to_host(device.rounding.scales)
-    expected = [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in roundings]
-    np.testing.assert_array_equal(scales[:, :5], expected)
-    np.testing.assert_array_equal(to_host(device.rounding.units), scales[:, 3:5])
-    for output, rounding in enumerate(roundings):
-        device.quantize(output)
-        found = [device.found(index) for index in range(len(chunks))]
-        for index, (chunk, (g, h)) in enumerate(zip(chunks, given, strict=True)):
-            assert found[index] == naive(chunk, g[:, output], h[:, output], rounding, small)
-        rows = [row for part in found for row in part]
-        assert device.rounding.sums_of(output) == (sum(row[1] for row in rows), sum(row[2] for row in rows))
-
 
 FORMS = [
     pytest.param(False, True, 1.0, id="large weighted"),
@@ -226,7 +99,7 @@ def test_a_range_that_is_not_finite_leaves_zeros(margin: float, weight: float, t
     chunks[0].margin[17], chunks[0].weight[17] = margin, weight
     chunks[1].margin[3], chunks[1].weight[3] = (np.inf, 1.0) if np.isnan(margin) else (1.0, 1.0)
     device = DeviceRounds(runtime, objective, chunks, small, 1.0)
-    device.start(400.0 if small else None)
+    device.start(sum_of_weights(chunks) if small else None)
     largest = device.rounding.largest()
     np.testing.assert_array_equal(largest[0, 0], np.float64(np.float32(top)))
     device.quantize(0)
@@ -267,50 +140,6 @@ def test_stored_gradients_go_the_same_way(runtime: Runtime, rng: np.random.Gener
 
 def test_an_engine_without_rows_has_a_range_of_zero(runtime: Runtime) -> None:
     assert LossRows(runtime, [], 2).ranges().tolist() == [[0, 0], [0, 0]]
-
-
-def scales_on(runtime: Runtime, tops: Any, total_weight: float | None) -> Any:
-    """`kernels/scales.cu` for largest |g| and h; float64, shape (outputs, 5)."""
-    rounding = DeviceRounding(runtime, tops.shape[1])
-    rounding.tops[:] = runtime.xp.asarray(tops.view(np.uint32))
-    rounding.sums[:] = 5
-    rounding.find_scales(scale_rule(total_weight))
-    assert not to_host(rounding.tops).any() and not to_host(rounding.sums).any()
-    np.testing.assert_array_equal(rounding.largest(), tops)
-    return to_host(rounding.scales)[:, :5]
-
-
-def scales_by_host(tops: Any, total_weight: float | None) -> list[tuple[float, ...]]:
-    ranges = [GradientRange(*tops.astype(np.float64))]
-    made = [make_rounding(TrainParams(), "any", 0, k, ranges, total_weight) for k in range(tops.shape[1])]
-    return [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in made]
-
-
-TOTALS = [None, 1.0, 15.0, 4096.0, 4096.5, 0.3, 1e-45, 1e-20, 2.0**60]
-
-
-@pytest.mark.parametrize("total_weight", TOTALS)
-def test_scales_of_every_magnitude(total_weight: float | None, runtime: Runtime) -> None:
-    """All exponents, subnormal numbers included, with mantissas beside those where a power of two just fits."""
-    mantissas = [0, 1, 2**22, 0x7FFDFF, 0x7FFE00, 0x7FFE01, 0x7FEFFF, 0x7FF000, 0x7FFFFF]
-    exponents = np.arange(255, dtype=np.uint32) << np.uint32(23)
-    tops = (exponents[:, None] | np.array(mantissas, np.uint32)).reshape(-1).view(np.float32)
-    tops = np.stack([tops, tops[::-1]])
-    np.testing.assert_array_equal(scales_on(runtime, tops, total_weight), scales_by_host(tops, total_weight))
-
-
-@given(
-    st.lists(st.tuples(*[st.floats(0, allow_infinity=False, allow_nan=False, width=32)] * 2), min_size=1, max_size=200),
-    st.none() | st.floats(1e-45, 2.0**72),
-)
-@example([(0.0, 1.0)], float(SMALL_ROWS))
-@example([(float(QUANTUM_LIMIT), float(np.nextafter(np.float32(QUANTUM_LIMIT), np.float32(np.inf))))], None)
-def test_scales_equal_the_hosts(pairs: list[tuple[float, float]], total_weight: float | None) -> None:
-    tops = np.array(pairs, np.float32).T.copy()
-    found = scales_on(EmulatedRuntime(), tops, total_weight)
-    np.testing.assert_array_equal(found, scales_by_host(tops, total_weight))
-    if total_weight is None:
-        assert found[0, 0] == reference.scale(float(tops[0, 0]))
 
 
 @pytest.mark.gpu

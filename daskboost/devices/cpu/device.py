@@ -67,7 +67,7 @@ class CpuDevice:
         return np.array([largest(column, 0, len(column)) for column in values.T], np.float64)
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Float32], margins: Sequence[Float32],
-                  weights: Sequence[Float32 | None], *, small_data: bool) -> None:  # fmt: skip
+                  weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool) -> None:  # fmt: skip
         """None: an objective's array expressions, whose temporaries stay in the cache, are the CPU's loops."""
 
     def errors(self) -> AbstractContextManager[None]:

@@ -1,7 +1,7 @@
-"""Gradients from margins to integers on a GPU, whose arithmetic is `objectives/`' and `devices/cpu/gradients.py`'s.
+"""Gradients become integers on a GPU, and rounds of them without the host: launches of `kernels/gradients.cu`.
 
-Launches of `kernels/range.cu`, `largest.cu` and `gradients.cu`. Nothing here waits for the device, and nothing is
-allocated once objects are made, so that a CUDA graph may capture a round; `DeviceRounding` says in which order.
+Nothing here waits for the device, and nothing is allocated once objects are made, so that a CUDA graph may capture a
+round; `DeviceRounding` says in which order. `losses.py` has what gradients are computed from.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding, ScaleRule
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
-from daskboost.devices.losses import DeviceLoss, LossKernel
-from daskboost.dtypes import Float64
+from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.losses import LossKernel
 
 THREADS = 256
 TILE_ROWS = 4 * THREADS
@@ -122,109 +121,9 @@ class RoundGradients:
         self._quantizer(columns, rounding, self._sample_below, order, pairs, bounds)
 
 
-class LossChunk:
-    """Gradients that are computed from labels and margins wherever they are needed, and stored nowhere.
-
-    Margins of an output may change once its pairs are made: no other output's gradients look at them.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    loss : DeviceLoss
-    label, weight : float32, shape (rows,)
-        On the device; `weight` may be None.
-    margin : float32, shape (rows, outputs)
-    small_data : bool
-        Whether weights multiply integers later, so that here they only take out rows that have none.
-    """
-
-    def __init__(self, runtime: Runtime, loss: DeviceLoss, label: DeviceArray, margin: DeviceArray,
-                 weight: DeviceArray | None, *, small_data: bool) -> None:  # fmt: skip
-        self._runtime, self._kernel, self._small = runtime, loss.kernel, int(small_data)
-        self._label, self._margin, self._weight = label, margin, weight
-        self._parameters = to_device(runtime, np.array(loss.parameters, np.float32))
-
-    def find_range(self, tops: DeviceArray) -> None:
-        n = len(self._label)
-        blocks, block_rows = stretches(self._runtime, n)
-        kernel = self._runtime.kernel("range", "find_range", OBJECTIVE=int(self._kernel))
-        for output in range(self._margin.shape[1]):
-            margin = self._margin[:, output]
-            kernel(
-                blocks, THREADS, self._label, margin, self._weight, element_stride(self._label),
-                element_stride(margin), self._parameters[output], self._small, n, block_rows, tops[0, output:],
-                tops[1, output:],
-            )  # fmt: skip
-
-    def columns(self, output: int) -> Columns:
-        margin, parameters = self._margin[:, output], self._parameters[output]
-        return Columns(self._label, margin, self._weight, self._kernel, parameters)
-
-
-class StoredChunk:
-    """Gradients that were computed before, weighted, as float32 of shape (rows, outputs)."""
-
-    def __init__(self, runtime: Runtime, g: DeviceArray, h: DeviceArray) -> None:
-        self._runtime, self._g, self._h = runtime, g, h
-
-    def find_range(self, tops: DeviceArray) -> None:
-        _find_largest(self._runtime, self._g, tops[0])
-        _find_largest(self._runtime, self._h, tops[1])
-
-    def columns(self, output: int) -> Columns:
-        return Columns(self._g[:, output], self._h[:, output])
-
-
-class LossRows:
-    """Gradients of all chunks of an engine that takes its scales from elsewhere, as `Device.loss_rows` has it.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    sources : sequence of Source
-        Of each chunk.
-    n_outputs : int
-    """
-
-    def __init__(self, runtime: Runtime, sources: Sequence[Source], n_outputs: int) -> None:
-        self.sources = sources
-        self._rounding = DeviceRounding(runtime, n_outputs)
-
-    def ranges(self) -> Float64:
-        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs); waits."""
-        for source in self.sources:
-            source.find_range(self._rounding.tops)
-        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0))  # for what it says of the range; others decide the scales
-        return self._rounding.largest()
-
-    def columns(self, index: int, output: int) -> Columns:
-        """What a chunk's gradients of one output are quantized from."""
-        return self.sources[index].columns(output)
-
-
 def stretches(runtime: Runtime, n_rows: int) -> tuple[int, int]:
     """Blocks, at least one, and how many rows each takes: whole tiles, one after the other."""
     most = BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors
     tiles = -(-n_rows // TILE_ROWS)
     block_rows = max(1, -(-tiles // most)) * TILE_ROWS
     return max(1, -(-n_rows // block_rows)), block_rows
-
-
-def _find_largest(runtime: Runtime, values: DeviceArray, tops: DeviceArray) -> None:
-    """Enqueue: `tops`, uint32, grow to the bits of the largest absolute value of each column."""
-    if values.size:
-        n_columns = values.shape[1]
-        blocks = min(-(-values.size // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
-        blocks = -(-blocks // n_columns) * n_columns  # each thread stays in one column
-        kernel = runtime.kernel("largest", "largest_of_columns")
-        kernel(blocks, THREADS, values, values.size, n_columns, tops)
-
-
-def largest(runtime: Runtime, values: DeviceArray) -> Float64:
-    """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host.
-
-    `values` : float32, shape (rows, columns), C-contiguous.
-    """
-    tops = runtime.xp.zeros(values.shape[1], np.uint32)
-    _find_largest(runtime, values, tops)
-    return to_host(tops).view(np.float32).astype(np.float64)
