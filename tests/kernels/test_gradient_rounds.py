@@ -142,33 +142,24 @@ def test_an_engine_without_rows_has_a_range_of_zero(runtime: Runtime) -> None:
     assert LossRows(runtime, [], 2).ranges().tolist() == [[0, 0], [0, 0]]
 
 
-@pytest.mark.gpu
-def test_a_graph_of_a_round_gives_the_same_again(rng: np.random.Generator) -> None:
-    """Launches are captured once; keys and margins change between two replays."""
-    import cupy
-
-    from daskboost.devices.gpu.cuda import get_runtime
-
+def test_a_recorded_round_gives_the_same_again(runtime: Runtime, rng: np.random.Generator) -> None:
+    """Launches are recorded once; keys and margins change between replays."""
     objective = make_objective("binary:logistic")
-    chunks = make_chunks(rng, objective, [50_000, 300], True)
-    device = DeviceRounds(get_runtime(), objective, chunks, False, 0.5)
-    check_round(device, objective, False, 0, 0.5)  # compiles and loads what is captured
-    stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()
-    with stream:
-        stream.begin_capture()
+    chunks = make_chunks(rng, objective, [3_000, 300], True)
+    device = DeviceRounds(runtime, objective, chunks, False, 0.5)
+    check_round(device, objective, False, 0, 0.5)  # compiles and loads what is recorded
+
+    def whole_round() -> None:
         device.start(None)
         device.quantize(0)
-        graph = stream.end_capture()
-    params = TrainParams(subsample=0.5)
+
+    replay = runtime.record(whole_round)
     for iteration in range(1, 3):
         for chunk, margin in zip(chunks, device.margins, strict=True):
             chunk.margin[:] += np.float32(0.25)
-            margin[:] = cupy.asarray(chunk.margin)
-        device.rounding.put_keys(np.array([tree_keys(params, iteration, 0)], np.uint64))
-        cupy.cuda.Device().synchronize()
-        graph.launch(stream)
-        stream.synchronize()
+            margin[:] = device.xp.asarray(chunk.margin)
+        device.rounding.put_keys(np.array([tree_keys(TrainParams(), iteration, 0)], np.uint64))
+        replay()
         replayed = [device.found(index) for index in range(2)], device.rounding.sums_of(0)
         check_round(device, objective, False, iteration, 0.5)
         assert replayed == ([device.found(index) for index in range(2)], device.rounding.sums_of(0))

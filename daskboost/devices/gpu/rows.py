@@ -84,10 +84,11 @@ class GpuRows:
         self._runtime, self._views, self._layout = runtime, views, layout
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
-        self._quantizers = [
+        self.quantizers = [
             Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight)
             for own, chunk in zip(pieces, self.chunks, strict=True)
         ]
+        """Of each chunk's gradients."""
         self._rounding = DeviceRounding(runtime, 1)
         largest = max(sizes, default=0)
         self._spare_order = runtime.xp.empty(largest, np.uint32)
@@ -104,7 +105,7 @@ class GpuRows:
             given = gradient(index)
             columns = given if isinstance(given, Columns) else Columns(*given)
             chunk.start(chunk.n_rows)
-            self._quantizers[index](
+            self.quantizers[index](
                 columns, self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
             )
         sums = self._rounding.sums_of(0)
