@@ -32,6 +32,24 @@ __device__ __forceinline__ T sum_of_block(T value, T* storage) {
     return value;
 }
 
+template <class T>
+__device__ __forceinline__ T max_of_warp(T value) {
+    for (u32 step = WARP / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(ALL_LANES, value, step));
+    return value;
+}
+
+// The largest over all threads, of numbers from 0 on; otherwise as `sum_of_block`.
+template <u32 N_THREADS, class T>
+__device__ __forceinline__ T max_of_block(T value, T* storage) {
+    static_assert(N_THREADS % WARP == 0 && N_THREADS <= WARP * WARP, "whole warps, one value each");
+    value = max_of_warp(value);
+    if (threadIdx.x % WARP == 0) storage[threadIdx.x / WARP] = value;
+    __syncthreads();
+    if (threadIdx.x < WARP) value = max_of_warp(threadIdx.x < N_THREADS / WARP ? storage[threadIdx.x] : T(0));
+    __syncthreads();  // `storage` may be used again
+    return value;
+}
+
 // How many threads before this one, and in the whole block, are `true`; `storage` holds one value per warp.
 struct Rank {
     u32 before;

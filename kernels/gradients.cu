@@ -1,73 +1,187 @@
 // Gradients become pairs of integers, in increasing order of the sampled rows, with their sums.
 //
-// A row's pair is one int32 (large data) or int64 (SMALL); `rounding.cuh` has the arithmetic. A block takes TILE rows.
-// Where rows are sampled, `count_sampled` says how many of each tile are kept, the caller sums those counts up, and
-// `quantize_gradients` hashes again, which costs less than writing the answers down.
+// A row's pair is one int32 (large data) or int64 (SMALL); `rounding.cuh` has the arithmetic. Gradients of a loss are
+// computed again from label and margin: as many bytes as reading both back, and storing neither saves 8 bytes a row.
+// A block takes a stretch of whole tiles, a batch of loads ahead of the arithmetic; fewer, longer stretches mean fewer
+// atomics on the two sums, and few enough counts that each block adds up those before its own. Where rows are sampled,
+// `count_sampled` says how many of each stretch are kept, and `quantize_gradients` hashes again, which costs less than
+// writing the answers down. Scales, keys and results stay in device memory: no launch waits for the host.
 //
-// variants: SMALL=0,1
-// budget: count_sampled registers=32 shared=4*THREADS/32
-// budget: quantize_gradients registers=56 shared=12*THREADS/32
+// variants: OBJECTIVE=0,1,2,3,4,5,6,7,8 SMALL=0,1 SAMPLED=0,1
+// budget: count_sampled registers=40 shared=4*THREADS/32
+// budget: quantize_gradients registers=64 shared=8*THREADS/32+8*THREADS/32
 #include "block.cuh"
+#include "objectives.cuh"
 #include "pair.cuh"
 #include "rounding.cuh"
 
 #ifndef THREADS
 #define THREADS 256
 #endif
+#ifndef SAMPLED
+#define SAMPLED 0
+#endif
 
-constexpr u32 STEPS = 8;
-constexpr u32 TILE = STEPS * THREADS;  // `TILE_ROWS` of daskboost/devices/gpu/gradients.py
+constexpr u32 BATCH = SAMPLED ? 2 : 4;  // as many rows at once as 64 registers hold
+constexpr u32 WARPS = THREADS / WARP;
+constexpr u32 TILE = BATCH * THREADS;
 
-// counts[block]: rows of the tile that are sampled.
-extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
-    u64 sample_key, u64 sample_below, i64 first_row, i64 n_rows, i64* __restrict__ counts) {
-    __shared__ u32 storage[THREADS / WARP];
-    u32 count = 0;
-    for (u32 step = 0; step < STEPS; ++step) {
-        const i64 row = static_cast<i64>(blockIdx.x) * TILE + step * THREADS + threadIdx.x;
-        count += row < n_rows && is_sampled(sample_key, static_cast<u64>(first_row) + row, sample_below);
+// The rows of one block; a chunk has fewer than 2**32.
+struct Stretch {
+    u32 begin, n;
+};
+
+__device__ __forceinline__ Stretch stretch_of(u32 block, u32 block_rows, i64 n_rows) {
+    const u32 begin = block * block_rows;
+    return {begin, min(static_cast<u32>(n_rows) - begin, block_rows)};
+}
+
+// Global ids of rows that a thread visits in increasing order. `pieces` : (first row, its global id) of stretches with
+// consecutive ids, increasing, the first one from row 0 on.
+struct GlobalIds {
+    const i64* pieces;
+    i32 n;
+    i32 at;
+    u32 end;     // of the piece; of the last one, none
+    u64 offset;  // of global ids over rows
+
+    __device__ __forceinline__ void enter(i32 piece) {
+        at = piece;
+        end = piece + 1 < n ? static_cast<u32>(pieces[2 * (piece + 1)]) : 0xFFFFFFFFu;
+        offset = static_cast<u64>(pieces[2 * piece + 1]) - static_cast<u64>(pieces[2 * piece]);
     }
+
+    __device__ __forceinline__ u64 of(u32 row) {
+        while (row >= end) enter(at + 1);
+        return offset + row;
+    }
+};
+
+__device__ __forceinline__ GlobalIds ids_from(const i64* pieces, i32 n, u32 row) {
+    i32 low = 0, high = n;  // the last piece that starts at or before the row
+    while (high - low > 1) {
+        const i32 middle = (low + high) / 2;
+        if (pieces[2 * middle] <= row) low = middle;
+        else high = middle;
+    }
+    GlobalIds ids = {pieces, n, 0, 0, 0};
+    ids.enter(low);
+    return ids;
+}
+
+// Turns votes on a tile's rows, thread t having those of rows t, t + THREADS and so on, into how many kept rows of the
+// tile come before each; returns how many there are.
+__device__ __forceinline__ u32 rank_in_tile(const bool (&is_kept)[BATCH], u32 (&rank)[BATCH], u32* storage) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (u32 i = 0; i < BATCH; ++i) {
+        const u32 votes = __ballot_sync(ALL_LANES, is_kept[i]);
+        rank[i] = static_cast<u32>(__popc(votes & ((1u << lane) - 1)));
+        if (lane == 0) storage[i * WARPS + warp] = static_cast<u32>(__popc(votes));
+    }
+    __syncthreads();
+    u32 total = 0;
+#pragma unroll
+    for (u32 i = 0; i < BATCH; ++i) {
+        rank[i] += total;
+        for (u32 w = 0; w < WARPS; ++w) {
+            rank[i] += w < warp ? storage[i * WARPS + w] : 0;
+            total += storage[i * WARPS + w];
+        }
+    }
+    __syncthreads();  // `storage` may be used again
+    return total;
+}
+
+// counts[block]: rows of the stretch that are sampled. `keys` : of rounding and of sampling.
+extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
+    const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows,
+    u32 block_rows, u32* __restrict__ counts) {
+    __shared__ u32 storage[WARPS];
+    const u64 key = keys[1];
+    const Stretch own = stretch_of(blockIdx.x, block_rows, n_rows);
+    GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
+    u32 count = 0;
+    for (u32 row = threadIdx.x; row < own.n; row += THREADS)
+        count += is_sampled(key, ids.of(own.begin + row), sample_below);
     count = sum_of_block<THREADS>(count, storage);
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
-// Rows of `g` and `h` into `order`, as `begin + row`, and `pairs`; sums[0] and sums[1] grow by their integers.
-// `ends` : running sums of the tiles' counts, or null, which keeps all rows. `weight` : of small data only.
-extern "C" __global__ void __launch_bounds__(THREADS) quantize_gradients(
-    const float* __restrict__ g, const float* __restrict__ h, const float* __restrict__ weight, i64 stride_g,
-    i64 stride_h, double scale_g, double scale_h, double scale_w, u64 round_key, u64 sample_key, u64 sample_below,
-    i64 first_row, i64 n_rows, const i64* __restrict__ ends, u32 begin, u32* __restrict__ order,
-    Pair* __restrict__ pairs, u64* __restrict__ sums) {
-    __shared__ u32 counts[THREADS / WARP];
-    __shared__ i64 partial[THREADS / WARP];
-    const i64 start = static_cast<i64>(blockIdx.x) * TILE;
-    i64 place = ends == nullptr ? start : blockIdx.x == 0 ? 0 : ends[blockIdx.x - 1];
+// Pairs of the sampled rows into the first places of `pairs`, and their rows into `order` (or null).
+//
+// `first`, `second` : label and margin of a loss, or g and h. `weight` : multiplies the gradients of a loss (or null); of
+// small data, which must have it, their integers. `counts` : what `count_sampled` found; without SAMPLED, all are kept.
+// `bounds` : the root's segment, which becomes (0, kept rows). sums[0] and sums[1] grow by the integers of g and h.
+extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
+    const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
+    i64 stride_first, i64 stride_second, const float* __restrict__ parameters, const double* __restrict__ scales,
+    const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows,
+    u32 block_rows, const u32* __restrict__ counts, u32* __restrict__ order, Pair* __restrict__ pairs,
+    i64* __restrict__ bounds, u64* __restrict__ sums) {
+    __shared__ u32 votes[BATCH * WARPS];
+    __shared__ i64 partial[WARPS];
+    const LossParameters loss = load_parameters(parameters);
+    const double scale_g = scales[SCALE_G], scale_h = scales[SCALE_H];
+    const bool is_finite = scale_g != 0 && scale_h != 0;
+    const Stretch own = stretch_of(blockIdx.x, block_rows, n_rows);
+    GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
+    u32 place = own.begin;
+    if (SAMPLED) {
+        i64 before = 0;
+        for (u32 i = threadIdx.x; i < blockIdx.x; i += THREADS) before += counts[i];
+        before = sum_of_block<THREADS>(before, partial);
+        if (threadIdx.x == 0) partial[0] = before;
+        __syncthreads();
+        place = static_cast<u32>(partial[0]);
+        __syncthreads();
+    }
     i64 sum_g = 0, sum_h = 0;
-    for (u32 step = 0; step < STEPS; ++step) {
-        const i64 row = start + step * THREADS + threadIdx.x;
-        const u64 global_row = static_cast<u64>(first_row) + row;
-        const bool is_kept = row < n_rows && (ends == nullptr || is_sampled(sample_key, global_row, sample_below));
-        i64 at = place + threadIdx.x;
-        if (ends != nullptr) {
-            const Rank rank = rank_in_block<THREADS>(is_kept, counts);
-            at = place + rank.before;
-            place += rank.total;
-        } else {
-            place += THREADS;
+    for (u32 tile = 0; tile < own.n; tile += TILE) {
+        float firsts[BATCH], seconds[BATCH], weights[BATCH];
+        bool is_kept[BATCH];
+        u64 id[BATCH];
+        u32 rank[BATCH];
+#pragma unroll
+        for (u32 i = 0; i < BATCH; ++i) {
+            rank[i] = i * THREADS + threadIdx.x;
+            is_kept[i] = tile + rank[i] < own.n;
+            const i64 row = own.begin + tile + rank[i];
+            firsts[i] = is_kept[i] ? first[row * stride_first] : 0.0f;
+            seconds[i] = is_kept[i] ? second[row * stride_second] : 0.0f;
+            weights[i] = is_kept[i] && weight != nullptr ? weight[row] : 1.0f;
         }
-        if (!is_kept) continue;
+#pragma unroll
+        for (u32 i = 0; i < BATCH; ++i) {
+            if (is_kept[i]) id[i] = ids.of(own.begin + tile + rank[i]);
+            if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[1], id[i], sample_below);
+        }
+        const u32 n_kept = SAMPLED ? rank_in_tile(is_kept, rank, votes) : TILE;
+#pragma unroll
+        for (u32 i = 0; i < BATCH; ++i) {
+            if (!is_kept[i]) continue;
+            const u32 at = place + rank[i];
+            Gradient gradient = gradient_of(firsts[i], seconds[i], loss);
+            if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], SMALL);
+            if (!is_finite) gradient = {0.0f, 0.0f};
 #if SMALL
-        const double times = static_cast<double>(weight[row]) * scale_w;
-        const QuantizedPair pair = quantize_small(g[row * stride_g], h[row * stride_h], scale_g, scale_h, times);
-        pairs[at] = pack_small(pair);
+            const double times = static_cast<double>(weights[i]) * scales[SCALE_W];
+            const QuantizedPair pair = quantize_small(gradient.g, gradient.h, scale_g, scale_h, times);
+            pairs[at] = pack_small(pair);
 #else
-        const u64 bits = draw(round_key, global_row);
-        const QuantizedPair pair = quantize_large(g[row * stride_g], h[row * stride_h], scale_g, scale_h, bits);
-        pairs[at] = pack_large(pair);
+            const u64 bits = draw(keys[0], id[i]);
+            const QuantizedPair pair = quantize_large(gradient.g, gradient.h, scale_g, scale_h, bits);
+            pairs[at] = pack_large(pair);
 #endif
-        order[at] = begin + static_cast<u32>(row);
-        sum_g += pair.g;
-        sum_h += pair.h;
+            if (order != nullptr) order[at] = own.begin + tile + i * THREADS + threadIdx.x;
+            sum_g += pair.g;
+            sum_h += pair.h;
+        }
+        place += n_kept;
+    }
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
+        bounds[0] = 0;
+        bounds[1] = SAMPLED ? static_cast<i64>(place) : n_rows;
     }
     sum_g = sum_of_block<THREADS>(sum_g, partial);
     sum_h = sum_of_block<THREADS>(sum_h, partial);

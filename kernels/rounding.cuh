@@ -1,7 +1,7 @@
 // Gradients become integers: the arithmetic of `daskboost/devices/cpu/gradients.py`, to the last bit.
 //
 // Large data are rounded stochastically to 15 bits, by a hash of the global row id; small data to nearest, before the
-// weight multiplies. Everything is float64 in the order of the CPU's operations; modules are compiled without
+// weight multiplies. Everything is float64 with the values of the CPU's operations; modules are compiled without
 // contraction into fused multiply-adds.
 #pragma once
 
@@ -12,9 +12,15 @@ struct QuantizedPair {
     i64 h;
 };
 
+// Bits as a fraction of 2**32. They become the low half of a float64 from 2**20 on, whose last bit is worth 2**-32: a
+// subtraction is four times as fast as the conversion of an integer.
+SHARED_BY_HOST double fraction_of(u32 bits) {
+    return __longlong_as_double(0x4130000000000000ll | static_cast<i64>(bits)) - 0x1p20;
+}
+
 // `value * scale` rounded up with a probability equal to its fraction; `bits` are 32 random bits.
-SHARED_BY_HOST i64 round_stochastically(float value, double scale, u32 bits) {
-    return static_cast<i64>(floor(static_cast<double>(value) * scale + static_cast<double>(bits) * 0x1p-32));
+SHARED_BY_HOST i32 round_stochastically(float value, double scale, u32 bits) {
+    return __double2int_rd(static_cast<double>(value) * scale + fraction_of(bits));
 }
 
 // To nearest, ties to even, before and after the weight multiplies; `times` is the weight times its scale.
@@ -41,3 +47,35 @@ SHARED_BY_HOST i32 g_of(i32 pair) { return pair >> 16; }
 SHARED_BY_HOST i32 h_of(i32 pair) { return pair & 0xFFFF; }
 SHARED_BY_HOST i32 g_of(i64 pair) { return static_cast<i32>(pair >> 32); }
 SHARED_BY_HOST i32 h_of(i64 pair) { return static_cast<i32>(pair & 0xFFFFFFFFll); }
+
+// How one output's gradients are rounded, as float64 in device memory: `Scales` of daskboost/devices/gpu/rounding.py.
+constexpr i32 SCALE_G = 0, SCALE_H = 1, SCALE_W = 2, UNIT_G = 3, UNIT_H = 4, LARGEST_G = 5, LARGEST_H = 6, SCALES = 7;
+
+// The exponent of `frexp`: a positive normal `x` lies in [2**(e - 1), 2**e).
+SHARED_BY_HOST i32 exponent_of(double x) { return static_cast<i32>(__double_as_longlong(x) >> 52) - 1022; }
+SHARED_BY_HOST double power_of_two(i32 exponent) {
+    return __longlong_as_double(static_cast<i64>(exponent + 1023) << 52);
+}
+
+// The largest power of two that keeps `largest` within `limit`, a positive integer; 1 for 0.
+SHARED_BY_HOST double scale_of(double largest, double limit) {
+    if (largest == 0) return 1.0;
+    i32 exponent = min(exponent_of(limit) - exponent_of(largest), 1023);
+    if (largest * power_of_two(exponent) > limit) --exponent;
+    return power_of_two(min(exponent, 1000));
+}
+
+// Writes all fields of one output. A largest value that is not finite has scales and units of 0: all integers are 0, so
+// that nothing overflows until the host finds the value and refuses it.
+SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, double limit, double scale_w, double* out) {
+    const bool is_finite = top_g <= 0x1.fffffep127 && top_h <= 0x1.fffffep127;  // false for NaN
+    const double scale_g = is_finite ? scale_of(bound * top_g, limit) : 0.0;
+    const double scale_h = is_finite ? scale_of(bound * top_h, limit) : 0.0;
+    out[SCALE_G] = scale_g;
+    out[SCALE_H] = scale_h;
+    out[SCALE_W] = scale_w;
+    out[UNIT_G] = is_finite ? 1.0 / (scale_g * scale_w) : 0.0;
+    out[UNIT_H] = is_finite ? 1.0 / (scale_h * scale_w) : 0.0;
+    out[LARGEST_G] = top_g;
+    out[LARGEST_H] = top_h;
+}

@@ -25,7 +25,7 @@ from daskboost.devices.device import Array, Device
 from daskboost.dtypes import Float32
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
-from daskboost.objectives.base import Objective
+from daskboost.objectives.base import Objective, kernel_of
 from daskboost.tree.device_split import DeviceSearch
 from daskboost.tree.split import SplitRules, SplitSearch
 
@@ -111,6 +111,10 @@ class Engine:
             self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
             [_weight_of(group) for group in groups] if setup.small_data else None,
         )  # fmt: skip
+        self.losses = device.loss_rows(
+            kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
+            small_data=setup.small_data,
+        )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
         """Answer one request."""
@@ -153,8 +157,11 @@ class Engine:
 
     def _start_round(self, message: m.StartRound) -> m.GradientRange:
         tops = [np.zeros((2, self.setup.objective.n_outputs))]
-        for index in range(len(self.train.margins)):
-            tops += self._compute_gradients(index)
+        if self.losses is not None:
+            tops.append(self.losses.ranges())
+        else:
+            for index in range(len(self.train.margins)):
+                tops += self._compute_gradients(index)
         top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
         return m.GradientRange(top[0], top[1])
 
@@ -163,7 +170,9 @@ class Engine:
             self._search.forget()
         k = message.output
 
-        def columns(index: int) -> tuple[Array, Array]:
+        def columns(index: int) -> Any:
+            if self.losses is not None:
+                return self.losses.columns(index, k)
             if not self._keep_gradients:
                 self._compute_gradients(index)
             g, h = self._gradients_of(index)

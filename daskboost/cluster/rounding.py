@@ -15,6 +15,7 @@ import numpy as np
 
 from daskboost.cluster import messages as m
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.gpu.rounding import ScaleRule
 from daskboost.errors import DataError
 from daskboost.hashing import Purpose, key
 from daskboost.params import TrainParams
@@ -39,24 +40,56 @@ def make_rounding(params: TrainParams, objective_name: str, iteration: int, outp
         A gradient or hessian is NaN or infinite.
     """
     tops = [float(np.max([getattr(part, name)[output] for part in ranges])) for name in ("largest_g", "largest_h")]
-    for name, top in zip(("gradient", "hessian"), tops, strict=True):
+    check_range(objective_name, iteration, *tops)
+    rule = scale_rule(total_weight)
+    round_key, sample_key = tree_keys(params, iteration, output)
+    return Rounding(
+        scale_g=scale(rule.bound * tops[0], rule.limit),
+        scale_h=scale(rule.bound * tops[1], rule.limit),
+        round_key=round_key,
+        sample_key=sample_key,
+        sample_below=sample_bound(params),
+        scale_w=rule.scale_w,
+    )
+
+
+def scale_rule(total_weight: float | None) -> ScaleRule:
+    """What scales keep within which limit; `total_weight` of all rows where data are small, otherwise None."""
+    if total_weight is None:
+        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0)
+    # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
+    scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
+    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w)
+
+
+def tree_keys(params: TrainParams, iteration: int, output: int) -> tuple[int, int]:
+    """Hash keys of one tree: of its rounding and of its sample of rows."""
+    seed = params.random_state
+    return (
+        int(key(seed, Purpose.ROUNDING, iteration, output)),
+        int(key(seed, Purpose.ROW_SAMPLE, iteration, output)),
+    )
+
+
+def sample_bound(params: TrainParams) -> int:
+    """A row grows a tree if its 32 sampling bits are below; 2**32 keeps all."""
+    return 2**32 if params.subsample >= 1 else math.ceil(params.subsample * 2**32)
+
+
+def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:
+    """Refuse gradients of one output that no scale could hold.
+
+    Raises
+    ------
+    DataError
+        A gradient or hessian is NaN or infinite.
+    """
+    for name, top in (("gradient", largest_g), ("hessian", largest_h)):
         if not math.isfinite(top):
             raise DataError(
                 f"objective {objective_name!r} gave a {name} of {top} in iteration {iteration}; check labels and "
                 "weights for extreme values, or lower learning_rate or set max_delta_step"
             )
-    # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
-    scale_w = 1.0 if total_weight is None else min(1.0, scale(total_weight, SMALL_ROWS))
-    bound, limit = (1.0, QUANTUM_LIMIT) if total_weight is None else (total_weight * scale_w, SUM_LIMIT)
-    seed, share = params.random_state, params.subsample
-    return Rounding(
-        scale_g=scale(bound * tops[0], limit),
-        scale_h=scale(bound * tops[1], limit),
-        round_key=int(key(seed, Purpose.ROUNDING, iteration, output)),
-        sample_key=int(key(seed, Purpose.ROW_SAMPLE, iteration, output)),
-        sample_below=2**32 if share >= 1 else math.ceil(share * 2**32),
-        scale_w=scale_w,
-    )
 
 
 def scale(largest: float, limit: int) -> float:

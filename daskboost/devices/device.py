@@ -14,6 +14,7 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt32
 
 T = TypeVar("T")
@@ -26,8 +27,11 @@ Array = Any
 class Rows(Protocol):
     """Row state of an engine's training rows while trees grow over them."""
 
-    def start_tree(self, gradient: Callable[[int], tuple[Array, Array]], rounding: Rounding) -> tuple[int, int]:
-        """Quantize one output's gradients, given per chunk; all rows in the root; integer sums of g and h."""
+    def start_tree(self, gradient: Callable[[int], Any], rounding: Rounding) -> tuple[int, int]:
+        """Quantize one output's gradients; all rows in the root; integer sums of g and h.
+
+        `gradient(chunk)` gives a pair of columns, or what `LossRows.columns` of this device gives.
+        """
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
         """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, slots, 2).
@@ -44,6 +48,16 @@ class Rows(Protocol):
 
         int64, shape (leaves, 2**next_bits), in the host's memory.
         """
+
+
+class LossRows(Protocol):
+    """Gradients of an engine's rows by kernels of the loss, which store none."""
+
+    def ranges(self) -> Float64:
+        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs)."""
+
+    def columns(self, index: int, output: int) -> Any:
+        """What `Rows.start_tree` takes for one output of a chunk."""
 
 
 class Device(Protocol):
@@ -89,6 +103,10 @@ class Device(Protocol):
 
     def largest(self, values: Array) -> Float64:
         """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host."""
+
+    def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Array], margins: Sequence[Array],
+                  weights: Sequence[Array | None], n_outputs: int, *, small_data: bool) -> LossRows | None:  # fmt: skip
+        """Gradients by kernels, of each chunk; None where the objective's array expressions compute them."""
 
     def errors(self) -> AbstractContextManager[None]:
         """Within it, what the device refuses to do becomes an error of ours that says so."""

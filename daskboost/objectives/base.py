@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 
@@ -80,6 +81,14 @@ class Objective(ABC):
             Finite for finite margins; the hessian is not negative. Both are rounded on the scale of the largest of all
             rows, so a few that exceed the others some thousand times coarsen all (Notes of `daskboost.train`).
         """
+
+    @property
+    def device_loss(self) -> DeviceLoss | None:
+        """The kernel that computes these gradients on a GPU, with its parameters; None where array code does.
+
+        A subclass that overrides `gradients` alone loses its parent's kernel, see `kernel_of`.
+        """
+        return None
 
     def prediction(self, margin: Any, xp: Any = np) -> Any:
         """What `predict` returns.
@@ -165,6 +174,21 @@ class Objective(ABC):
             A parameter that is malformed or out of range.
         """
         return cls()
+
+
+def kernel_of(objective: Objective) -> DeviceLoss | None:
+    """The objective's `device_loss`, unless a more derived class than the one that says so has gradients of its own."""
+    for kind in type(objective).__mro__:
+        if "device_loss" in vars(kind):
+            return objective.device_loss
+        if "gradients" in vars(kind):
+            return None
+    return None
+
+
+def float32_pair(a: float, b: float = 0.0) -> tuple[tuple[float, float]]:
+    """Parameters of a kernel for one output, rounded as array code rounds them."""
+    return ((float(np.float32(a)), float(np.float32(b))),)
 
 
 def flatten_single(margin: Any) -> Any:

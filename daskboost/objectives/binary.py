@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
-from daskboost.objectives.base import Objective, config_section, flatten_single, json_number, number_parameter
+from daskboost.objectives.base import (
+    Objective,
+    config_section,
+    flatten_single,
+    float32_pair,
+    json_number,
+    number_parameter,
+)
 from daskboost.objectives.elementary import sigmoid
 
 if TYPE_CHECKING:
@@ -50,6 +58,10 @@ class Logistic(Objective):
             factor = xp.where(y == _ONE, np.float32(self.scale_pos_weight), _ONE)
             g, h = g * factor, h * factor
         return g, h
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.LOGISTIC, float32_pair(self.scale_pos_weight))
 
     def prediction(self, margin: Any, xp: Any = np) -> Any:
         return flatten_single(sigmoid(margin, xp))

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
-from daskboost.objectives.base import Objective, config_section, flatten_single, json_number, number_parameter
+from daskboost.objectives.base import (
+    Objective,
+    config_section,
+    flatten_single,
+    float32_pair,
+    json_number,
+    number_parameter,
+)
 from daskboost.objectives.elementary import EXP_LIMIT, exp
 
 if TYPE_CHECKING:
@@ -79,6 +87,10 @@ class Poisson(LogLinkObjective):
         mean = exp(margin, xp)
         return mean - label[:, None], exp(margin + np.float32(self.max_delta_step), xp)
 
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.POISSON, float32_pair(self.max_delta_step))
+
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "poisson_regression_param": {"max_delta_step": json_number(self.max_delta_step)}}
 
@@ -106,6 +118,10 @@ class Gamma(LogLinkObjective):
         ratio = label[:, None] * exp(-margin, xp)
         return _ONE - ratio, ratio
 
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.GAMMA)
+
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "reg_loss_param": {"scale_pos_weight": "1"}}
 
@@ -129,10 +145,18 @@ class Tweedie(LogLinkObjective):
         return f"tweedie-nloglik@{self.tweedie_variance_power:g}"
 
     def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
-        to_one, to_two = np.float32(1.0 - self.tweedie_variance_power), np.float32(2.0 - self.tweedie_variance_power)
+        to_one, to_two = map(np.float32, self._exponents)
         a = label[:, None] * exp(to_one * margin, xp)
         b = exp(to_two * margin, xp)
         return b - a, to_two * b - to_one * a
+
+    @property
+    def _exponents(self) -> tuple[float, float]:
+        return 1.0 - self.tweedie_variance_power, 2.0 - self.tweedie_variance_power
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.TWEEDIE, float32_pair(*self._exponents))
 
     def parameters(self) -> dict[str, Any]:
         return {"tweedie_variance_power": self.tweedie_variance_power}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import BaseScoreRule, Objective, config_section
 from daskboost.objectives.elementary import softmax
@@ -56,6 +57,10 @@ class SoftProb(Objective):
             p -= label[rows] == classes
             g[rows] = p.T
         return g, h
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.SOFTMAX)
 
     def prediction(self, margin: Any, xp: Any = np) -> Any:
         p = xp.empty_like(margin)

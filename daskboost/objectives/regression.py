@@ -9,8 +9,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.errors import ModelFormatError, ParameterError
-from daskboost.objectives.base import BaseScoreRule, Objective, config_section, json_number, number_parameter
+from daskboost.objectives.base import (
+    BaseScoreRule,
+    Objective,
+    config_section,
+    float32_pair,
+    json_number,
+    number_parameter,
+)
 
 _ONE = np.float32(1.0)
 _HUBER_LIMIT = np.float32(1e12)
@@ -31,6 +39,10 @@ class SquaredError(Objective):
 
     def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
         return margin - label[:, None], xp.ones_like(margin)
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.SQUARED_ERROR)
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "reg_loss_param": {"scale_pos_weight": "1"}}
@@ -54,6 +66,10 @@ class AbsoluteError(Objective):
 
     def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
         return xp.sign(margin - label[:, None]), xp.ones_like(margin)
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.ABSOLUTE_ERROR)
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -82,6 +98,10 @@ class PseudoHuberError(Objective):
         ratio = xp.clip((margin - label[:, None]) / slope, -_HUBER_LIMIT, _HUBER_LIMIT)
         inverse = _ONE / xp.sqrt(_ONE + ratio * ratio)
         return slope * (ratio * inverse), inverse * inverse * inverse
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        return DeviceLoss(LossKernel.PSEUDO_HUBER, float32_pair(self.huber_slope))
 
     def parameters(self) -> dict[str, Any]:
         return {"huber_slope": self.huber_slope}
@@ -128,6 +148,12 @@ class QuantileError(Objective):
     def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
         alpha = xp.asarray(self.quantile_alpha, dtype=np.float32)
         return xp.where(margin >= label[:, None], _ONE - alpha, -alpha), xp.ones_like(margin)
+
+    @property
+    def device_loss(self) -> DeviceLoss:
+        alphas = np.array(self.quantile_alpha, np.float32)
+        slopes = zip((_ONE - alphas).tolist(), (-alphas).tolist(), strict=True)
+        return DeviceLoss(LossKernel.QUANTILE, tuple(slopes))
 
     def parameters(self) -> dict[str, Any]:
         return {"quantile_alpha": self.quantile_alpha}

@@ -159,6 +159,8 @@ inline float __uint_as_float(unsigned x) { return emulated_cast<float>(x); }
 inline long long __double_as_longlong(double x) { return emulated_cast<long long>(x); }
 inline double __longlong_as_double(long long x) { return emulated_cast<double>(x); }
 
+inline int __double2int_rd(double x) { return static_cast<int>(std::floor(x)); }
+
 // Mixed types, as CUDA has them.
 template <class A, class B> constexpr std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
 template <class A, class B> constexpr std::common_type_t<A, B> max(A a, B b) { return b > a ? b : a; }

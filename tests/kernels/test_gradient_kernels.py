@@ -12,14 +12,16 @@ from reference import gradients as reference
 
 from daskboost.devices.cpu.gradients import quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.gradients import TILE_ROWS, largest, quantize
+from daskboost.devices.gpu.gradients import TILE_ROWS, Columns, Quantizer
+from daskboost.devices.gpu.losses import largest
+from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.dtypes import Float32
 
 
-def quantize_on(make_runtime: Any, g: Any, h: Any, weight: Float32 | None, rounding: Rounding, first_row: int,
-                begin: int) -> tuple[Any, Any, tuple[int, int]]:  # fmt: skip
+def quantize_on(make_runtime: Any, g: Any, h: Any, weight: Float32 | None, rounding: Rounding, first_row: int
+                ) -> tuple[Any, Any, tuple[int, int]]:  # fmt: skip
     """Kept rows, their pairs, and the sums, by the CPU's kernel or a runtime's."""
     dtype: Any = np.int32 if weight is None else np.int64
     if make_runtime is None:
@@ -27,13 +29,19 @@ def quantize_on(make_runtime: Any, g: Any, h: Any, weight: Float32 | None, round
         keys = np.uint64(rounding.round_key), np.uint64(rounding.sample_key), np.uint64(rounding.sample_below)
         scales = rounding.scale_g, rounding.scale_h, rounding.scale_w
         kept, *sums = quantize_gradients(g, h, weight, *scales, *keys, first_row, 0, len(g), order, pairs)
-        return order[:kept] + np.uint32(begin), pairs[:kept], (sums[0], sums[1])
+        return order[:kept], pairs[:kept], (sums[0], sums[1])
     runtime: Runtime = make_runtime()
     xp = runtime.xp
-    order, pairs = xp.zeros(len(g), np.uint32), xp.zeros(len(g), dtype)
-    weight = None if weight is None else xp.asarray(weight)
-    found = quantize(runtime, xp.asarray(g), xp.asarray(h), weight, rounding, first_row, begin, order, pairs)
-    return to_host(order[: found.n_rows]), to_host(pairs[: found.n_rows]), (found.sum_g, found.sum_h)
+    order, pairs, bounds = xp.zeros(len(g), np.uint32), xp.zeros(len(g), dtype), xp.full((3, 2), 7, np.int64)
+    state = DeviceRounding(runtime, 2)
+    state.put(1, rounding)
+    quantizer = Quantizer(runtime, [(0, first_row)], len(g), None if weight is None else xp.asarray(weight))
+    columns = Columns(xp.asarray(g), xp.asarray(h))
+    quantizer(columns, state.of(1), rounding.sample_below, order, pairs, bounds)
+    found = to_host(bounds).tolist()
+    assert found[0][0] == 0 and found[1:] == [[7, 7], [7, 7]] and state.sums_of(0) == (0, 0)
+    kept = found[0][1]
+    return to_host(order[:kept]), to_host(pairs[:kept]), state.sums_of(1)
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -49,10 +57,10 @@ def test_equals_the_naive_twin(make_runtime: Any, n: int, share: float, small: b
     scales = reference.scales(g[:, 1], h[:, 0], weight) if n else (1.0, 1.0, 1.0)
     keys = reference.key(3, 1), reference.key(3, 2)
     rounding = Rounding(scales[0], scales[1], *keys, int(np.ceil(share * 2**32)), scales[2])
-    for first_row, begin in ((0, 0), (2**40, 7), (2**63 - 1 - n, 100)):
-        order, pairs, sums = quantize_on(make_runtime, g[:, 1], h[:, 0], weight, rounding, first_row, begin)
+    for first_row in (0, 2**40, 2**63 - 1 - n):
+        order, pairs, sums = quantize_on(make_runtime, g[:, 1], h[:, 0], weight, rounding, first_row)
         expected = reference.quantize(g[:, 1], h[:, 0], rounding, first_row, weight)
-        assert [(row, *pair) for row, *pair in zip(order - np.uint32(begin), *unpack(pairs), strict=True)] == expected
+        assert [(row, *pair) for row, *pair in zip(order, *unpack(pairs), strict=True)] == expected
         assert sums == (sum(row[1] for row in expected), sum(row[2] for row in expected))
 
 
@@ -62,7 +70,7 @@ def test_extreme_gradients(make_runtime: Any) -> None:
         g = np.array([top, -top, 0, -0.0], np.float32)
         scale_g, scale_h, _ = reference.scales(g, np.abs(g))
         rounding = Rounding(scale_g, scale_h, 5, 6, 2**32)
-        _, pairs, _ = quantize_on(make_runtime, g, np.abs(g), None, rounding, 0, 0)
+        _, pairs, _ = quantize_on(make_runtime, g, np.abs(g), None, rounding, 0)
         found = list(zip(*(part.tolist() for part in unpack(pairs)), strict=True))
         assert found == [pair[1:] for pair in reference.quantize(g, np.abs(g), rounding)], top
 

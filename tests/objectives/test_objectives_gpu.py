@@ -1,18 +1,26 @@
-"""Gradients and predictions on a GPU: the same bytes as on the CPU."""
+"""Gradients, predictions and models on a GPU: the same bytes as on the CPU."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
+from kernels.emulation import EmulatedRuntime
+from objectives.losses import PARAMS
+from strategies.trees import make_data, quantized
 
+from daskboost import train
+from daskboost.devices.gpu import cuda
+from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.objectives.base import kernel_of
+from daskboost.objectives.binary import Logistic
 from daskboost.objectives.custom import CustomObjective
 from daskboost.objectives.registry import make_objective, objective_names
 
-pytestmark = pytest.mark.gpu
-PARAMS = {"num_class": 7, "quantile_alpha": (0.1, 0.5, 0.8), "huber_slope": 2.0, "scale_pos_weight": 3.0,
-          "tweedie_variance_power": 1.3}  # fmt: skip
 
-
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", [n for n in objective_names() if not n.startswith("test:")])
 def test_gpu_gives_the_cpus_bytes(name: str) -> None:
     import cupy
@@ -30,6 +38,7 @@ def test_gpu_gives_the_cpus_bytes(name: str) -> None:
         np.testing.assert_array_equal(mine.get().view(np.uint32), np.ascontiguousarray(theirs).view(np.uint32))
 
 
+@pytest.mark.gpu
 def test_a_users_function_gets_numpy_arrays() -> None:
     import cupy
 
@@ -45,3 +54,49 @@ def test_a_users_function_gets_numpy_arrays() -> None:
         strict=True,
     ):  # fmt: skip
         np.testing.assert_array_equal(mine.get().view(np.uint32), theirs.view(np.uint32))
+
+
+@dataclass(frozen=True)
+class Flatter(Logistic):
+    """Half the gradient of its parent, whose kernel does not know."""
+
+    name = "flatter"
+
+    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+        g, h = super().gradients(label, margin, xp)
+        return g / np.float32(2), h
+
+
+@dataclass(frozen=True)
+class Renamed(Logistic):
+    """Its parent's loss."""
+
+    name = "renamed"
+
+
+def test_a_kernel_is_lost_with_the_gradients_it_computes() -> None:
+    assert kernel_of(Flatter()) is None
+    assert kernel_of(Renamed(2.0)) == DeviceLoss(LossKernel.LOGISTIC, ((2.0, 0.0),))
+    assert kernel_of(CustomObjective(lambda label, margin: (margin, margin))) is None
+
+
+@pytest.mark.parametrize("where", [
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+@pytest.mark.parametrize("name", [*(n for n in objective_names() if not n.startswith("test:")), "flatter"])
+@pytest.mark.parametrize("n_rows", [300, 5_000])
+def test_models_have_the_cpus_bytes(name: str, n_rows: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small and large data, weighted, through the messages of an engine."""
+    if where == "emulated":
+        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=2))
+    data = make_data(np.random.default_rng(1), "binary:logistic", n_rows, 4, n_values=20, missing=0.1, weighted=True)
+    data.y[:] += name == "reg:gamma"
+    objective = Flatter() if name == "flatter" else make_objective(name, PARAMS)
+    params = {"objective": objective, "max_depth": 2, "n_jobs": 1, "subsample": 0.7}
+    if name.startswith("multi:"):
+        params |= {"objective": name, "num_class": 3}
+    found = []
+    for device in ("cpu", "cuda"):
+        with quantized(data) as dataset:
+            found.append(train({**params, "device": device}, dataset, 2).to_bytes())
+    assert found[0] == found[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,16 @@ def scales(g: Float32, h: Float32, weight: Float32 | None = None) -> tuple[float
     tops = [max(float(abs(x)) for x, w in zip(values, weight, strict=True) if w > 0) for values in (g, h)]
     scale_g, scale_h = (scale(total * scale_w * top, 2**31 - 1 - SMALL_ROWS) for top in tops)
     return scale_g, scale_h, scale_w
+
+
+def weighted(objective: Any, label: Any, margin: Any, weight: Any, small: bool) -> tuple[Any, Any]:
+    """Gradients of some rows as they are rounded: weights multiply them, of small data only where there are none."""
+    factor = np.ones(len(label), np.float32)
+    if weight is not None:
+        factor = (weight > 0).astype(np.float32) if small else weight
+    with np.errstate(all="ignore"):
+        g, h = objective.gradients(label, margin)
+        return g * factor[:, None], h * factor[:, None]
 
 
 def quantize(g: Float32, h: Float32, rounding: Rounding, first_row: int = 0, weight: Float32 | None = None

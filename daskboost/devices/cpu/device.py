@@ -14,6 +14,7 @@ from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 
 T = TypeVar("T")
@@ -64,6 +65,10 @@ class CpuDevice:
 
     def largest(self, values: Float32) -> Float64:
         return np.array([largest(column, 0, len(column)) for column in values.T], np.float64)
+
+    def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Float32], margins: Sequence[Float32],
+                  weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool) -> None:  # fmt: skip
+        """None: an objective's array expressions, whose temporaries stay in the cache, are the CPU's loops."""
 
     def errors(self) -> AbstractContextManager[None]:
         return nullcontext()

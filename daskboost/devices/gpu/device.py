@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.gradients import largest
+from daskboost.devices.gpu.losses import LossRows, largest, loss_source
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
+from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 from daskboost.errors import DeviceError
 
@@ -66,6 +67,19 @@ class GpuDevice:
 
     def largest(self, values: DeviceArray) -> Float64:
         return largest(self._runtime, values)
+
+    def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[DeviceArray], margins: Sequence[DeviceArray],
+                  weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool
+                  ) -> LossRows | None:  # fmt: skip
+        if loss is None:
+            return None
+        sources = []
+        for label, margin, weight in zip(labels, margins, weights, strict=True):
+            source = loss_source(self._runtime, loss, label, margin, weight, small_data=small_data)
+            if source is None:
+                return None
+            sources.append(source)
+        return LossRows(self._runtime, sources, n_outputs)
 
     @contextmanager
     def errors(self) -> Iterator[None]:

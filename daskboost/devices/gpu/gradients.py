@@ -1,71 +1,129 @@
-"""Gradients become integers: launches of `kernels/gradients.cu`, whose arithmetic is `devices/cpu/gradients.py`'s."""
+"""Gradients become integers on a GPU, and rounds of them without the host: launches of `kernels/gradients.cu`.
+
+Nothing here waits for the device, and nothing is allocated once objects are made, so that a CUDA graph may capture a
+round; `DeviceRounding` says in which order. `losses.py` has what gradients are computed from.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_host
-from daskboost.dtypes import Float64
+from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.losses import LossKernel
 
 THREADS = 256
-TILE_ROWS = 8 * THREADS
-"""Both as in `kernels/gradients.cu`."""
+TILE_ROWS = 4 * THREADS
+"""Both as in `kernels/gradients.cu` and `range.cu`."""
 BLOCKS_PER_MULTIPROCESSOR = 8
-"""Enough to fill the device; threads stride over the rest."""
+"""Two rounds of the four that fit: enough to even out, and few enough for one atomic per block and sum."""
 ALL = 2**32
 """A bound of 32 random bits that keeps every row."""
 
 
 @dataclass(frozen=True)
-class Quantized:
-    """What was kept of some rows."""
+class Columns:
+    """What one output's gradients of a chunk are computed from; float32, shape (rows,), the first two of any stride."""
 
-    n_rows: int
-    sum_g: int
-    sum_h: int
+    first: DeviceArray
+    """Labels, or the gradients themselves of `LossKernel.GIVEN`."""
+    second: DeviceArray
+    """Margins, or hessians."""
+    weight: DeviceArray | None = None
+    """Multiplies the gradients of a loss; given ones contain it."""
+    kernel: LossKernel = LossKernel.GIVEN
+    parameters: DeviceArray | None = None
+    """float32, shape (2,), see `LossKernel`."""
 
 
-def quantize(runtime: Runtime, g: DeviceArray, h: DeviceArray, weight: DeviceArray | None, rounding: Rounding,
-             first_row: int, begin: int, order: DeviceArray, pairs: DeviceArray) -> Quantized:  # fmt: skip
-    """Quantize one output's gradients of consecutive rows, into the first places of `order` and `pairs`.
+class Source(Protocol):
+    """One chunk's gradients of all outputs."""
 
-    `g`, `h` : float32, shape (rows,), any stride. `weight` : float32, shape (rows,), of small data; None for large.
-    `first_row`, `begin` : the first row's global id, and its index, from which `order` counts. Waits for the result.
+    def find_range(self, tops: DeviceArray) -> None:
+        """Enqueue: `DeviceRounding.tops` grow to the largest |g| and h of the margins as they are now."""
+
+    def columns(self, output: int) -> Columns:
+        """For quantizing them."""
+
+
+class Quantizer:
+    """Turns gradients of one chunk's rows into pairs.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    pieces : sequence of (int, int)
+        Stretches of rows with consecutive global ids: place of the first, which is 0 for the first one, and its id.
+    n_rows : int
+        Less than 2**32.
+    weight : float32, shape (rows,), optional
+        Of small data, whose integers it multiplies.
     """
-    xp, n = runtime.xp, len(g)
-    if n == 0:
-        return Quantized(0, 0, 0)
-    blocks, small = -(-n // TILE_ROWS), int(weight is not None)
-    sampling = (rounding.sample_key, rounding.sample_below, first_row, n)
-    found = xp.zeros(3, np.int64)  # sums of g and h, kept rows
-    ends = None
-    found[2] = n
-    if rounding.sample_below < ALL:
-        counts = xp.empty(blocks, np.int64)
-        runtime.kernel("gradients", "count_sampled", SMALL=small)(blocks, THREADS, *sampling, counts)
-        ends = xp.cumsum(counts)
-        found[2] = ends[-1]
-    runtime.kernel("gradients", "quantize_gradients", SMALL=small)(
-        blocks, THREADS, g, h, weight, element_stride(g), element_stride(h), rounding.scale_g, rounding.scale_h,
-        rounding.scale_w, rounding.round_key, *sampling, ends, begin, order, pairs, found.view(np.uint64),
-    )  # fmt: skip
-    sum_g, sum_h, kept = (int(value) for value in to_host(found))
-    return Quantized(kept, sum_g, sum_h)
+
+    def __init__(self, runtime: Runtime, pieces: Sequence[tuple[int, int]], n_rows: int,
+                 weight: DeviceArray | None = None) -> None:  # fmt: skip
+        self._runtime, self._n_rows, self._weight = runtime, n_rows, weight
+        self._pieces = to_device(runtime, np.array(pieces or [(0, 0)], np.int64))
+        self._blocks, self._block_rows = stretches(runtime, n_rows)
+        self._counts = runtime.xp.empty(self._blocks, np.uint32)
+
+    def __call__(self, columns: Columns, rounding: OutputRounding, sample_below: int, order: DeviceArray | None,
+                 pairs: DeviceArray, bounds: DeviceArray) -> None:  # fmt: skip
+        """Enqueue: pairs and `order` of the sampled rows, their number as `bounds[0] = (0, rows)`, their sums.
+
+        `order` : uint32, shape (rows,); None leaves it to the caller that all rows are there, in order. `pairs` :
+        int32, shape (rows,); int64 for small data. `bounds` : int64, shape (at least 1, 2).
+        """
+        sampled = sample_below < ALL
+        if sampled and order is None:
+            raise ValueError("a sample of the rows needs an array for their order")
+        rows = (sample_below, self._pieces, len(self._pieces), self._n_rows, self._block_rows, self._counts)
+        variant = {"OBJECTIVE": int(columns.kernel), "SMALL": int(self._weight is not None), "SAMPLED": int(sampled)}
+        if sampled:
+            count = self._runtime.kernel("gradients", "count_sampled", **variant)
+            count(self._blocks, THREADS, rounding.keys, *rows)
+        self._runtime.kernel("gradients", "quantize_gradients", **variant)(
+            self._blocks, THREADS, columns.first, columns.second,
+            columns.weight if self._weight is None else self._weight, element_stride(columns.first),
+            element_stride(columns.second), columns.parameters, rounding.scales, rounding.keys, *rows, order, pairs,
+            bounds, rounding.sums,
+        )  # fmt: skip
 
 
-def largest(runtime: Runtime, values: DeviceArray) -> Float64:
-    """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host.
+class RoundGradients:
+    """One chunk's gradients of a round: their range, then each output's pairs, with no word from the host.
 
-    `values` : float32, shape (rows, columns), C-contiguous.
+    Parameters
+    ----------
+    source : Source
+    quantizer : Quantizer
+    rounding : DeviceRounding
+        Shared by all chunks of an engine.
+    sample_below : int, default 2**32
+        A row grows a tree if its 32 sampling bits are below; 2**32 keeps all.
     """
-    n_columns = values.shape[1]
-    tops = runtime.xp.zeros(n_columns, np.uint32)
-    if values.size:
-        blocks = min(-(-values.size // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
-        blocks = -(-blocks // n_columns) * n_columns  # each thread stays in one column
-        kernel = runtime.kernel("largest", "largest_of_columns")
-        kernel(blocks, THREADS, values, values.size, n_columns, tops)
-    return to_host(tops).view(np.float32).astype(np.float64)
+
+    def __init__(self, source: Source, quantizer: Quantizer, rounding: DeviceRounding, sample_below: int = ALL) -> None:
+        self._source, self._quantizer, self._rounding = source, quantizer, rounding
+        self._sample_below = sample_below
+
+    def find_range(self) -> None:
+        """Enqueue: the range takes this chunk in; computes gradients that are stored."""
+        self._source.find_range(self._rounding.tops)
+
+    def quantize(self, output: int, order: DeviceArray | None, pairs: DeviceArray, bounds: DeviceArray) -> None:
+        """Enqueue: all sampled rows into the root, see `Quantizer`."""
+        columns, rounding = self._source.columns(output), self._rounding.of(output)
+        self._quantizer(columns, rounding, self._sample_below, order, pairs, bounds)
+
+
+def stretches(runtime: Runtime, n_rows: int) -> tuple[int, int]:
+    """Blocks, at least one, and how many rows each takes: whole tiles, one after the other."""
+    most = BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors
+    tiles = -(-n_rows // TILE_ROWS)
+    block_rows = max(1, -(-tiles // most)) * TILE_ROWS
+    return max(1, -(-n_rows // block_rows)), block_rows

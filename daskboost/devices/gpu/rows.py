@@ -15,8 +15,9 @@ import numpy as np
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.gradients import quantize
+from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
 from daskboost.devices.gpu.margins import add_leaf_values
+from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import Tiles, count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, walk_nodes
@@ -61,10 +62,9 @@ class DeviceOrder:
         """Positions of each tree node's rows, from and up to; int64, shape (at least nodes, 2)."""
 
     def start(self, kept: int) -> None:
-        """All of the `kept` rows are in the root, at the first positions."""
+        """At most `kept` rows are about to be in the root, and nowhere else."""
         self.kept = kept
         self.bounds[:] = 0
-        self.bounds[0, 1] = kept
 
     def make_room(self, xp: Any, n_nodes: int) -> None:
         """Have segments for so many nodes."""
@@ -117,33 +117,36 @@ class GpuRows:
                  pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None
                  ) -> None:  # fmt: skip
         self._runtime, self._views, self._layout = runtime, views, layout
-        self._pieces = [_joined(each) for each in pieces]
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
         self._scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
+        self.quantizers = [
+            Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight)
+            for own, chunk in zip(pieces, self.chunks, strict=True)
+        ]
+        """Of each chunk's gradients."""
+        self._rounding = DeviceRounding(runtime, 1)
 
-    def start_tree(self, gradient: Callable[[int], tuple[DeviceArray, DeviceArray]], rounding: Rounding
+    def start_tree(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding
                    ) -> tuple[int, int]:  # fmt: skip
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
 
-        `gradient(chunk)` gives float32 columns of shape (rows,), on the GPU.
+        `gradient(chunk)` gives float32 columns of shape (rows,), on the GPU: gradients, or what a kernel makes them of.
         """
-        sum_g = sum_h = 0
+        self._rounding.put(0, rounding)
         for index, chunk in enumerate(self.chunks):
-            g, h = gradient(index)
-            begins = [begin for begin, _ in self._pieces[index]]
-            kept = 0
-            for (begin, first_row), end in zip(self._pieces[index], [*begins[1:], chunk.n_rows], strict=True):
-                rows = slice(begin, end)
-                found = quantize(
-                    self._runtime, g[rows], h[rows], None if chunk.weight is None else chunk.weight[rows], rounding,
-                    first_row, begin, chunk.order[kept:], chunk.pairs[kept:],
-                )  # fmt: skip
-                kept += found.n_rows
-                sum_g, sum_h = sum_g + found.sum_g, sum_h + found.sum_h
-            chunk.start(kept)
-        return sum_g, sum_h
+            given = gradient(index)
+            columns = given if isinstance(given, Columns) else Columns(*given)
+            chunk.start(chunk.n_rows)
+            self.quantizers[index](
+                columns, self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
+            )
+        sums = self._rounding.sums_of(0)
+        if rounding.sample_below < ALL:
+            for chunk in self.chunks:
+                chunk.kept = int(to_host(chunk.bounds[0])[1])
+        return sums
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
         """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2), on the GPU.
@@ -265,7 +268,7 @@ class GpuRows:
 
 
 def _joined(pieces: Pieces) -> list[tuple[int, int]]:
-    """The same stretches of rows, those with consecutive ids as one: each takes a launch and an answer per tree."""
+    """The same stretches of rows, those with consecutive ids as one, for kernels to look through fewer."""
     found: list[tuple[int, int]] = []
     for begin, first_row in pieces:
         if not found or first_row - begin != found[-1][1] - found[-1][0]:

@@ -66,10 +66,7 @@ def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
     CuPy's own `asarray` takes pinned memory for every array, from which only large ones gain.
     """
     made = runtime.xp.empty(array.shape, array.dtype)
-    if isinstance(made, np.ndarray):
-        made[...] = array
-    elif array.size:
-        made.set(np.ascontiguousarray(array), stream=runtime.xp.cuda.get_current_stream())
+    overwrite(runtime, made, array)
     return made
 
 
@@ -77,7 +74,7 @@ def overwrite(runtime: Runtime, array: DeviceArray, values: npt.NDArray[Any]) ->
     """Give a C-contiguous device array other values, without waiting for what runs on the device."""
     if isinstance(array, np.ndarray):
         array[...] = values
-    else:
+    elif values.size:
         array.set(np.ascontiguousarray(values, array.dtype), stream=runtime.xp.cuda.get_current_stream())
 
 

@@ -1,0 +1,167 @@
+"""Gradients of a chunk's rows on a GPU and their range: launches of `kernels/range.cu`, `softmax.cu` and `largest.cu`.
+
+Each class is a `Source` of `gradients.py`: it enqueues, waits for nothing and allocates nothing once it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daskboost.devices.gpu.gradients import BLOCKS_PER_MULTIPROCESSOR, THREADS, Columns, Source, stretches
+from daskboost.devices.gpu.rounding import DeviceRounding, ScaleRule
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
+from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.dtypes import Float64
+
+WARP = 32
+SOFTMAX_SHARED_BYTES = 48 << 10
+"""Of a block: more would leave too few warps to hide the memory's latency."""
+
+
+class LossChunk:
+    """Gradients that are computed from labels and margins wherever they are needed, and stored nowhere.
+
+    Margins of an output may change once its pairs are made: no other output's gradients look at them.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    loss : DeviceLoss
+    label, weight : float32, shape (rows,)
+        On the device; `weight` may be None.
+    margin : float32, shape (rows, outputs)
+    small_data : bool
+        Whether weights multiply integers later, so that here they only take out rows that have none.
+    """
+
+    def __init__(self, runtime: Runtime, loss: DeviceLoss, label: DeviceArray, margin: DeviceArray,
+                 weight: DeviceArray | None, *, small_data: bool) -> None:  # fmt: skip
+        self._runtime, self._kernel, self._small = runtime, loss.kernel, int(small_data)
+        self._label, self._margin, self._weight = label, margin, weight
+        self._parameters = to_device(runtime, np.array(loss.parameters, np.float32))
+
+    def find_range(self, tops: DeviceArray) -> None:
+        n = len(self._label)
+        blocks, block_rows = stretches(self._runtime, n)
+        kernel = self._runtime.kernel("range", "find_range", OBJECTIVE=int(self._kernel))
+        for output in range(self._margin.shape[1]):
+            margin = self._margin[:, output]
+            kernel(
+                blocks, THREADS, self._label, margin, self._weight, element_stride(self._label),
+                element_stride(margin), self._parameters[output], self._small, n, block_rows, tops[0, output:],
+                tops[1, output:],
+            )  # fmt: skip
+
+    def columns(self, output: int) -> Columns:
+        margin, parameters = self._margin[:, output], self._parameters[output]
+        return Columns(self._label, margin, self._weight, self._kernel, parameters)
+
+
+class StoredChunk:
+    """Gradients that were computed before, weighted, as float32 of shape (rows, outputs)."""
+
+    def __init__(self, runtime: Runtime, g: DeviceArray, h: DeviceArray) -> None:
+        self._runtime, self._g, self._h = runtime, g, h
+
+    def find_range(self, tops: DeviceArray) -> None:
+        _find_largest(self._runtime, self._g, tops[0])
+        _find_largest(self._runtime, self._h, tops[1])
+
+    def columns(self, output: int) -> Columns:
+        return Columns(self._g[:, output], self._h[:, output])
+
+
+class SoftmaxChunk:
+    """Gradients of all classes, in which every margin of a row has a part: stored while trees change the margins.
+
+    Parameters are those of `LossChunk`; `label` holds classes 0, 1, ..., outputs - 1.
+    """
+
+    def __init__(self, runtime: Runtime, label: DeviceArray, margin: DeviceArray, weight: DeviceArray | None, *,
+                 small_data: bool) -> None:  # fmt: skip
+        self._runtime, self._label, self._margin, self._weight = runtime, label, margin, weight
+        self._small = int(small_data)
+        self._g, self._h = runtime.xp.empty_like(margin), runtime.xp.empty_like(margin)
+
+    def find_range(self, tops: DeviceArray) -> None:
+        n, n_classes = self._margin.shape
+        group = min(WARP, 1 << (n_classes - 1).bit_length())
+        threads, shared_bytes = _softmax_block(self._runtime, n_classes)
+        blocks = -(-n * group // threads)
+        blocks = max(1, min(blocks, BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors))
+        self._runtime.kernel("softmax", "softmax_gradients")(
+            blocks, threads, self._label, self._margin, self._weight, self._small, n_classes, group, n, self._g,
+            self._h, tops, shared_bytes=shared_bytes,
+        )  # fmt: skip
+
+    def columns(self, output: int) -> Columns:
+        return Columns(self._g[:, output], self._h[:, output])
+
+
+def _softmax_block(runtime: Runtime, n_classes: int) -> tuple[int, int]:
+    """Threads of a block, and bytes of shared memory; no threads where not even a warp's would fit."""
+    group = min(WARP, 1 << (n_classes - 1).bit_length())
+    for threads in (THREADS, THREADS // 2, THREADS // 4, THREADS // 8):
+        nbytes = 4 * (2 * n_classes + threads // group * (n_classes + n_classes // 2))
+        if nbytes <= min(runtime.shared_bytes, SOFTMAX_SHARED_BYTES):
+            return threads, nbytes
+    return 0, 0
+
+
+def loss_source(runtime: Runtime, loss: DeviceLoss, label: DeviceArray, margin: DeviceArray,
+                weight: DeviceArray | None, *, small_data: bool) -> Source | None:  # fmt: skip
+    """The gradients of a chunk by the loss's kernel; None where it has too many outputs for one."""
+    if loss.kernel != LossKernel.SOFTMAX:
+        return LossChunk(runtime, loss, label, margin, weight, small_data=small_data)
+    if _softmax_block(runtime, margin.shape[1])[0] == 0:
+        return None
+    return SoftmaxChunk(runtime, label, margin, weight, small_data=small_data)
+
+
+class LossRows:
+    """Gradients of all chunks of an engine that takes its scales from elsewhere, as `Device.loss_rows` has it.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    sources : sequence of Source
+        Of each chunk.
+    n_outputs : int
+    """
+
+    def __init__(self, runtime: Runtime, sources: Sequence[Source], n_outputs: int) -> None:
+        self.sources = sources
+        self._rounding = DeviceRounding(runtime, n_outputs)
+
+    def ranges(self) -> Float64:
+        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs); waits."""
+        for source in self.sources:
+            source.find_range(self._rounding.tops)
+        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0))  # for what it says of the range; others decide the scales
+        return self._rounding.largest()
+
+    def columns(self, index: int, output: int) -> Columns:
+        """What a chunk's gradients of one output are quantized from."""
+        return self.sources[index].columns(output)
+
+
+def _find_largest(runtime: Runtime, values: DeviceArray, tops: DeviceArray) -> None:
+    """Enqueue: `tops`, uint32, grow to the bits of the largest absolute value of each column."""
+    if values.size:
+        n_columns = values.shape[1]
+        blocks = min(-(-values.size // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
+        blocks = -(-blocks // n_columns) * n_columns  # each thread stays in one column
+        kernel = runtime.kernel("largest", "largest_of_columns")
+        kernel(blocks, THREADS, values, values.size, n_columns, tops)
+
+
+def largest(runtime: Runtime, values: DeviceArray) -> Float64:
+    """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host.
+
+    `values` : float32, shape (rows, columns), C-contiguous.
+    """
+    tops = runtime.xp.zeros(values.shape[1], np.uint32)
+    _find_largest(runtime, values, tops)
+    return to_host(tops).view(np.float32).astype(np.float64)

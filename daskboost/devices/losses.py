@@ -1,0 +1,38 @@
+"""Losses that devices have kernels for, by the numbers of `kernels/objectives.cuh`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class LossKernel(IntEnum):
+    """What a kernel computes gradients of, and what its two parameters are."""
+
+    GIVEN = 0
+    """Nothing: gradients and hessians are there already."""
+    SQUARED_ERROR = 1
+    ABSOLUTE_ERROR = 2
+    QUANTILE = 3
+    """Gradient where the margin is not below the label, and where it is."""
+    PSEUDO_HUBER = 4
+    """Slope."""
+    LOGISTIC = 5
+    """Weight of rows whose label is 1."""
+    POISSON = 6
+    """Largest step."""
+    GAMMA = 7
+    TWEEDIE = 8
+    """1 and 2 less the variance power."""
+    SOFTMAX = 9
+    """Of all outputs of a row together."""
+
+
+@dataclass(frozen=True)
+class DeviceLoss:
+    """A loss in the words of a kernel."""
+
+    kernel: LossKernel
+    parameters: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+    """Two float32 numbers per output, exactly those of the array expressions. All kernels but SOFTMAX's compute an
+    output from its own margin alone."""

@@ -1,0 +1,30 @@
+// exp and what follows from it in float32: `daskboost/objectives/elementary.py`, operation by operation, so that the
+// bits are NumPy's. That needs IEEE division, no fused multiply-adds and no flushing of subnormal numbers to zero.
+#pragma once
+
+#include "types.cuh"
+
+// As `np.clip` and `np.maximum`: NaN stays, which `fminf` and `fmaxf` would drop.
+SHARED_BY_HOST float clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+SHARED_BY_HOST float at_least(float x, float low) { return x < low ? low : x; }
+
+// e**x for |x| <= 80; beyond, the value at the end of that range.
+SHARED_BY_HOST float exp_of(float x) {
+    constexpr float shift = 12582912.0f;  // 1.5 * 2**23: adding it rounds to a whole number, which its low bits then hold
+    x = clip(x, -80.0f, 80.0f);
+    const float shifted = x * 1.44269504f + shift;
+    const float n = shifted - shift;
+    float r = x - n * 0.693359375f;
+    r -= n * -2.12194440e-4f;
+    float p = r * 1.9875691500e-4f;
+    p = (p + 1.3981999507e-3f) * r;
+    p = (p + 8.3334519073e-3f) * r;
+    p = (p + 4.1665795894e-2f) * r;
+    p = (p + 1.6666665459e-1f) * r;
+    p = (p + 0.5f) * r;
+    p = p * r + r + 1.0f;
+    const u32 power = __float_as_uint(shifted) - __float_as_uint(shift) + 127;
+    return p * __uint_as_float(power << 23);
+}
+
+SHARED_BY_HOST float sigmoid(float x) { return 1.0f / (exp_of(-x) + 1.0f); }

@@ -1,0 +1,169 @@
+"""Rounds of gradients on the device alone: range, scales, pairs, sums and the root's rows, against the naive twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from devices.backends import unpack
+from kernels.emulation import EmulatedRuntime
+from kernels.gradient_rounds import DeviceRounds, check_round, make_chunks, sum_of_weights
+from objectives.losses import LOSSES
+from reference import gradients as reference
+
+from daskboost.cluster.messages import GradientRange
+from daskboost.cluster.rounding import check_range, make_rounding, sample_bound, scale_rule, tree_keys
+from daskboost.devices.gpu.gradients import ALL, TILE_ROWS, Quantizer, RoundGradients, stretches
+from daskboost.devices.gpu.losses import LossRows, StoredChunk
+from daskboost.devices.gpu.rounding import DeviceRounding
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.errors import DataError
+from daskboost.objectives.base import Objective
+from daskboost.objectives.registry import make_objective
+from daskboost.params import TrainParams
+
+FORMS = [
+    pytest.param(False, True, 1.0, id="large weighted"),
+    pytest.param(True, True, 0.4, id="small weighted sampled"),
+]
+MORE_FORMS = [
+    pytest.param(False, False, 0.4, id="large sampled"),
+    pytest.param(True, False, 1.0, id="small"),
+]
+
+
+@pytest.mark.parametrize(("small", "weighted", "share"), FORMS)
+@pytest.mark.parametrize("objective", LOSSES)
+def test_rounds_equal_the_naive_twin(objective: Objective, small: bool, weighted: bool, share: float, runtime: Runtime,
+                                     rng: np.random.Generator) -> None:  # fmt: skip
+    """Two rounds one after the other, with other margins: ranges and sums start anew."""
+    chunks = make_chunks(rng, objective, [TILE_ROWS + 76, 0, 1, 300], weighted)
+    device = DeviceRounds(runtime, objective, chunks, small, share)
+    for iteration in range(2):
+        for chunk, margin in zip(chunks, device.margins, strict=True):
+            chunk.margin[:] *= np.float32(0.5)
+            margin[:] = device.xp.asarray(chunk.margin)
+        check_round(device, objective, small, iteration, share)
+
+
+@pytest.mark.parametrize(("small", "weighted", "share"), MORE_FORMS)
+def test_other_forms(
+    small: bool, weighted: bool, share: float, runtime: Runtime, rng: np.random.Generator
+) -> None:
+    objective = make_objective("binary:logistic", {"scale_pos_weight": 2.5})
+    chunks = make_chunks(rng, objective, [500, 33], weighted)
+    check_round(DeviceRounds(runtime, objective, chunks, small, share), objective, small, 7, share)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("share", [0.4, 1.0, 0.001])
+def test_blocks_of_several_tiles(share: float, rng: np.random.Generator) -> None:
+    """More rows than the grid has threads, in few and in many pieces."""
+    runtime, objective = EmulatedRuntime(seed=3), make_objective("reg:squarederror")
+    n = stretches(runtime, 10**9)[0] * TILE_ROWS * 3 // 2
+    chunks = make_chunks(rng, objective, [n], False)
+    chunks[0].pieces = [(0, 5), *((begin, 100_000 + 3 * begin) for begin in range(4000, n, 97))]
+    assert stretches(runtime, n)[1] == 2 * TILE_ROWS
+    check_round(DeviceRounds(runtime, objective, chunks, False, share), objective, False, 0, share)
+
+
+def test_rows_in_order_need_none_written(runtime: Runtime, rng: np.random.Generator) -> None:
+    objective = make_objective("binary:logistic")
+    chunks = make_chunks(rng, objective, [700], False)
+    device = DeviceRounds(runtime, objective, chunks, False, 1.0)
+    device.start(None)
+    device.quantize(0)
+    order, pairs, bounds = (to_host(array).copy() for array in device.rows[0])
+    device.rows[0][0][:], device.rows[0][1][:], device.rows[0][2][:] = 77, 0, 7
+    device.quantize(0, ordered=False)
+    assert (to_host(device.rows[0][0]) == 77).all()
+    np.testing.assert_array_equal(to_host(device.rows[0][1]), pairs)
+    np.testing.assert_array_equal(to_host(device.rows[0][2]), bounds)
+    np.testing.assert_array_equal(order, np.arange(700))
+    sampled = DeviceRounds(runtime, objective, chunks, False, 0.5)
+    with pytest.raises(ValueError, match="needs an array for their order"):
+        sampled.quantize(0, ordered=False)
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize(("margin", "weight", "top"), [
+    (np.nan, 1.0, np.nan), (np.inf, 1.0, np.inf), (-np.inf, 1.0, np.inf), (3e38, 1e30, np.inf), (np.inf, 0.0, np.nan),
+    (np.nan, 0.0, np.nan),
+])  # fmt: skip
+def test_a_range_that_is_not_finite_leaves_zeros(margin: float, weight: float, top: float, small: bool,
+                                                 runtime: Runtime, rng: np.random.Generator) -> None:  # fmt: skip
+    """NaN wins over infinity; every integer is 0 and nothing overflows; the next round goes on."""
+    if small and weight == 1e30:
+        top = 3e38  # weights of small data multiply later
+    objective = make_objective("reg:squarederror")
+    chunks = make_chunks(rng, objective, [100, 300], True)
+    chunks[0].margin[17], chunks[0].weight[17] = margin, weight
+    chunks[1].margin[3], chunks[1].weight[3] = (np.inf, 1.0) if np.isnan(margin) else (1.0, 1.0)
+    device = DeviceRounds(runtime, objective, chunks, small, 1.0)
+    device.start(sum_of_weights(chunks) if small else None)
+    largest = device.rounding.largest()
+    np.testing.assert_array_equal(largest[0, 0], np.float64(np.float32(top)))
+    device.quantize(0)
+    if not np.isfinite(top):
+        with pytest.raises(DataError, match=r"gave a gradient of (nan|inf) in iteration 4"):
+            check_range("reg:squarederror", 4, *largest[:, 0].tolist())
+        assert device.found(0) == [(row, 0, 0) for row in range(100)]
+        assert device.rounding.sums_of(0) == (0, 0)
+        assert (to_host(device.rounding.units) == 0).all()
+    for chunk, on_device, row in zip(chunks, device.margins, (17, 3), strict=True):
+        chunk.margin[row] = on_device[row] = 0
+    check_round(device, objective, small, 1, 1.0)
+
+
+def test_stored_gradients_go_the_same_way(runtime: Runtime, rng: np.random.Generator) -> None:
+    """Of several outputs, as users' own losses give them."""
+    xp, n = runtime.xp, 900
+    g = rng.normal(size=(n, 3)).astype(np.float32)
+    h = rng.random((n, 3)).astype(np.float32)
+    rounding = DeviceRounding(runtime, 3)
+    source = StoredChunk(runtime, xp.asarray(g), xp.asarray(h))
+    round_ = RoundGradients(source, Quantizer(runtime, [(0, 0)], n), rounding)
+    order, pairs, bounds = xp.zeros(n, np.uint32), xp.zeros(n, np.int32), xp.zeros((1, 2), np.int64)
+    params = TrainParams()
+    rounding.put_keys(np.array([tree_keys(params, 0, k) for k in range(3)], np.uint64))
+    round_.find_range()
+    rounding.find_scales(scale_rule(None))
+    ranges = [GradientRange(np.abs(g).max(axis=0).astype(np.float64), h.max(axis=0).astype(np.float64))]
+    for output in (2, 0, 1):
+        round_.quantize(output, order, pairs, bounds)
+        expected = reference.quantize(
+            g[:, output], h[:, output], make_rounding(params, "any", 0, output, ranges, None), 0
+        )
+        found = [(row, *pair) for row, *pair in zip(to_host(order), *unpack(to_host(pairs)), strict=True)]
+        assert found == expected
+        assert rounding.sums_of(output) == (sum(row[1] for row in expected), sum(row[2] for row in expected))
+
+
+def test_an_engine_without_rows_has_a_range_of_zero(runtime: Runtime) -> None:
+    assert LossRows(runtime, [], 2).ranges().tolist() == [[0, 0], [0, 0]]
+
+
+def test_a_recorded_round_gives_the_same_again(runtime: Runtime, rng: np.random.Generator) -> None:
+    """Launches are recorded once; keys and margins change between replays."""
+    objective = make_objective("binary:logistic")
+    chunks = make_chunks(rng, objective, [3_000, 300], True)
+    device = DeviceRounds(runtime, objective, chunks, False, 0.5)
+    check_round(device, objective, False, 0, 0.5)  # compiles and loads what is recorded
+
+    def whole_round() -> None:
+        device.start(None)
+        device.quantize(0)
+
+    replay = runtime.record(whole_round)
+    for iteration in range(1, 3):
+        for chunk, margin in zip(chunks, device.margins, strict=True):
+            chunk.margin[:] += np.float32(0.25)
+            margin[:] = device.xp.asarray(chunk.margin)
+        device.rounding.put_keys(np.array([tree_keys(TrainParams(), iteration, 0)], np.uint64))
+        replay()
+        replayed = [device.found(index) for index in range(2)], device.rounding.sums_of(0)
+        check_round(device, objective, False, iteration, 0.5)
+        assert replayed == ([device.found(index) for index in range(2)], device.rounding.sums_of(0))
+
+
+def test_all_rows_are_kept_without_a_sample() -> None:
+    assert sample_bound(TrainParams()) == ALL
