@@ -54,7 +54,7 @@ struct Grown {
 
 // The root; arguments as in grow.cu, for one tree. `built` : shape (WIDTH,), `built_places` : the same, of histograms.
 extern "C" __global__ void __launch_bounds__(THREADS) start_best(
-    TREES, GROWN, LEVEL, const i64* root_sums, const double* given_units, i32 opens, double least_h, i32 width,
+    TREES, GROWN, LEVEL, const i64* root_sums, const double* given_rounding, i32 opens, double least_h, i32 width,
     u64 address, i32* built, i32* built_places) {
     const Level level = {nodes, own, parents, siblings, totals, bounds};
     for (i32 slot = threadIdx.x; slot < 2 * width; slot += THREADS) {
@@ -71,8 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_best(
     const Table table = TABLE;
     const Grown grown = {found, chosen_as, places, waiting, counts};
     table.size() = table.leaves() = 1;
-    table.unit[0] = given_units[0];
-    table.unit[1] = given_units[1];
+    table.take_rounding(given_rounding);
     table.make(0, NONE, 0, root_sums[0], root_sums[1], -NO_LIMIT, NO_LIMIT);
     grown.n_waiting() = grown.n_splits() = 0;
     grown.n_nodes() = grown.n_leaves() = grown.goes_on() = 1;
@@ -243,10 +242,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_best(
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     TREES, GROWN, double lambda, double alpha, double max_step, const double* learning_rate, i32 out_capacity,
     i32* out_sizes, i32* out_links, i64* out_sums, double* out_limits, double* out_gains, u8* out_default_left,
-    double* out_units, float* values, float* grown_values, i32* leaf_nodes) {
+    double* out_rounding, float* values, float* grown_values, i32* leaf_nodes) {
     const Table table = TABLE;
     const Grown grown = {found, chosen_as, places, waiting, counts};
-    const Table out = {out_capacity, out_sizes, out_links, out_sums, out_limits, out_gains, out_default_left, out_units, 0};
+    const Table out = {out_capacity, out_sizes, out_links, out_sums, out_limits, out_gains, out_default_left, out_rounding, 0};
     const i32 size = table.size();
     for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
         leaf_nodes[node] = node < size && table.left(node) == LEAF ? node : NONE;
@@ -275,8 +274,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     if (threadIdx.x == 0) {
         out.size() = grown.n_nodes();
         out.leaves() = grown.n_leaves();
-        out.unit[0] = table.unit[0];
-        out.unit[1] = table.unit[1];
+        out.take_rounding(table.unit);
     }
 }
 

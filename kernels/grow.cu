@@ -26,10 +26,10 @@
 #define THREADS 256
 #endif
 
-// `root_sums` : of g and h, `root_stride` numbers per tree; `given_units` alike. `built` : shape (trees,); `address` : of the first tree's root
+// `root_sums` : of g and h, `root_stride` numbers per tree; `given_rounding` alike. `built` : shape (trees,); `address` : of the first tree's root
 // histogram, those of others follow.
 extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
-    TREES, LEVEL, const i64* root_sums, i32 root_stride, const double* given_units, i32 units_stride, i32 opens,
+    TREES, LEVEL, const i64* root_sums, i32 root_stride, const double* given_rounding, i32 rounding_stride, i32 opens,
     double least_h, i32 is_symmetric, u64 address, u64 node_bytes, i32* built) {
     if (threadIdx.x > 0) return;
     const Table table = TABLE;
@@ -37,8 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
     const i64* root = root_sums + static_cast<i64>(blockIdx.x) * root_stride;
     table.size() = table.leaves() = 1;
     table.make(0, NONE, 0, root[0], root[1], -NO_LIMIT, NO_LIMIT);
-    table.unit[0] = given_units[static_cast<i64>(blockIdx.x) * units_stride];
-    table.unit[1] = given_units[static_cast<i64>(blockIdx.x) * units_stride + 1];
+    table.take_rounding(given_rounding + static_cast<i64>(blockIdx.x) * rounding_stride);
     const i32 node = opened(table, 0, opens, least_h, is_symmetric);
     level.put(table, blockIdx.x, node, address + blockIdx.x * node_bytes, 0, 0);
     built[blockIdx.x] = node == NONE ? NONE : static_cast<i32>(table.place(0));

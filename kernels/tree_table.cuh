@@ -11,9 +11,9 @@ constexpr double FLOAT_LIMIT = 0x1.fffffep+127;
 
 // The tables of all trees, `capacity` nodes each.
 #define TREES                                                                                                  \
-    i32 capacity, i32 *sizes, i32 *links, i64 *sums, double *limits, double *gains, u8 *default_left, double *units
+    i32 capacity, i32 *sizes, i32 *links, i64 *sums, double *limits, double *gains, u8 *default_left, double *rounding
 #define TABLE \
-    {capacity, sizes, links, sums, limits, gains, default_left, units + 2 * blockIdx.x, static_cast<i32>(blockIdx.x)}
+    {capacity, sizes, links, sums, limits, gains, default_left, rounding + 4 * blockIdx.x, static_cast<i32>(blockIdx.x)}
 
 struct Table {
     i32 capacity;
@@ -23,7 +23,7 @@ struct Table {
     double* limits;  // shape (trees, capacity, 2): of the leaf value
     double* gains;   // shape (trees, capacity)
     u8* default_left;
-    double* unit;  // what a quantum of g and of h is worth
+    double* unit;  // what a quantum of g and of h is worth, and the largest |g| and h
     i32 tree;
 
     __device__ __forceinline__ i32& link(i32 column, i32 node) const {
@@ -42,6 +42,10 @@ struct Table {
     __device__ __forceinline__ double& high(i32 node) const { return limits[2 * place(node) + 1]; }
     __device__ __forceinline__ i32& size() const { return sizes[2 * tree]; }
     __device__ __forceinline__ i32& leaves() const { return sizes[2 * tree + 1]; }
+
+    __device__ __forceinline__ void take_rounding(const double* given) const {
+        for (i32 i = 0; i < 4; ++i) unit[i] = given[i];
+    }
 
     __device__ __forceinline__ void make(i32 node, i32 parent_, i32 depth_, i64 g_, i64 h_, double low_,
                                          double high_) const {

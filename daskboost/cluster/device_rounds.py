@@ -14,16 +14,21 @@ from daskboost.cluster import messages as m
 from daskboost.cluster.coordinator import FitSpec, total_weight_of
 from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
-from daskboost.cluster.rounding import make_rounding
+from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tree_keys
 from daskboost.devices.gpu.best_first import BestFirstGrower, kept_histograms
-from daskboost.devices.gpu.growth import GrowthRules, RoundInputs, TreeGrower, TreeTables, histogram_nodes
+from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
+from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables, histogram_nodes
+from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.rows import GpuRows
+from daskboost.devices.gpu.rounding import DeviceRounding
+from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import walk_nodes
+from daskboost.dtypes import UInt8
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
+from daskboost.tree.table import TreeTable
 
 HISTOGRAM_SHARE = 2
 """Levels of fixed size take at most this part of the free memory; beyond, only nodes that are there have histograms."""
@@ -63,21 +68,27 @@ class DeviceRounds:
                  ) -> None:  # fmt: skip
         self._engine, self._rows, self._spec, self._rules = engine, rows, spec, rules
         self._runtime = kernels.runtime
-        xp, n_features = kernels.runtime.xp, len(kernels.layout.host.n_bins)
-        params = spec.params
+        xp, n_features, params = kernels.runtime.xp, len(kernels.layout.host.n_bins), spec.params
+        self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
+        self._gradients = RoundGradients(
+            self._gradient_source(), rows.quantizers[0], self._rounding, sample_bound(params)
+        )
+        rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
+        self._learning_rate = xp.empty(1)
         self._every_round_alike = params.colsample_bytree == params.colsample_bylevel == params.colsample_bynode == 1
         by_level = params.colsample_bylevel < 1 or params.colsample_bynode < 1
-        n_levels = rules.depth if by_level else 1
-        self._inputs = RoundInputs(
-            xp.empty((1, 2), np.int64), xp.empty((1, 2)), xp.empty(1), xp.ones((n_levels, 1, n_features), np.uint8)
-        )
+        self._allowed = xp.ones((rules.depth if by_level else 1, 1, n_features), np.uint8)
         by_leaf = params.grow_policy == "lossguide"
-        self._grower: TreeGrower | BestFirstGrower = (
-            BestFirstGrower(kernels, rules, self._inputs) if by_leaf else TreeGrower(kernels, rules, 1, self._inputs)
-        )
+        self._grower = BestFirstGrower(kernels, rules) if by_leaf else TreeGrower(kernels, rules, 1)
         self._queue = Recorder(kernels.runtime)
         self._next = 0
-        self._total_weight: float | None = None
+        self._scale_rule = scale_rule(None)
+
+    def _gradient_source(self) -> Source:
+        losses = self._engine.losses
+        if isinstance(losses, LossRows):
+            return losses.sources[0]
+        return StoredChunk(self._runtime, *self._engine.gradients_of(0))  # filled by `compute_gradients`
 
     def take(self, n: int) -> tuple[m.Round, ...]:
         """The next `n` rounds, or as many as are left. The host waits once, unless rounds are evaluated."""
@@ -87,7 +98,7 @@ class DeviceRounds:
     def _take(self, n: int) -> tuple[m.Round, ...]:
         rates = self._spec.learning_rates[self._next : self._next + n]
         if self._next == 0 and self._spec.small_data:
-            self._total_weight = total_weight_of(Outbox(Alone(self._engine)))
+            self._scale_rule = scale_rule(total_weight_of(Outbox(Alone(self._engine))))
         memory = self._grower.tables.memory
         n_outputs = self._spec.objective.n_outputs
         trees = self._runtime.xp.empty((len(rates) * n_outputs, len(memory)), np.uint8)
@@ -96,34 +107,55 @@ class DeviceRounds:
             self._grow_round(self._next, rate, trees[place * n_outputs : (place + 1) * n_outputs])
             metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
             self._next += 1
-        tables = [
-            tree_tables(TreeTables(own, 1, self._grower.tables.capacity), self._spec.cuts)[0] for own in to_host(trees)
-        ]
+        first = (self._next - len(rates)) * n_outputs
+        grown = [self._finished(place, own) for place, own in enumerate(to_host(trees), first)]
         return tuple(
-            m.Round(tuple(tables[place * n_outputs : (place + 1) * n_outputs]), found)
+            m.Round(tuple(grown[place * n_outputs : (place + 1) * n_outputs]), found)
             for place, found in enumerate(metrics)
         )
 
+    def _finished(self, place: int, memory: UInt8) -> TreeTable:
+        """The `place`-th tree of the fit from its tables.
+
+        Raises
+        ------
+        DataError
+            Its gradients were not finite.
+        """
+        tables, n_outputs = TreeTables(memory, 1, self._grower.tables.capacity), self._spec.objective.n_outputs
+        check_range(
+            self._spec.objective.name, self._spec.first_iteration + place // n_outputs, *tables.rounding[0, 2:].tolist()
+        )
+        return tree_tables(tables, self._spec.cuts)[0]
+
     def _grow_round(self, index: int, learning_rate: float, out: DeviceArray) -> None:
         """Grow the trees of a round, add them to all margins and copy their tables to `out`."""
-        spec, engine, inputs = self._spec, self._engine, self._inputs
-        iteration = spec.first_iteration + index
-        ranges = [engine.handle(m.StartRound())]
-        overwrite(self._runtime, inputs.learning_rate, np.array([learning_rate]))
-        for output in range(spec.objective.n_outputs):
-            rounding = make_rounding(
-                spec.params, spec.objective.name, iteration, output, ranges, self._total_weight
-            )
-            root = engine.handle(m.StartTree(output, rounding))
-            overwrite(self._runtime, inputs.root_sums, np.array([[root.g, root.h]], np.int64))
-            overwrite(self._runtime, inputs.units, np.array([rounding.units]))
+        spec, iteration = self._spec, self._spec.first_iteration + index
+        outputs = range(spec.objective.n_outputs)
+        overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
+        self._rounding.put_keys(np.array([tree_keys(spec.params, iteration, output) for output in outputs], np.uint64))
+        if not isinstance(self._engine.losses, LossRows):
+            self._engine.compute_gradients(0)
+        ((_, view),) = self._engine.train.views()
+        rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
+        for output in outputs:
             if not self._every_round_alike:
                 features = FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output)
-                overwrite(self._runtime, inputs.allowed, allowed_features(features, spec.params)[:, None])
-            ((_, view),) = engine.train.views()
-            self._grower.grow(self._rows, view, self._rows.chunks[0], self._queue)
-            self._queue(("margins", output), partial(self._add_to_margins, output))
+                overwrite(self._runtime, self._allowed, allowed_features(features, spec.params)[:, None])
+            this = slice(output, output + 1)
+            inputs = TreeInputs(
+                self._rounding.sums[this], self._rounding.scales[this, 3:], self._learning_rate, self._allowed
+            )
+            before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, output)
+            self._grower.grow(inputs, rows, self._queue, output, before, after)
             out[output] = self._grower.tables.memory
+
+    def _start_tree(self, chunk: DeviceOrder, output: int) -> None:
+        """All outputs of a round start from the same margins, so the first one's tree begins with the range of all."""
+        if output == 0:
+            self._gradients.find_range()
+            self._rounding.find_scales(self._scale_rule)
+        self._gradients.quantize(output, chunk.order, chunk.pairs, chunk.bounds)
 
     def _add_to_margins(self, output: int) -> None:
         tables = self._grower.tables

@@ -161,7 +161,7 @@ class Engine:
             tops.append(self.losses.ranges())
         else:
             for index in range(len(self.train.margins)):
-                tops += self._compute_gradients(index)
+                tops += self.compute_gradients(index)
         top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
         return m.GradientRange(top[0], top[1])
 
@@ -174,14 +174,14 @@ class Engine:
             if self.losses is not None:
                 return self.losses.columns(index, k)
             if not self._keep_gradients:
-                self._compute_gradients(index)
-            g, h = self._gradients_of(index)
+                self.compute_gradients(index)
+            g, h = self.gradients_of(index)
             return g[:, k], h[:, k]
 
         g, h = self.rows.start_tree(columns, message.rounding)
         return m.RootSums(g, h)
 
-    def _gradients_of(self, index: int) -> tuple[Array, Array]:
+    def gradients_of(self, index: int) -> tuple[Array, Array]:
         """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
         margins = self.train.margins
         if not self._gradients:
@@ -192,9 +192,9 @@ class Engine:
         g, h = self._gradients[index if self._keep_gradients else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
 
-    def _compute_gradients(self, index: int) -> list[Any]:
+    def compute_gradients(self, index: int) -> list[Any]:
         """Fill a chunk's gradients; the largest |g| and h of ranges of its rows, float64 of shape (2, outputs)."""
-        g, h = self._gradients_of(index)
+        g, h = self.gradients_of(index)
         return self.device.each_range(len(g), partial(self._range_gradients, index, g, h))
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, begin: int, end: int) -> Any:

@@ -59,6 +59,6 @@ def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
         found.append(finished_tree(
             cuts, left=left, right=right, feature=feature, split_bin=split_bin,
             default_left=tables.default_left[tree, :size] != 0, gain=tables.gains[tree, :size],
-            hessian=tables.sums[tree, :size, 1] * tables.units[tree, 1], value=tables.values[tree, :size].copy(),
+            hessian=tables.sums[tree, :size, 1] * tables.rounding[tree, 1], value=tables.values[tree, :size].copy(),
         ))  # fmt: skip
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from daskboost.cluster import device_rounds
 from daskboost.cluster.device_rounds import DeviceRounds
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.gpu import cuda
+from daskboost.errors import DataError
 
 RULES: dict[str, dict[str, Any]] = {
     "stumps": {"max_depth": 1},
@@ -116,3 +118,27 @@ def test_histograms_without_room_grow_by_the_definition(
     data = make_data(np.random.default_rng(6), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken
+
+
+def test_a_loss_without_a_kernel_goes_by_its_expressions(taken: list[int]) -> None:
+    def halves(label: Any, margin: Any) -> tuple[Any, Any]:
+        return (margin - label) / 2, label * 0 + np.float32(0.5)
+
+    data = make_data(np.random.default_rng(7), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1, weighted=False)
+    models = []
+    for device in ("cpu", "cuda"):
+        with quantized(data) as dataset:
+            params = {"max_depth": 4, "n_jobs": 1, "device": device}
+            models.append(train(params, dataset, N_ROUNDS, objective=halves))
+    assert_same_trees(models[1], models[0])
+    assert sum(taken) >= N_ROUNDS
+
+
+def test_gradients_that_are_not_finite_end_the_fit(taken: list[int]) -> None:
+    data = make_data(np.random.default_rng(8), "reg:squarederror", 5_000, 4, n_values=30, weighted=False)
+    data = replace(data, y=np.where(np.arange(5_000) == 77, 2.0**59, data.y).astype(np.float32))
+    weight = np.full(5_000, 1e35, np.float32)
+    with quantized(replace(data, weight=weight)) as dataset:
+        with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
+            train({"max_depth": 3, "device": "cuda"}, dataset, N_ROUNDS)
+    assert taken

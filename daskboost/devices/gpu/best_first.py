@@ -4,24 +4,18 @@ back over them, so that the host waits once in many splits, not once in each.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.growth import (
-    GrowthRules,
-    RoundInputs,
-    empty_slots,
-    make_tables,
-    node_bytes,
-)
+from daskboost.devices.gpu.growth import GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
 from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
+from daskboost.devices.gpu.rows import ChunkRows
 from daskboost.devices.gpu.runtime import DeviceArray, to_host
 from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
-from daskboost.devices.gpu.views import GpuView
 
 THREADS = 256
 """As in `kernels/best_first.cu`."""
@@ -55,13 +49,11 @@ class BestFirstGrower:
     kernels : SplitKernels
     rules : GrowthRules
         With `max_leaves`.
-    inputs : RoundInputs
-        Of one tree, with the same features for all levels.
     """
 
-    def __init__(self, kernels: SplitKernels, rules: GrowthRules, inputs: RoundInputs) -> None:
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules) -> None:
         xp, n_slots = kernels.runtime.xp, kernels.layout.host.n_slots
-        self._kernels, self._runtime, self._rules, self._inputs = kernels, kernels.runtime, rules, inputs
+        self._kernels, self._runtime, self._rules = kernels, kernels.runtime, rules
         self._width, self._most = min(WIDTH, rules.max_leaves), most_splits(rules.max_leaves)
         self._capacity = 2 * self._most + 1
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
@@ -77,38 +69,48 @@ class BestFirstGrower:
         self._added = xp.zeros((self._width, n_slots, 2), np.int64)
         self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
 
-    def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
-        """Grow a tree from rows that are all in the root, to the leaves' values."""
+    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
+             after: Callable[[], None]) -> None:  # fmt: skip
+        """As `growth.TreeGrower` does for one tree, with the same features for all levels; waits for answers."""
         rows.reserve(self._capacity, self._width)
-        queue("root", partial(self._root, rows, view, chunk))
-        while to_host(self._more.counts)[GOES_ON]:
-            queue("steps", partial(self._steps, rows, view, chunk))
-        queue("best", self._finish)
 
-    def _root(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
-        rules, inputs = self._rules, self._inputs
+        def begin() -> None:
+            before()
+            self._root(inputs, rows)
+
+        def end() -> None:
+            self._finish(inputs.learning_rate)
+            after()
+
+        queue(("root", name), begin)
+        while to_host(self._more.counts)[GOES_ON]:
+            queue("steps", partial(self._steps, inputs.allowed, rows))
+        queue(("leaves", name), end)
+
+    def _root(self, inputs: TreeInputs, rows: ChunkRows) -> None:
+        rules = self._rules
         self._launch("start_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments, inputs.root_sums,
-            inputs.units, int(rules.max_leaves != 1), rules.regular.least_h, self._width, address_of(self._kept),
+            inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, address_of(self._kept),
             self._built, self._built_places,
         )  # fmt: skip
-        self._search(rows, view, chunk)
+        self._search(inputs.allowed, rows)
 
-    def _steps(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+    def _steps(self, allowed: DeviceArray, rows: ChunkRows) -> None:
         for _ in range(STEPS):
-            rows.split_rows(view, chunk, self._splits)
-            self._search(rows, view, chunk)
+            rows.split(self._splits)
+            self._search(allowed, rows)
 
-    def _search(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
+    def _search(self, allowed: DeviceArray, rows: ChunkRows) -> None:
         """Build and search histograms of the nodes that were opened last, choose, and open more."""
         slots, rules, regular, kernels = self._slots, self._rules, self._rules.regular, self._kernels
         width, built = self._width, (self._built, self._built_places, self._width)
-        rows.build(view, chunk, self._built, self._added)
+        rows.build(self._built, self._added)
         numbers = 2 * kernels.layout.host.n_slots
         self._launch("keep_histograms")(COPY_BLOCKS * width, THREADS, *built, numbers, self._added, self._kept)
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            self._inputs.allowed[0], 2 * width, self._grown.units, 2 * width,
+            allowed[0], 2 * width, self._grown.rounding, 2 * width, units_stride=4,
         )  # fmt: skip
         grown = (*self._grown.arguments, *self._more.arguments)
         self._launch("choose_best")(
@@ -121,11 +123,11 @@ class BestFirstGrower:
             self._built, self._built_places, address_of(self._kept), node_bytes(self._kept),
         )  # fmt: skip
 
-    def _finish(self) -> None:
+    def _finish(self, learning_rate: DeviceArray) -> None:
         regular, tables = self._rules.regular, self.tables
         self._launch("finish_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, regular.reg_lambda, regular.alpha,
-            regular.max_step, self._inputs.learning_rate, *tables.arguments, tables.values,
+            regular.max_step, learning_rate, *tables.arguments, tables.values,
             self.leaf_values, self.leaves,
         )  # fmt: skip
 

@@ -6,17 +6,16 @@ of engines and all rules. What is here grows the same trees, node by node, for t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
+from daskboost.devices.gpu.rows import ChunkRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
-from daskboost.devices.gpu.views import GpuView
 
 THREADS = 256
 """As in `kernels/grow.cu`."""
@@ -61,8 +60,8 @@ class TreeTables:
         """Of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
         self.gains = next(views)
         """float64, shape (trees, capacity)."""
-        self.units = next(views)
-        """What a quantum of g and of h is worth; float64, shape (trees, 2)."""
+        self.rounding = next(views)
+        """What a quantum of g and of h is worth, and the largest |g| and h; float64, shape (trees, 4)."""
         self.links = next(views)
         """Parent, depth, left and right child, feature, bin; int32, shape (trees, 6, capacity)."""
         self.values = next(views)
@@ -76,12 +75,12 @@ class TreeTables:
     def arguments(self) -> tuple[Any, ...]:
         """As kernels take them (`TREES`)."""
         nodes = (self.links, self.sums, self.limits, self.gains, self.default_left)
-        return (self.capacity, self.sizes, *nodes, self.units)
+        return (self.capacity, self.sizes, *nodes, self.rounding)
 
 
 def _shapes(n: int, capacity: int) -> list[tuple[tuple[int, ...], type]]:
     return [
-        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64), ((n, 2), np.float64),
+        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64), ((n, 4), np.float64),
         ((n, 6, capacity), np.int32), ((n, capacity), np.float32), ((n, 2), np.int32), ((n, capacity), np.uint8),
     ]  # fmt: skip
 
@@ -113,13 +112,13 @@ def histogram_nodes(n_trees: int, depth: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class RoundInputs:
-    """What differs from round to round, in device memory that the caller overwrites; arrays of one row per tree."""
+class TreeInputs:
+    """What differs from tree to tree, in device memory that others write; arrays of one row per tree."""
 
     root_sums: DeviceArray
     """int64, shape (trees, at least 2): sums of g and h over all rows."""
-    units: DeviceArray
-    """float64, shape (trees, at least 2), of any row stride: what a quantum of g and of h is worth."""
+    rounding: DeviceArray
+    """float64, shape (trees, 4), of any row stride: see `TreeTables.rounding`."""
     learning_rate: DeviceArray
     """float64, shape (1,)."""
     allowed: DeviceArray
@@ -134,13 +133,11 @@ class TreeGrower:
     kernels : SplitKernels
     rules : GrowthRules
     n_trees : int
-    inputs : RoundInputs
     """
 
-    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, inputs: RoundInputs) -> None:
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int) -> None:
         xp = kernels.runtime.xp
-        self._kernels, self._runtime, self._rules, self._inputs = kernels, kernels.runtime, rules, inputs
-        self._n_trees = n_trees
+        self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
         self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
@@ -153,24 +150,32 @@ class TreeGrower:
         ]
         self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
 
-    def grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder, queue: Recorder) -> None:
-        """Queue up all launches from the root to the leaves' values; all rows are in the roots.
+    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
+             after: Callable[[], None]) -> None:  # fmt: skip
+        """Queue up, under a name that says which arrays it works on, all launches from the roots to the leaves' values.
 
-        Rows are not moved to the nodes of the last level: they walk there, see `GpuRows.add_tree`.
+        `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
+        are not moved to the nodes of the last level: they walk there, see `GpuRows.add_tree`.
         """
         rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << (self._rules.depth - 1))
-        queue("levels", partial(self._grow, rows, view, chunk))
 
-    def _grow(self, rows: GpuRows, view: GpuView, chunk: DeviceOrder) -> None:
-        self._start()
+        def launch() -> None:
+            before()
+            self._grow(inputs, rows)
+            after()
+
+        queue(name, launch)
+
+    def _grow(self, inputs: TreeInputs, rows: ChunkRows) -> None:
+        self._start(inputs)
         for depth in range(self._rules.depth):
             built, _ = self._places(depth)
             built.fill(0)
-            rows.build(view, chunk, self._levels[depth].built[: len(built)], built)
-            self._choose(depth, self._search(depth))
+            rows.build(self._levels[depth].built[: len(built)], built)
+            self._choose(depth, self._search(depth, inputs.allowed))
             if depth + 1 < self._rules.depth:
-                rows.split_rows(view, chunk, self._levels[depth].splits)
-        self._finish()
+                rows.split(self._levels[depth].splits)
+        self._finish(inputs.learning_rate)
 
     def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
         """Histograms of a level that rows build, and those that are parents' less siblings'."""
@@ -178,20 +183,20 @@ class TreeGrower:
         memory = self._histograms[depth % 2]
         return memory[:half], memory[half : 2 * half] if depth else memory[:0]
 
-    def _start(self) -> None:
-        rules, root, inputs = self._rules, self._levels[0], self._inputs
+    def _start(self, inputs: TreeInputs) -> None:
+        rules, root = self._rules, self._levels[0]
         built, _ = self._places(0)
         self._launch("start_trees")(
             self._n_trees, THREADS, *self.tables.arguments, *root.slots.arguments, inputs.root_sums,
-            _row_stride(inputs.root_sums), inputs.units, _row_stride(inputs.units), int(rules.max_leaves != 1),
+            _row_stride(inputs.root_sums), inputs.rounding, _row_stride(inputs.rounding), int(rules.max_leaves != 1),
             rules.regular.least_h, int(rules.symmetric), address_of(built), node_bytes(built), root.built,
         )  # fmt: skip
 
-    def _search(self, depth: int) -> DeviceArray:
-        slots, per_tree, allowed = self._levels[depth].slots, 1 << depth, self._inputs.allowed
+    def _search(self, depth: int, allowed: DeviceArray) -> DeviceArray:
+        slots, per_tree = self._levels[depth].slots, 1 << depth
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.units, per_tree,
+            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=4,
         )  # fmt: skip
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         return search(level, self._rules.regular)
@@ -210,11 +215,11 @@ class TreeGrower:
             0 if built is None else node_bytes(built),
         )  # fmt: skip
 
-    def _finish(self) -> None:
+    def _finish(self, learning_rate: DeviceArray) -> None:
         regular = self._rules.regular
         self._launch("finish_trees")(
             self._n_trees, THREADS, *self.tables.arguments, regular.reg_lambda, regular.alpha, regular.max_step,
-            self._inputs.learning_rate, self.tables.values, self.leaves,
+            learning_rate, self.tables.values, self.leaves,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Any:

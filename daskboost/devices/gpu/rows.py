@@ -74,6 +74,29 @@ class DeviceOrder:
             self.bounds = grown
 
 
+@dataclass(frozen=True)
+class ChunkRows:
+    """The only chunk of a shard, as trees that grow without the host see it: all rows may be in the root."""
+
+    rows: GpuRows
+    view: GpuView
+    chunk: DeviceOrder
+    in_order: bool
+    """Whether the rows of a root are in the order of their indices: none is left out."""
+
+    def reserve(self, n_nodes: int, n_splits: int) -> None:
+        """See `GpuRows.reserve`."""
+        self.rows.reserve(n_nodes, n_splits)
+
+    def build(self, nodes: DeviceArray, out: DeviceArray) -> None:
+        """See `GpuRows.build`."""
+        self.rows.build(self.view, self.chunk, nodes, out)
+
+    def split(self, splits: DeviceArray) -> None:
+        """See `GpuRows.split_rows`."""
+        self.rows.split_rows(self.view, self.chunk, splits)
+
+
 @dataclass
 class SplitScratch:
     """What splitting passes from one launch to the next; used again from level to level."""
