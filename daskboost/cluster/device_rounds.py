@@ -15,6 +15,7 @@ from daskboost.cluster.coordinator import FitSpec, total_weight_of
 from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
 from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tree_keys
+from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.devices.gpu.best_first import BestFirstGrower, kept_histograms
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
 from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables, histogram_nodes
@@ -45,7 +46,9 @@ def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
     by_leaf = spec.params.grow_policy == "lossguide"
     n_histograms = kept_histograms(rules.max_leaves) if by_leaf else sum(histogram_nodes(1, rules.depth))
     nbytes = 16 * kernels.layout.host.n_slots * n_histograms
-    if not engine.train.is_one_resident_view or nbytes > kernels.runtime.free_bytes // HISTOGRAM_SHARE:
+    if len(engine.train.groups) != 1 or not engine.train.is_resident:
+        return None
+    if nbytes > kernels.runtime.free_bytes // HISTOGRAM_SHARE:
         return None
     return DeviceRounds(engine, rows, spec, kernels, rules)
 
@@ -148,6 +151,9 @@ class DeviceRounds:
             )
             before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, output)
             self._grower.grow(inputs, rows, self._queue, output, before, after)
+            for margins in self._engine.evals:
+                if not margins.is_resident:  # what is read from files cannot be recorded
+                    self._walk(margins, output)
             out[output] = self._grower.tables.memory
 
     def _start_tree(self, chunk: DeviceOrder, output: int) -> None:
@@ -158,12 +164,16 @@ class DeviceRounds:
         self._gradients.quantize(output, chunk.order, chunk.pairs, chunk.bounds)
 
     def _add_to_margins(self, output: int) -> None:
+        for margins in (self._engine.train, *self._engine.evals):
+            if margins.is_resident:
+                self._walk(margins, output)
+
+    def _walk(self, margins: ShardMargins, output: int) -> None:
         tables = self._grower.tables
         links = tables.links[0]
         columns = (links[2], links[3], links[4], links[5], tables.default_left[0], tables.values[0])
-        for margins in (self._engine.train, *self._engine.evals):
-            for index, view in margins.views():
-                walk_nodes(self._runtime, view, columns, margins.margins[index][:, output])
+        for index, view in margins.views():
+            walk_nodes(self._runtime, view, columns, margins.margins[index][:, output])
 
 
 class Alone:

@@ -31,10 +31,10 @@ class ShardMargins:
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
     @property
-    def is_one_resident_view(self) -> bool:
-        """Whether all rows make one view that stays in the device's memory."""
+    def is_resident(self) -> bool:
+        """Whether all views stay in the device's memory, once they are made."""
         store, entries = self.shard.store, self.shard.entries
-        return len(self.groups) == 1 and all(store.residency(entry.handle) != "disk" for entry in entries)
+        return all(store.residency(entry.handle) != "disk" for entry in entries)
 
     def views(self) -> Iterator[tuple[int, View]]:
         """Each group's index and view; chunks on disk are read ahead."""

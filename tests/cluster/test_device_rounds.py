@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,3 +143,22 @@ def test_gradients_that_are_not_finite_end_the_fit(taken: list[int]) -> None:
         with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
             train({"max_depth": 3, "device": "cuda"}, dataset, N_ROUNDS)
     assert taken
+
+
+@pytest.mark.parametrize("limit", [None, 0])
+def test_evaluation_sets_follow_from_memory_and_from_files(
+    limit: int | None, taken: list[int], tmp_path: Path
+) -> None:
+    data, other = (make_data(np.random.default_rng(seed), "binary:logistic", 3_000, 5, n_values=60) for seed in (9, 10))
+    params = {"max_depth": 4, "objective": "binary:logistic", "n_jobs": 1}
+    found: list[Any] = []
+    for device in ("cpu", "cuda"):
+        results: dict[str, Any] = {}
+        with quantized(data) as dataset, quantized(
+            other, reference=dataset, limit=limit, partitions=3, directory=tmp_path
+        ) as unseen:
+            evals = [(dataset, "train"), (unseen, "other")]
+            model = train({**params, "device": device}, dataset, N_ROUNDS, evals=evals, evals_result=results)
+        found.append((model.to_bytes(), results))
+    assert found[1] == found[0]
+    assert sum(taken) >= N_ROUNDS
