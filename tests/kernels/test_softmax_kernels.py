@@ -20,9 +20,10 @@ from daskboost.objectives.registry import make_objective
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 32, 33, 80, 257])
 def test_softmax(n_classes: int, small: bool, weighted: bool, runtime: Runtime, rng: np.random.Generator) -> None:
-    """As many classes as fill a group of lanes, fewer, and more; rows of which the last warp has some."""
+    """As many classes as fill a group of lanes, fewer, and more; rows of which the last warp has some, or that take a
+    block several goes."""
     objective = make_objective("multi:softprob", {"num_class": n_classes})
-    chunks = make_chunks(rng, objective, [1200 // n_classes, 0, 3], weighted)
+    chunks = make_chunks(rng, objective, [{7: 700, 33: 150}.get(n_classes, 1200 // n_classes), 0, 3], weighted)
     for chunk in chunks:
         chunk.label = rng.integers(0, n_classes, len(chunk.label)).astype(np.float32)
         chunk.margin *= rng.choice(np.array([0.1, 1, 30], np.float32), (len(chunk.margin), 1))
