@@ -61,6 +61,11 @@ class Comparison:
 def interleave(contenders: Mapping[str, Contender], repeats: int, check: Check) -> Comparison:
     """Run every contender once to warm up, check the answers, then time `repeats` rounds of all of them in turn."""
     check({name: contender() for name, contender in contenders.items()})
+    return take_turns(contenders, repeats)
+
+
+def take_turns(contenders: Mapping[str, Contender], repeats: int) -> Comparison:
+    """Time `repeats` rounds of all contenders in turn; they have warmed up."""
     runs: dict[str, list[Run]] = {name: [] for name in contenders}
     for repeat in range(repeats):
         for name, contender in contenders.items():

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix = Any
-"""A NumPy array or a scipy.sparse CSR matrix."""
+"""A NumPy array or a scipy.sparse CSR matrix; for training and its peers on a GPU, CuPy's too."""
 Vector = npt.NDArray[np.float32]
 
 
@@ -32,6 +32,12 @@ def predict(booster: Any, x: Matrix, base_margin: Vector | None = None) -> npt.N
     """Probabilities, means or values of each row, as `Booster.predict` gives them."""
     options = {} if base_margin is None else {"base_margin": base_margin}
     return np.asarray(booster.predict(x, **options), np.float64)
+
+
+def as_bytes(booster: Any) -> bytes:
+    """The model as XGBoost reads it."""
+    found: bytes = booster.to_bytes()
+    return found
 
 
 def threads() -> int:

@@ -1,0 +1,154 @@
+"""What is measured on a GPU: workloads, parameters, what is asked of each, and the least that it could take.
+
+Floors are of an H200: bytes at 4.5 TB/s, histogram updates at 2.8 T/s (two native int32 atomics in shared memory each),
+launches at 0.86 us (in a CUDA graph). A level's histograms take at least the smaller half of the rows, so a tree of
+depth d adds up its rows 1 + (d - 1) / 2 times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+BYTES_PER_S = 4.5e12
+UPDATES_PER_S = 2.8e12
+LAUNCH_S = 0.86e-6
+ROW_STATE_BYTES = 20
+"""Of a row, output and tree, beside bins: label, margin read and written, two gradients of 16 bits written and read."""
+LAUNCHES_PER_LEVEL, LAUNCHES_PER_TREE = 3, 2
+"""Histograms, search, rows to their children; gradients, margins."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One workload and how long to train on it."""
+
+    name: str
+    workload: str
+    n_rows: int
+    n_features: int
+    max_depth: int = 0
+    peer: str = "xgboost"
+    kind: str = "train"
+    """"train", "quantize" or "predict"."""
+    max_bin: int = 256
+    trees: int = 50
+    """Rounds of the longer of two fits; the shorter one has a fifth. Their difference counts."""
+    repeats: int = 3
+    learning_rate: float = 0.1
+    grow_policy: str = "depthwise"
+    max_leaves: int = 0
+    n_classes: int = 2
+    per_row: int = 0
+    """Values of a sparse row; 0 for dense ones."""
+    test_rows: int = 500_000
+    sparse_on: str = "host"
+    """Where sparse rows are that ours gets: "device" (CuPy's CSR) or "host" (scipy's). Peers take scipy's alone."""
+    device: str = "cuda"
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_classes if self.n_classes > 2 else 1
+
+    def params(self) -> dict[str, Any]:
+        """Training parameters by the names that XGBoost and daskboost share."""
+        multi = self.n_classes > 2
+        return {
+            "objective": "multi:softprob" if multi else "binary:logistic", "num_class": self.n_classes if multi else 0,
+            "max_depth": self.max_depth, "max_bin": self.max_bin, "learning_rate": self.learning_rate,
+            "max_leaves": self.max_leaves, "grow_policy": self.grow_policy, "device": self.device, "base_score": 0.5,
+        }  # fmt: skip
+
+    @property
+    def levels(self) -> int:
+        return self.max_depth or math.ceil(math.log2(self.max_leaves))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A config and what is asked of it."""
+
+    config: Config
+    asked: float
+    """Times that ours must be faster than the peer."""
+    stretch: float
+    published: Mapping[str, float]
+    """What peers took on an H200 in another run, ms; displayed, never part of a ratio."""
+    estimate_s: float
+    """About how long the case takes on an H200, rows, peer and repeats included."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of a case's unit of work, by what bounds it; ms."""
+
+    bytes_ms: float
+    updates_ms: float
+    launches_ms: float
+
+    @property
+    def ms(self) -> float:
+        """Reading and adding up go on at the same time, launches one after the other."""
+        return max(self.bytes_ms, self.updates_ms) + self.launches_ms
+
+
+def floor_of(config: Config) -> Floor:
+    """Of a tree, of a round of trees, of quantizing or of predicting once.
+
+    Trees of a round share what they read of bins; quantizing reads floats and writes bins; predicting reads floats and
+    writes a float a row, and walks are not counted.
+    """
+    n, entries = config.n_rows, config.n_rows * (config.per_row or config.n_features)
+    bin_bytes = entries * (4 if config.per_row else math.ceil(math.log2(config.max_bin)) / 8)
+    if config.kind != "train":
+        written = bin_bytes if config.kind == "quantize" else 4 * n
+        return Floor(1e3 * (4 * entries + written) / BYTES_PER_S, 0.0, 1e3 * LAUNCH_S)
+    passes = 1 + (config.levels - 1) / 2
+    launches = LAUNCHES_PER_LEVEL * config.levels + LAUNCHES_PER_TREE
+    return Floor(
+        1e3 * (bin_bytes * passes + ROW_STATE_BYTES * n * config.n_outputs) / BYTES_PER_S,
+        1e3 * entries * passes * config.n_outputs / UPDATES_PER_S,
+        1e3 * launches * LAUNCH_S,
+    )
+
+
+_HIGGS = ("higgs", 11_000_000, 28)
+_WIDE = ("epsilon", 400_000, 2000)
+_LARGE = ("higgs", 40_000_000, 100)
+_WORDS: dict[str, Any] = {"per_row": 50, "trees": 100}
+_CATBOOST: dict[str, Any] = {"peer": "catboost", "grow_policy": "symmetric", "max_bin": 129}
+"""128 borders make 129 bins."""
+
+CASES = {
+    case.config.name: case
+    for case in (
+        Case(Config("higgs_11m_depth6", *_HIGGS, 6, trees=100), 5, 8, {"xgboost": 9.5}, 20),
+        Case(Config("higgs_11m_depth8", *_HIGGS, 8, trees=500), 5, 8, {"xgboost": 13.1}, 50),
+        Case(Config("higgs_11m_64bins", *_HIGGS, 8, trees=100, max_bin=64), 5, 8, {"xgboost": 13.2}, 20),
+        Case(
+            Config("higgs_11m_lossguide", *_HIGGS, 0, grow_policy="lossguide", max_leaves=255),
+            4, 10, {"xgboost": 39.8}, 25,
+        ),
+        Case(Config("epsilon_400k", *_WIDE, 8, test_rows=100_000), 5, 9, {"xgboost": 31.1}, 25),
+        Case(Config("higgs_40m", *_LARGE, 8, trees=25), 6, 12, {"xgboost": 101.6}, 50),
+        Case(Config("higgs_100k", "higgs", 100_000, 28, 6, trees=500, repeats=5), 3, 6, {"xgboost": 1.25}, 15),
+        Case(Config("sparse_1m", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="host"), 2, 5, {"xgboost": 9.7}, 20),
+        Case(
+            Config("sparse_1m_cupy", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="device"),
+            2, 5, {"xgboost": 9.7}, 20,
+        ),
+        Case(
+            Config("classes_80", "classes", 4_660_000, 200, 6, trees=10, repeats=2, n_classes=80, test_rows=100_000),
+            6, 12, {"xgboost": 1533, "xgboost vector leaves": 1283}, 150,
+        ),
+        Case(Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100), 7, 12, {"catboost": 14.5}, 60),
+        Case(Config("symmetric_11m_depth8", *_HIGGS, 8, **_CATBOOST, trees=100), 7, 12, {"catboost": 22.2}, 60),
+        Case(Config("symmetric_400k", *_WIDE, 8, **_CATBOOST, test_rows=100_000), 5, 9, {"catboost": 24.2}, 75),
+        Case(Config("quantize_11m", *_HIGGS, kind="quantize"), 1, 3, {"xgboost": 60}, 8),
+        Case(Config("quantize_40m", *_LARGE, kind="quantize"), 1, 3, {"xgboost": 800}, 20),
+        Case(Config("predict_11m", *_HIGGS, 8, kind="predict", trees=500), 1, 2, {"xgboost": 43}, 20),
+    )
+}  # fmt: skip
+"""Every row of speed that is asked for, but the histogram kernel's, which is in `gpu_steps.py`."""

@@ -1,0 +1,174 @@
+"""Who takes part in a case of `gpu_speed`: ours and its peers, over the same rows, each a function that gives a `Run`.
+
+A run of training is two fits, and its time that of the trees by which the longer one exceeds the shorter: what a fit
+costs once, uploads and compilations included, counts for nobody. Models are scored once, after the first run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import ours, peers
+from benchmarks.generators import WORKLOADS
+from benchmarks.gpu_cases import Config
+from benchmarks.harness import Contender, Run, timed
+from benchmarks.sparse_rows import SPARSE_WORKLOADS
+
+Scores = Mapping[str, float]
+VECTOR_LEAVES = " vector leaves"
+"""Behind a library's name: one tree a round, with a value of each class in its leaves."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training and test rows of a case, where they were made."""
+
+    x: Any
+    y: Any
+    x_test: Any
+    y_test: Any
+    synchronize: Callable[[], Any]
+    """Waits for what runs on the device."""
+
+    def on_host(self) -> Rows:
+        return Rows(host(self.x), host(self.y), host(self.x_test), host(self.y_test), self.synchronize)
+
+
+def host(array: Any) -> Any:
+    """A CuPy array or matrix in the host's memory; NumPy's and scipy's as they are."""
+    return array.get() if hasattr(array, "get") else array
+
+
+def array_module(device: str) -> Any:
+    if device == "cpu":
+        return np
+    import cupy
+
+    return cupy
+
+
+@functools.lru_cache(maxsize=1)
+def make_rows(workload: str, n_rows: int, n_features: int, test_rows: int, device: str) -> Rows:
+    """Rows on the device; those of the last case are kept for the next."""
+    xp = array_module(device)
+    found = SPARSE_WORKLOADS[workload] if workload in SPARSE_WORKLOADS else WORKLOADS[workload].wide(n_features)
+    train, test = found.rows(n_rows, xp=xp), found.rows(test_rows, first=n_rows, xp=xp)
+    return Rows(*train, *test, (lambda: None) if xp is np else xp.cuda.Device().synchronize)
+
+
+def scores(label: npt.NDArray[np.float32], prediction: npt.NDArray[Any]) -> dict[str, float]:
+    """AUC and log-loss of probabilities; of many classes, whose probabilities are columns, log-loss alone."""
+    p = np.clip(prediction.astype(np.float64), 1e-15, 1 - 1e-15)
+    if p.ndim == 2:
+        return {"logloss": float(-np.log(p[np.arange(len(p)), label.astype(np.int64)]).mean())}
+    from sklearn.metrics import roc_auc_score
+
+    loss = -np.where(label > 0, np.log(p), np.log1p(-p)).mean()
+    return {"auc": float(roc_auc_score(label, p)), "logloss": float(loss)}
+
+
+def training(config: Config, rows: Rows, train: Callable[[int], Any], predict: Callable[[Any], Any]) -> Contender:
+    """A contender that trains; both arguments are of one library."""
+    short = max(1, config.trees // 5)
+    found: dict[str, float] = {}
+
+    def fit(n: int) -> Any:
+        model = train(n)
+        rows.synchronize()
+        return model
+
+    def run() -> Run:
+        first, _ = timed(lambda: fit(short))
+        second, model = timed(lambda: fit(config.trees))
+        if not found:
+            found.update(scores(host(rows.y_test), host(predict(model))))
+        return Run((second - first) / (config.trees - short), found)
+
+    return run
+
+
+def contenders(config: Config, ours_on: str) -> Iterator[tuple[str, Callable[[], Contender]]]:
+    """Names and what makes each contender; ours first. Making one quantizes its rows."""
+    rows = make_rows(config.workload, config.n_rows, config.n_features, config.test_rows, config.device)
+    given = rows.on_host() if "host" in (ours_on, config.per_row and config.sparse_on) else rows
+    make = {"train": _trainers, "quantize": _quantizers, "predict": _predictors}[config.kind]
+    yield from make(config, rows, given).items()
+
+
+Makers = dict[str, Callable[[], Contender]]
+
+
+def _trainers(config: Config, rows: Rows, given: Rows) -> Makers:
+    params = config.params()
+
+    def own(**more: Any) -> Contender:
+        data = ours.quantize(given.x, given.y, max_bin=config.max_bin)
+        return training(
+            config, rows, lambda n: ours.train({**params, **more}, data, n),
+            lambda m: ours.predict(m, host(rows.x_test)),
+        )  # fmt: skip
+
+    def xgboost(**more: Any) -> Contender:
+        seen = rows.on_host() if config.per_row else rows
+        matrix = peers.xgboost_matrix(seen.x, seen.y, max_bin=config.max_bin)
+        return training(
+            config, rows, lambda n: peers.xgboost_train({**params, **more}, matrix, n),
+            lambda m: peers.xgboost_predict(m, seen.x_test),
+        )  # fmt: skip
+
+    def catboost() -> Contender:
+        seen = rows.on_host()
+        pool = peers.catboost_pool(seen.x, seen.y, config.max_bin - 1, config.device)
+        fit = functools.partial(peers.catboost_train, pool, config.max_depth, config.learning_rate, config.device)
+        return training(config, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test))
+
+    found: Makers = {"daskboost": own, config.peer: catboost if config.peer == "catboost" else xgboost}
+    if config.n_classes > 2:
+        vectors = {"multi_strategy": "multi_output_tree"}
+        found["daskboost" + VECTOR_LEAVES] = functools.partial(own, **vectors)
+        found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **vectors)
+    return found
+
+
+def _quantizers(config: Config, rows: Rows, given: Rows) -> Makers:
+    def quantizing(quantize: Callable[[], Any]) -> Contender:
+        def run() -> Run:
+            seconds, _ = timed(lambda: (quantize(), rows.synchronize()))
+            return Run(seconds, {})
+
+        return run
+
+    return {
+        "daskboost": lambda: quantizing(lambda: ours.quantize(given.x, given.y, max_bin=config.max_bin)),
+        "xgboost": lambda: quantizing(lambda: peers.xgboost_matrix(rows.x, rows.y, max_bin=config.max_bin)),
+    }
+
+
+def _predictors(config: Config, rows: Rows, given: Rows) -> Makers:
+    """Both predict by the same model, which ours has trained."""
+    model = functools.cache(
+        lambda: ours.train(config.params(), ours.quantize(given.x, given.y, max_bin=config.max_bin), config.trees)
+    )
+
+    def predicting(predict: Callable[[Any], Any], x: Any) -> Contender:
+        found: dict[str, float] = {}
+
+        def run() -> Run:
+            seconds, prediction = timed(lambda: (predict(x), rows.synchronize())[0])
+            if not found:
+                some = slice(0, config.test_rows)
+                found.update(scores(host(rows.y[some]), host(prediction[some])))
+            return Run(seconds, found)
+
+        return run
+
+    return {
+        "daskboost": lambda: predicting(model().predict, given.x),
+        "xgboost": lambda: predicting(peers.xgboost_predictor(ours.as_bytes(model()), config.device), rows.x),
+    }

@@ -1,0 +1,157 @@
+"""Bookkeeping of the GPU benchmark, and small rehearsals of it without a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu_speed
+from benchmarks.gpu_cases import CASES, floor_of
+from benchmarks.gpu_contenders import scores
+from benchmarks.gpu_speed import complaint, main
+from benchmarks.harness import Contender, Run
+
+
+def test_every_asked_row_has_a_case() -> None:
+    asked = {name: (case.asked, case.stretch, case.config.peer) for name, case in CASES.items()}
+    assert asked["higgs_40m"] == (6, 12, "xgboost")
+    assert {name for name, (_, _, peer) in asked.items() if peer == "catboost"} == {
+        "symmetric_11m_depth6", "symmetric_11m_depth8", "symmetric_400k",
+    }  # fmt: skip
+    assert all(case.config.peer in case.published for case in CASES.values())
+    assert sum(case.estimate_s for case in CASES.values()) < 20 * 60, "one machine must do them all"
+
+
+def test_floor_is_bound_by_updates_bytes_or_launches() -> None:
+    root = floor_of(replace(CASES["higgs_11m_depth6"].config, max_depth=1))
+    assert root.updates_ms == pytest.approx(1e3 * 11e6 * 28 / 2.8e12)
+    assert root.bytes_ms == pytest.approx(1e3 * 11e6 * (28 + 20) / 4.5e12)
+    assert root.ms == max(root.updates_ms, root.bytes_ms) + root.launches_ms
+    packed = floor_of(replace(CASES["higgs_11m_64bins"].config, max_depth=1))
+    assert packed.bytes_ms == pytest.approx(1e3 * 11e6 * (21 + 20) / 4.5e12), "six bits a symbol"
+    small = floor_of(CASES["higgs_100k"].config)
+    assert small.launches_ms > max(small.updates_ms, small.bytes_ms)
+    sparse = floor_of(replace(CASES["sparse_1m"].config, max_depth=1))
+    assert sparse.updates_ms == pytest.approx(1e3 * 50e6 / 2.8e12), "absent values are not added up"
+    many = floor_of(CASES["classes_80"].config)
+    assert many.updates_ms == pytest.approx(80 * floor_of(replace(CASES["classes_80"].config, n_classes=2)).updates_ms)
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "expected"),
+    [
+        ({"auc": 0.80, "logloss": 0.5}, {"auc": 0.8004, "logloss": 0.4995}, ""),
+        ({"auc": 0.80, "logloss": 0.4}, {"auc": 0.7, "logloss": 0.5}, ""),
+        ({"auc": 0.80, "logloss": 0.5}, {"auc": 0.8006, "logloss": 0.5}, "AUC 0.80000 is lower than the peer's 0.8006"),
+        ({"auc": 0.80, "logloss": 0.502}, {"auc": 0.8, "logloss": 0.5}, "log-loss 0.50200 exceeds the peer's 0.50000"),
+        ({}, {}, ""),
+    ],
+)
+def test_only_a_worse_model_is_complained_of(own: dict[str, float], peer: dict[str, float], expected: str) -> None:
+    assert complaint(own, peer).startswith(expected)
+    assert bool(complaint(own, peer)) == bool(expected)
+
+
+def test_scores() -> None:
+    binary = scores(np.array([0, 1, 1], np.float32), np.array([0.1, 0.8, 0.4]))
+    assert binary == {"auc": 1.0, "logloss": pytest.approx(-np.log([0.9, 0.8, 0.4]).mean())}
+    many = scores(np.array([2, 0], np.float32), np.array([[0.2, 0.3, 0.5], [0.25, 0.5, 0.25]]))
+    assert many == {"logloss": pytest.approx(-np.log([0.5, 0.25]).mean())}
+
+
+Maker = Callable[[], Contender]
+
+
+def fixed(seconds: float, auc: float) -> Maker:
+    return lambda: lambda: Run(seconds, {"auc": auc})
+
+
+def broken() -> Contender:
+    raise MemoryError("no room\nat all")
+
+
+def run_with(
+    found: dict[str, Maker], monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str
+) -> list[dict[str, Any]]:
+    """The rows that the benchmark records of these contenders."""
+
+    def contenders(*_: object) -> Iterator[tuple[str, Maker]]:
+        yield from found.items()
+
+    monkeypatch.setattr(gpu_speed, "contenders", contenders)
+    main(["--device", "cpu", "--rows", "10", "--cases", "higgs_100k", "--results", str(folder), *more])
+    path = folder / "gpu_speed.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = [row for row in rows if "asked" in row]
+    return found
+
+
+def test_ratio_and_floor_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = run_with({"daskboost": fixed(0.002, 0.8), "xgboost": fixed(0.01, 0.8)}, monkeypatch, tmp_path)
+    assert [row["contender"] for row in rows[:10]] == ["daskboost"] * 5 + ["xgboost"] * 5
+    found = summary(rows)
+    assert (found["ms"], found["peer_ms"], found["ratio"], found["asked"]) == (2.0, 10.0, 5.0, 3)
+    assert found["fraction_of_floor"] == pytest.approx(found["floor_ms"] / 2, abs=1e-4)
+    assert found["does_not_count"] == ""
+    assert {"gpu", "device", "versions", "date", "commit", "config"} <= set(found)
+
+
+def test_time_of_a_worse_model_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = summary(run_with({"daskboost": fixed(1, 0.7), "xgboost": fixed(2, 0.8)}, monkeypatch, tmp_path))
+    assert found["ratio"] is None
+    assert "AUC 0.70000 is lower" in found["does_not_count"]
+    assert "does not count: AUC" in capsys.readouterr().out
+
+
+def test_absent_peers_are_recorded_and_published_figures_only_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = run_with({"daskboost": fixed(1, 0.7), "not_a_library": fixed(1, 0.8)}, monkeypatch, tmp_path)
+    found = summary(rows)
+    assert (found["peer_ms"], found["ratio"], found["published_ms"]) == (None, None, {"xgboost": 1.25})
+    assert found["does_not_count"] == "no peer took part"
+    assert rows[-1]["absent"] == "not installed"
+    out = capsys.readouterr().out
+    assert "not_a_library takes no part: not installed" in out
+    assert "published xgboost 1.25 ms" in out
+
+
+def test_a_contender_that_fails_does_not_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = run_with({"daskboost": broken, "xgboost": fixed(1, 0.8)}, monkeypatch, tmp_path)
+    assert [row["contender"] for row in rows] == ["xgboost"] * 5 + ["daskboost"]
+    assert rows[-1]["absent"] == "MemoryError: no room at all"
+
+
+def test_no_case_begins_that_would_end_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not run_with({"daskboost": fixed(1, 0.8)}, monkeypatch, tmp_path, "--seconds", "0")
+    assert "higgs_100k: skipped, takes about" in capsys.readouterr().out
+
+
+def test_unknown_cases_are_named() -> None:
+    with pytest.raises(SystemExit, match="no case is named higgs_1k; there are higgs_11m_depth6, "):
+        main(["--device", "cpu", "--cases", "higgs_1k"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["higgs_11m_lossguide", "sparse_1m", "symmetric_11m_depth6", "quantize_11m", "predict_11m"])
+def test_rehearsal_of_real_contenders(case: str, tmp_path: Path) -> None:
+    peer = CASES[case].config.peer
+    pytest.importorskip(peer)
+    small = ["--device", "cpu", "--rows", "300", "--trees", "5", "--repeats", "1"]
+    main([*small, "--cases", case, "--results", str(tmp_path)])
+    rows = [json.loads(line) for line in (tmp_path / "gpu_speed.jsonl").read_text().splitlines()]
+    assert [row["contender"] for row in rows] == ["daskboost", peer, f"daskboost beside {peer}"]
+    assert set(rows[-1]["answers"]) == {"daskboost", peer}
