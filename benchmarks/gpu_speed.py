@@ -52,7 +52,7 @@ def warm_up(config: Config, ours_on: str) -> tuple[dict[str, Contender], dict[st
         except Exception as error:  # one that cannot do a case must not end those of the others
             missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         finally:
-            gc.collect()
+            give_back(config.device)
     return ready, first, missing
 
 
@@ -115,6 +115,13 @@ def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     return replace(case, config=config)
 
 
+def give_back(device: str) -> None:
+    """Free what nobody refers to, so that the next contender, with an allocator of its own, finds it."""
+    gc.collect()
+    if device != "cpu":
+        array_module(device).get_default_memory_pool().free_all_blocks()
+
+
 def gpu_name(device: str) -> str:
     if device == "cpu":
         return "none"
@@ -152,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
         took = round(time.monotonic() - start - spent, 1)
         record("gpu_speed", case.config, [{**row, "gpu": gpu, "case_s": took} for row in rows], options.results)
         print(f"{name}: took {took} s, estimated {case.estimate_s}", flush=True)
-        gc.collect()
+        give_back(options.device)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,9 @@ def test_unknown_cases_are_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["higgs_11m_lossguide", "sparse_1m", "symmetric_11m_depth6", "quantize_11m", "predict_11m"])
+@pytest.mark.parametrize(
+    "case", ["higgs_11m_lossguide", "sparse_1m", "symmetric_11m_depth6", "quantize_11m", "predict_11m"]
+)
 def test_rehearsal_of_real_contenders(case: str, tmp_path: Path) -> None:
     peer = CASES[case].config.peer
     pytest.importorskip(peer)
