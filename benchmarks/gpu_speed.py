@@ -50,10 +50,15 @@ def warm_up(config: Config, ours_on: str) -> tuple[dict[str, Contender], dict[st
             contender = make()
             first[name], ready[name] = contender(), contender
         except Exception as error:  # one that cannot do a case must not end those of the others
-            missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            missing[name] = brief(error)
         finally:
             give_back(config.device)
     return ready, first, missing
+
+
+def brief(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def summaries(case: Case, first: Mapping[str, Run], missing: Mapping[str, str], result: Comparison
@@ -155,7 +160,11 @@ def main(arguments: list[str] | None = None) -> None:
                   flush=True)  # fmt: skip
             continue
         print(f"{name}: begins after {spent:.0f} s on {gpu}: {case.config}", flush=True)
-        rows = bench_once(case, options.ours_on)
+        try:
+            rows = bench_once(case, options.ours_on)
+        except Exception as error:  # after a warm-up that went well; further cases may go better
+            print(f"{name}: failed: {brief(error)}", flush=True)
+            rows = [{"case": name, "contender": "all", "absent": brief(error)}]
         took = round(time.monotonic() - start - spent, 1)
         record("gpu_speed", case.config, [{**row, "gpu": gpu, "case_s": took} for row in rows], options.results)
         print(f"{name}: took {took} s, estimated {case.estimate_s}", flush=True)
