@@ -9,11 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from daskboost.devices.plan import Plan
     from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
     from daskboost.model.booster import Booster
     from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree
     from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule
     from daskboost.training.dataset import QuantizedDataset
+    from daskboost.training.plan import plan
     from daskboost.training.progress_bar import ProgressBar
     from daskboost.training.train import train
 
@@ -27,8 +29,10 @@ _HOMES = {
     "DaskBoostRegressor": "estimators",
     "EvaluationLog": "training.callbacks",
     "LearningRateSchedule": "training.callbacks",
+    "Plan": "devices.plan",
     "ProgressBar": "training.progress_bar",
     "QuantizedDataset": "training.dataset",
+    "plan": "training.plan",
     "plot_importance": "model.plotting",
     "plot_learning_curve": "model.plotting",
     "plot_tree": "model.plotting",
@@ -43,8 +47,10 @@ __all__ = [
     "DaskBoostRegressor",
     "EvaluationLog",
     "LearningRateSchedule",
+    "Plan",
     "ProgressBar",
     "QuantizedDataset",
+    "plan",
     "plot_importance",
     "plot_learning_curve",
     "plot_tree",

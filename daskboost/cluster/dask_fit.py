@@ -12,6 +12,7 @@ from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteC
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
 from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.messages import WIRE_TYPES
 from daskboost.cluster.on_dask import run_fit_blocking
 from daskboost.cluster.priority import compute_in_batches
@@ -111,7 +112,9 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
     named = zip(message.names, message.n_partitions, strict=True)
     train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
-    engine = Engine(setup, train, evals, make_device(spec.params.device, spec.layout, threads), context.peers)
+    size = engine_size(spec, train, evals, keep_gradients=setup.keep_gradients, n_engines=context.n_engines)
+    device = make_device(spec.params.device, spec.layout, threads, size)
+    engine = Engine(setup, train, evals, device, context.peers)
     return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
 
 

@@ -48,7 +48,7 @@ def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
     nbytes = 16 * kernels.layout.host.n_slots * n_histograms
     if len(engine.train.groups) != 1 or not engine.train.is_resident:
         return None
-    if nbytes > kernels.runtime.free_bytes // HISTOGRAM_SHARE:
+    if nbytes > min(engine.device.histogram_room, kernels.runtime.free_bytes // HISTOGRAM_SHARE):
         return None
     return DeviceRounds(engine, rows, spec, kernels, rules)
 

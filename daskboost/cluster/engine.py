@@ -122,7 +122,8 @@ class Engine:
             return self._answers[type(message)](message)
 
     def close(self) -> None:
-        """Free the device's threads; shards belong to whoever made them."""
+        """Free the device's threads and the rows' memory; shards belong to whoever made them."""
+        self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
         self.device.close()
 
     def _several(self, message: m.Several) -> m.Replies:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, with_margin
@@ -109,10 +110,12 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)
-    devices = [make_device(spec.params.device, spec.layout, Threads(threads)) for _ in train.shards]
+    sets = [(shard, [each.shards[rank] for each in evals]) for rank, shard in enumerate(train.shards)]
+    sizes = [engine_size(spec, *own, n_engines=n_engines) for own in sets]
+    devices = [make_device(spec.params.device, spec.layout, Threads(threads), size) for size in sizes]
     made = [
-        Engine(setup, shard, [each.shards[rank] for each in evals], device, peers[rank])
-        for rank, (shard, device) in enumerate(zip(train.shards, devices, strict=True))
+        Engine(setup, shard, others, device, peer)
+        for (shard, others), device, peer in zip(sets, devices, peers, strict=True)
     ]
     # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
     alone = n_engines == 1 and devices[0].split_kernels is not None

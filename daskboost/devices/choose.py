@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Device
+from daskboost.devices.plan import FitSize
 from daskboost.errors import DeviceError, MissingDependencyError
 
 logger = logging.getLogger(__name__)
@@ -27,29 +29,38 @@ def check_device(name: str) -> None:
         get_runtime()
 
 
-def make_device(name: str, layout: SlotLayout, threads: Threads) -> Device:
+def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None) -> Device:
     """An engine's device.
 
     Parameters
     ----------
     name : {"cpu", "cuda", "gpu", "auto"}
-        "auto" is a GPU where CuPy and one are there, and otherwise the CPU, which the log then says.
+        "auto" is a GPU where CuPy and one with room for the fit are there, and otherwise the CPU, which the log says.
     layout : SlotLayout
         Of the fit's histograms.
     threads : Threads
         Of the engine; closed by the device's `close`.
+    size : FitSize, optional
+        Of the engine's fit, which a GPU must have room for; the GPU then knows whether column-major copies fit too.
 
     Raises
     ------
     MissingDependencyError, DeviceError
-        "cuda" or "gpu" where there is no CuPy, no driver or no GPU that can be used.
+        "cuda" or "gpu" where there is no CuPy, no driver, no GPU that can be used, or no room for the fit.
     """
     if name != "cpu":
         from daskboost.devices.gpu.cuda import get_runtime
         from daskboost.devices.gpu.device import GpuDevice
+        from daskboost.devices.gpu.memory import gpu_plan
 
         try:
-            return GpuDevice(get_runtime(), layout, threads)
+            runtime = get_runtime()
+            plan = None if size is None else gpu_plan(size, runtime.free_bytes)
+            if size is not None and plan is not None and not plan.fits:
+                gc.collect()  # arrays of a fit that failed may wait for it
+                plan = gpu_plan(size, runtime.free_bytes)
+                plan.check()
+            return GpuDevice(runtime, layout, threads, plan)
         except (MissingDependencyError, DeviceError) as error:
             if name != "auto":
                 raise

@@ -73,6 +73,8 @@ class Device(Protocol):
     """Whether views copy chunks anyway, so that joining some takes no more memory."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
+    histogram_room: int
+    """Bytes that a tree's levels may take with room for nodes that are not there."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
 

@@ -85,7 +85,7 @@ def train(
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     if objective is not None:
         chosen = replace(chosen, objective=objective)
-    loss = make_objective(chosen.objective, _objective_params(chosen))
+    loss = make_objective(chosen.objective, objective_params(chosen))
     if custom_metric is not None:
         chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
     earlier = as_booster(init_model)
@@ -176,7 +176,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
         Unknown objectives or metrics, parameters and metrics that do not suit the objective, constraints of features
         that there are not, callbacks that are none.
     """
-    objective = make_objective(params.objective, _objective_params(params))
+    objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
@@ -245,6 +245,6 @@ def _best_of(model: Booster) -> tuple[int, float] | None:
     return None if iteration is None or score is None else (iteration, score)
 
 
-def _objective_params(params: TrainParams) -> dict[str, Any]:
+def objective_params(params: TrainParams) -> dict[str, Any]:
     values = {name: value for name, value in asdict(params).items() if name != "explicit"}
     return {**values, "num_class": params.num_class or None}

@@ -31,6 +31,7 @@ class CpuDevice:
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
+    histogram_room = 0
     split_kernels: SplitKernels | None = None
 
     def __init__(self, layout: SlotLayout, threads: Threads) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,13 +16,14 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.plan import Plan
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 from daskboost.errors import DeviceError
 
 T = TypeVar("T")
 
 COLUMN_SHARE = 4
-"""Column-major copies take at most this part of what memory is free when the engine starts."""
+"""Without a plan, column-major copies take at most this part of what memory is free when the engine starts."""
 
 
 class GpuDevice:
@@ -33,7 +35,9 @@ class GpuDevice:
     gradient_rows = 2**24
     """A bound on the temporary arrays of an objective's expressions."""
 
-    def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads) -> None:
+    def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
+        self._plan = plan
+        self.histogram_room = sys.maxsize if plan is None else plan.histograms_bytes
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
         with self.errors():
@@ -47,7 +51,7 @@ class GpuDevice:
         return to_host(array)
 
     def column_room(self, most_bytes: int) -> int:
-        return self._runtime.free_bytes // COLUMN_SHARE
+        return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
         return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns)

@@ -1,0 +1,72 @@
+"""What the memory of an engine's fit depends on, from the fit and the engine's shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daskboost.cluster.coordinator import FitSpec
+from daskboost.data.pack import DenseLayout, Layout
+from daskboost.data.shard import Shard
+from daskboost.devices.plan import FitSize, SetSize
+from daskboost.objectives.base import Objective
+from daskboost.params import TrainParams
+from daskboost.tree.device_trees import growth_rules
+from daskboost.tree.split import SplitRules
+
+
+def shard_size(shard: Shard, n_features: int) -> SetSize:
+    """Of the rows that an engine holds of one data set; an engine without rows has no layout."""
+    if not shard.entries:
+        return SetSize(0, n_features, 1)
+    disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
+    rows = np.array([entry.n_rows for entry in shard.entries])
+    stored = np.array([entry.handle.nbytes for entry in shard.entries])
+    return set_size(
+        shard.layout, int(rows.sum()), n_features, chunk_rows=int(rows.max()), streamed_rows=int(rows[disk].sum()),
+        all_bytes=int(stored.sum()), stored_bytes=int(stored.sum() - stored[disk].sum()),
+    )  # fmt: skip
+
+
+def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, streamed_rows: int, all_bytes: int,
+             stored_bytes: int) -> SetSize:  # fmt: skip
+    """Of rows in a layout; `all_bytes` are those of their chunks, on disk or not."""
+    if isinstance(layout, DenseLayout):
+        return SetSize(
+            n_rows, n_features, layout.symbol_dtype.itemsize, chunk_rows=chunk_rows, streamed_rows=streamed_rows,
+            stored_bytes=stored_bytes, read_in_place=layout.is_aligned,
+        )  # fmt: skip
+    entries = max(0, all_bytes - 4 * n_rows) * 8 // layout.bits
+    return SetSize(
+        n_rows, n_features, 0, n_entries=entries, chunk_rows=chunk_rows, streamed_rows=streamed_rows,
+        stored_bytes=stored_bytes, read_in_place=layout.bits == 32,
+    )  # fmt: skip
+
+
+def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
+                n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
+    """Of the fit of an engine with these shards."""
+    n_features = spec.cuts.n_features
+    return fit_size(
+        spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
+        [shard_size(shard, n_features) for shard in evals], n_rounds=len(spec.learning_rates),
+        small_data=spec.small_data, has_weight=any(entry.rows.weight is not None for entry in train.entries),
+        keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
+    )  # fmt: skip
+
+
+def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slots: int, train: SetSize,
+             evals: Sequence[SetSize], *, n_rounds: int, small_data: bool, has_weight: bool,
+             keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
+    """Put together what is known of one engine's fit."""
+    by_path = params.interaction_constraints is not None
+    without_host = growth_rules(params, rules, by_path=by_path) is not None and objective.adaptive_quantiles is None
+    return FitSize(
+        train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
+        grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
+        small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
+        samples_rows=params.subsample < 1, n_threads=n_threads,
+        fixed_levels=without_host and n_engines == 1 and not train.streamed_rows,
+    )  # fmt: skip
+

@@ -1,0 +1,72 @@
+"""Bytes that a fit takes in the memory of this process; `devices/gpu/memory.py` has the twin for GPUs."""
+
+from __future__ import annotations
+
+from daskboost.devices.cpu.histogram import WORD_ROWS
+from daskboost.devices.plan import FitSize, Plan, SetSize
+
+GROUP_ROWS = 2**18
+"""`CpuDevice.group_rows`."""
+GRADIENT_ROWS = 8_192
+"""`CpuDevice.gradient_rows`."""
+BLOCK_VALUES = 2**17
+"""`objectives.multiclass.BLOCK_ELEMENTS`: gradients of many classes are computed in blocks of so many."""
+GRADIENT_TEMPORARIES = 7
+"""float32 arrays that an objective's expressions have at the same time."""
+HISTOGRAM_COPIES = 2
+"""Buffers are kept for levels to come (`buffers.py`): twice what is in use, at most."""
+
+
+def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
+    """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
+    train, k = size.train, size.n_outputs
+    return Plan(
+        device="cpu", free_bytes=free_bytes,
+        chunks_bytes=train.stored_bytes + view_bytes(train),
+        columns_bytes=min(train.resident_rows * train.n_features * train.symbol_bytes, column_bytes),
+        order_bytes=order_bytes(train, size.small_data),
+        gradients_bytes=8 * k * (train.n_rows if size.keep_gradients or k > 1 else min(train.n_rows, train.chunk_rows)),
+        margins_bytes=4 * k * train.n_rows,
+        labels_bytes=4 * train.n_rows * (1 + size.has_weight),
+        histograms_bytes=histograms_bytes(size),
+        evaluation_bytes=sum(
+            each.stored_bytes + view_bytes(each) + 4 * (k + 1 + size.has_weight) * each.n_rows for each in size.evals
+        ),
+        scratch_bytes=scratch_bytes(size),
+    )  # fmt: skip
+
+
+def view_bytes(rows: SetSize) -> int:
+    """Of what chunks are unpacked or joined into, where they are not read in place; two chunks of those on disk."""
+    n = min(rows.streamed_rows, 2 * rows.chunk_rows)
+    if rows.symbol_bytes:
+        joined = rows.chunk_rows < rows.n_rows and 2 * rows.chunk_rows <= GROUP_ROWS
+        n += rows.resident_rows if joined or not rows.read_in_place else 0
+        return n * rows.n_features * rows.symbol_bytes
+    n += rows.resident_rows
+    return 8 * (n + 1) + int(4 * n * rows.entries_per_row)
+
+
+def order_bytes(rows: SetSize, small_data: bool) -> int:
+    """Of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through it."""
+    return (rows.n_rows + min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS))) * (4 + (8 if small_data else 4))
+
+
+def slot_bytes(size: FitSize) -> int:
+    """Sums of g and h: a word for small nodes (`histogram.py`), of which small data has no others."""
+    return 8 if size.train.n_rows <= WORD_ROWS else 16
+
+
+def histograms_bytes(size: FitSize) -> int:
+    """Of the nodes that are there, and of buffers that are kept."""
+    return slot_bytes(size) * size.n_slots * HISTOGRAM_COPIES * size.open_histograms
+
+
+def scratch_bytes(size: FitSize) -> int:
+    """Sums of nodes that several threads build together, each thread's temporary arrays of gradients, candidates of the
+    split search, predictions of metrics."""
+    gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
+    edges = size.n_threads * (slot_bytes(size) * size.n_slots + gradients)
+    candidates = size.deepest_nodes * size.train.n_features * 40
+    evaluation = max((4 * 4 * size.n_outputs * each.n_rows for each in size.evals), default=0)
+    return edges + candidates + evaluation

@@ -1,0 +1,174 @@
+"""What memory a fit will take, known before it takes any: sizes go in, bytes by purpose come out.
+
+`gpu/memory.py` and `cpu/memory.py` have the formulas of their devices; tests hold them to what engines really take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from daskboost.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class SetSize:
+    """The rows of one data set that an engine holds."""
+
+    n_rows: int
+    n_features: int
+    symbol_bytes: int
+    """Of an unpacked dense symbol; 0 for CSR rows."""
+    n_entries: int = 0
+    """Present entries of CSR rows."""
+    chunk_rows: int = 0
+    """Most rows of a chunk."""
+    streamed_rows: int = 0
+    """Rows whose chunks lie on disk: they are read for every pass and not kept."""
+    stored_bytes: int = 0
+    """Of the chunks that are stored in this process's memory."""
+    read_in_place: bool = True
+    """Whether stored symbols are machine integers, so that the CPU need not unpack them."""
+
+    @property
+    def resident_rows(self) -> int:
+        return self.n_rows - self.streamed_rows
+
+    @property
+    def entries_per_row(self) -> float:
+        return self.n_entries / max(self.n_rows, 1)
+
+
+@dataclass(frozen=True)
+class FitSize:
+    """All that the memory of one engine's fit depends on."""
+
+    train: SetSize
+    evals: tuple[SetSize, ...]
+    n_slots: int
+    """Of a histogram: bins, and one more for each feature with missing values."""
+    n_outputs: int
+    grow_policy: str
+    depth: int
+    """Most splits from the root to a leaf."""
+    max_leaves: int
+    """0 for any number."""
+    n_rounds: int
+    small_data: bool
+    """Whether pairs take 64 bits and weights lie beside them."""
+    has_weight: bool
+    keep_gradients: bool
+    """Whether float gradients of all rows stay in memory between their range and their quantizing."""
+    samples_rows: bool
+    fixed_levels: bool = False
+    """Whether trees may grow without the host, by levels with room for all nodes that there could be."""
+    n_threads: int = 1
+
+    @property
+    def open_histograms(self) -> int:
+        """Histograms in memory at the same time where only nodes that are there have some: those of a level and of the
+        level above, from which half of them are subtracted, or those of all leaves."""
+        most = max(1, min(self.train.n_rows, self.max_leaves or self.train.n_rows))
+        if self.grow_policy == "lossguide":
+            return min(most, 1 << self.depth) + 1
+        return self.deepest_nodes + (min(1 << (self.depth - 2), most) if self.depth > 1 else 0)
+
+    @property
+    def deepest_nodes(self) -> int:
+        """Most nodes that are searched at a time."""
+        if self.grow_policy == "lossguide":
+            return 2
+        return max(1, min(1 << (self.depth - 1), self.train.n_rows, self.max_leaves or self.train.n_rows))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes that a fit takes on one device, by purpose; `print` it for a table.
+
+    On a cluster they are those of one engine, the one with most rows.
+    """
+
+    device: str
+    """"cpu" or "cuda"."""
+    free_bytes: int | None
+    """What the device has left; None where that is not known."""
+    chunks_bytes: int
+    """Rows of bins, which every pass over the data reads; on a GPU without those that are streamed from disk."""
+    columns_bytes: int
+    """Column-major copies of them, which make splitting faster; left out where there is no room."""
+    order_bytes: int
+    """Rows in the order of nodes with their quantized gradients, twice, since moving rows needs both."""
+    gradients_bytes: int
+    """Float gradients of all rows, between their range and their quantizing."""
+    margins_bytes: int
+    """Raw scores of all rows and outputs."""
+    labels_bytes: int
+    """Labels and weights."""
+    histograms_bytes: int
+    """Of the level that is searched and of the one above it, or of all leaves of a tree that grows by gain."""
+    evaluation_bytes: int
+    """Bins and margins of evaluation sets."""
+    scratch_bytes: int
+    """The largest of what only some steps need: temporary arrays of gradients, flags of splits, candidates, uploads."""
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by purpose, in the order in which they are taken."""
+        names = [each.name for each in fields(self) if each.name.endswith("_bytes") and each.name != "free_bytes"]
+        return {name.removesuffix("_bytes"): getattr(self, name) for name in names}
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts together: what the fit stays within."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether there is room for all parts; None where it is not known how much there is."""
+        return None if self.free_bytes is None else self.total_bytes <= self.free_bytes
+
+    @property
+    def remedy(self) -> str:
+        """What makes the fit smaller, by its largest part; empty where it fits."""
+        if self.fits is not False:
+            return ""
+        shapes = {
+            "chunks": "fewer rows per worker (more workers), or chunks on disk, which are streamed: "
+            "QuantizedDataset.from_dask(..., host_memory_limit=..., spill_directory=...)",
+            "histograms": "a smaller max_depth or max_bin, or grow_policy='lossguide' with max_leaves",
+            "evaluation": "fewer rows in evaluation sets",
+        }
+        largest = max(self.parts, key=lambda name: self.parts[name])
+        first = shapes.get(largest, "fewer rows per worker (more workers)")
+        return first + (", or device='cpu'" if self.device == "cuda" else "")
+
+    def check(self) -> None:
+        """Refuse a fit that has no room.
+
+        Raises
+        ------
+        DeviceError
+            What it needs, what is there, and what to do.
+        """
+        if self.fits is False and self.free_bytes is not None:
+            where = "the GPU's memory" if self.device == "cuda" else "memory"
+            largest = max(self.parts, key=lambda name: self.parts[name])
+            raise DeviceError(
+                f"the fit needs {_gb(self.total_bytes)} of {where}, of which {largest} take "
+                f"{_gb(self.parts[largest])}, and {_gb(self.free_bytes)} are free: use {self.remedy}"
+            )
+
+    def __str__(self) -> str:
+        taken, lines = 0, [f"{'memory of a fit on ' + self.device:<36}{'bytes':>18}"]
+        for name, n_bytes in self.parts.items():
+            taken += n_bytes
+            no_room = self.free_bytes is not None and taken > self.free_bytes and n_bytes
+            lines.append(f"  {name:<34}{n_bytes:>18,}{'  does not fit' if no_room else ''}")
+        lines.append(f"  {'all':<34}{self.total_bytes:>18,}")
+        if self.free_bytes is not None:
+            lines.append(f"  {'free':<34}{self.free_bytes:>18,}")
+            lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
+        return "\n".join(lines)
+
+
+def _gb(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB"

@@ -1,0 +1,234 @@
+"""`plan`: the memory that a fit will take, before it takes any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskboost.cluster.engine import COLUMN_BYTES
+from daskboost.cluster.fit_size import engine_size, fit_size, set_size
+from daskboost.cluster.in_process import LocalShards
+from daskboost.cluster.rounding import SMALL_ROWS
+from daskboost.data.build import DatasetInfo, default_chunk_rows
+from daskboost.data.pack import CsrLayout, DenseLayout
+from daskboost.data.source import kind_of, make_source
+from daskboost.devices.choose import check_device
+from daskboost.devices.cpu.memory import cpu_plan
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.devices.plan import FitSize, Plan, SetSize
+from daskboost.errors import DaskBoostError, ParameterError
+from daskboost.objectives.registry import make_objective
+from daskboost.params import TrainParams, parse_bytes
+from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.train import make_spec, objective_params
+from daskboost.tree.split import SplitRules
+
+
+def plan(
+    params: Mapping[str, Any] | TrainParams, data: Any = None, *, n_rows: int | None = None,
+    n_features: int | None = None, nonzeros_per_row: float | None = None, missing: bool = False, weight: bool = False,
+    evals: Sequence[Any] = (), num_boost_round: int = 100, n_workers: int = 1, memory: int | str | None = None,
+) -> Plan:  # fmt: skip
+    """State the bytes that a fit will take, by purpose, before anything is read or allocated.
+
+    A fit stays within its plan. With ``device="cuda"`` it makes the same plan of its own rows, and refuses to start
+    where the GPU has less memory free.
+
+    Parameters
+    ----------
+    params : mapping or TrainParams
+        As for `train`; ``num_class`` gives the number of classes, ``max_bin`` the bins of features that are not
+        quantized yet.
+    data : QuantizedDataset, or any input of `QuantizedDataset.from_dask`, optional
+        What would be trained on. A `QuantizedDataset` knows its bins, which makes the plan exact; of other input only
+        the shape is looked at, and every feature is taken to have `max_bin` bins.
+    n_rows, n_features : int, optional
+        The shape, instead of `data`; `n_rows` also beside a Dask collection that does not know its length.
+    nonzeros_per_row : float, optional
+        Present entries of a row, of sparse data that is not given.
+    missing : bool, default False
+        Whether features of dense data that is not quantized yet have missing values: a slot each in histograms, and
+        two bytes a bin where `max_bin` is 256. Sparse data always has some.
+    weight : bool, default False
+        Whether rows that are not given have weights.
+    evals : sequence, default ()
+        Evaluation sets: `QuantizedDataset`, (`QuantizedDataset`, name) as for `train`, other input, or numbers of rows.
+    num_boost_round : int, default 100
+        As for `train`.
+    n_workers : int, default 1
+        Among how many workers rows that are not quantized yet are divided evenly.
+    memory : int or str, optional
+        What the device has, such as ``"80GB"``. By default what it has free here and now; unknown for a GPU where there
+        is none, and for workers of a cluster.
+
+    Returns
+    -------
+    Plan
+        Of one engine, that with most rows: its parts in bytes, `total_bytes`, `fits` and `remedy`; `print` it for a
+        table.
+
+    Raises
+    ------
+    ParameterError, DataError, DataTypeError
+        Parameters that `train` would refuse, `data` whose shape cannot be seen, or numbers that are none.
+    """
+    chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
+    room = None if memory is None else parse_bytes("memory", memory)
+    _check_numbers(n_rows=n_rows, n_features=n_features, n_workers=n_workers)
+    if not isinstance(evals, list | tuple):
+        raise ParameterError(f"evals={evals!r}: give a list of evaluation sets or of their numbers of rows")
+    if isinstance(data, QuantizedDataset):
+        if (n_rows, n_features, nonzeros_per_row) != (None, None, None):
+            raise ParameterError("a QuantizedDataset knows its rows: leave out n_rows, n_features and nonzeros_per_row")
+        size = _size_of_dataset(chosen, data, [_named(each) for each in evals], num_boost_round)
+        here = isinstance(data.shards, LocalShards)
+    else:
+        shape = _shape(data, n_rows, n_features, nonzeros_per_row)
+        rows = [_shape(_bare(each), None, shape[1], shape[2]) for each in evals]
+        size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
+        here = n_workers == 1
+    return _plan_on(chosen.device, size, room, here)
+
+
+def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
+    """The plan on the device of that name; "auto" takes what a fit would take here."""
+    if device == "cpu":
+        return cpu_plan(size, _free_ram() if room is None and here else room, COLUMN_BYTES)
+    try:
+        check_device("cuda")
+        found = gpu_plan(size, _free_on_gpu() if room is None and here else room)
+    except DaskBoostError:  # no GPU here
+        if device != "auto":
+            return gpu_plan(size, room)
+        return _plan_on("cpu", size, room, here)
+    return _plan_on("cpu", size, None, here) if device == "auto" and found.fits is False else found
+
+
+def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]],
+                     n_rounds: int) -> FitSize:  # fmt: skip
+    """Of the engine with most rows."""
+    objective = make_objective(params.objective, objective_params(params))
+    spec = make_spec(params, objective, data, n_rounds, evals, None, None, ())
+    threads = _n_threads(params)
+    if isinstance(data.shards, LocalShards):
+        shards = data.shards.shards
+        rank = max(range(len(shards)), key=lambda i: shards[i].n_rows)
+        others = [each.shards.shards[rank] for each, _ in evals]
+        return engine_size(spec, shards[rank], others, n_engines=len(shards), n_threads=threads)
+    train, *others = (_largest_share(each.info, each.shards.owners) for each in (data, *(each for each, _ in evals)))
+    return fit_size(
+        params, objective, spec.rules, spec.layout.n_slots, train, others, n_rounds=n_rounds,
+        small_data=spec.small_data, has_weight=data.info.has_weight, n_engines=len(set(data.shards.owners)),
+        n_threads=threads,
+    )  # fmt: skip
+
+
+def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
+    """Of the rows of the worker that has most."""
+    sizes = np.diff([*info.first_rows, info.n_rows])
+    shares = [int(sizes[[owner == worker for owner in owners]].sum()) for worker in set(owners)]
+    n_rows = max(shares, default=0)
+    stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
+    return set_size(
+        info.layout, n_rows, info.cuts.n_features, chunk_rows=min(n_rows, info.chunk_rows), streamed_rows=0,
+        all_bytes=stored, stored_bytes=stored,
+    )  # fmt: skip
+
+
+Shape = tuple[int, int, float | None]
+"""Rows, features, and present entries of a row; None for dense rows."""
+
+
+def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_row: float | None) -> Shape:
+    """Of an input, of a number of rows, or of what is given instead."""
+    if isinstance(data, int | np.integer) and not isinstance(data, bool):
+        _check_numbers(n_rows=data)
+        data, n_rows = None, int(data)
+    if isinstance(data, QuantizedDataset):
+        return data.n_rows, data.n_features, nonzeros_per_row
+    if data is not None:
+        source = make_source(data)
+        n_rows, n_features = source.n_rows if n_rows is None else n_rows, source.schema.n_features
+        if kind_of(data) == "sparse":
+            nonzeros_per_row = data.nnz / max(n_rows or 0, 1)
+    if n_rows is None or n_features is None:
+        what = "its rows cannot be counted without computing it: pass n_rows" if data is not None else (
+            "pass data, or both n_rows and n_features")  # fmt: skip
+        raise ParameterError(f"a plan needs the shape of the data; {what}")
+    if nonzeros_per_row is not None and not 0 <= nonzeros_per_row <= n_features:
+        raise ParameterError(f"nonzeros_per_row={nonzeros_per_row!r} must lie between 0 and n_features={n_features}")
+    return n_rows, n_features, nonzeros_per_row
+
+
+def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool, weight: bool, n_rounds: int,
+                    n_workers: int) -> FitSize:  # fmt: skip
+    """Of rows that are not quantized yet, the first of them for training; every feature has all bins it may have."""
+    n_rows, n_features, per_row = shapes[0]
+    bins = min(params.max_bin, n_rows)
+    total = n_features * bins if per_row is None else min(n_features * bins, int(n_rows * per_row) + n_features)
+    has_missing = missing or per_row is not None
+    objective = make_objective(params.objective, objective_params(params))
+    no_rules = SplitRules(0, 0, 0, 0, np.zeros(n_features, np.int32), params.grow_policy == "symmetric")
+    train, *others = (_share(shape, bins + has_missing, params.chunk_rows, n_workers) for shape in shapes)
+    return fit_size(
+        params, objective, no_rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
+        small_data=n_rows <= SMALL_ROWS, has_weight=weight, n_engines=n_workers, n_threads=_n_threads(params),
+    )  # fmt: skip
+
+
+def _share(shape: Shape, n_symbols: int, chunk_rows: int, n_workers: int) -> SetSize:
+    """Of a worker's rows, in the layout that takes fewer bytes."""
+    n_rows, n_features, per_row = -(-shape[0] // n_workers), shape[1], shape[2]
+    entries = n_rows * n_features if per_row is None else int(n_rows * per_row)
+    dense = DenseLayout.aligned(np.full(n_features, n_symbols))
+    csr = CsrLayout(32)
+    layout = csr if csr.nbytes(n_rows, entries) < dense.nbytes(n_rows, entries) else dense
+    stored = layout.nbytes(n_rows, entries)
+    return set_size(
+        layout, n_rows, n_features, chunk_rows=min(n_rows, chunk_rows or default_chunk_rows(layout, n_rows, entries)),
+        streamed_rows=0, all_bytes=stored, stored_bytes=stored,
+    )  # fmt: skip
+
+
+def _named(given: Any) -> tuple[QuantizedDataset, str]:
+    """An evaluation set as `train` takes it."""
+    data = _bare(given)
+    if not isinstance(data, QuantizedDataset):
+        raise ParameterError(
+            f"evaluation set of type {type(data).__name__} beside a QuantizedDataset: pass evals=[(dataset, name)], "
+            "data sets that were made with reference=data"
+        )
+    return (data, given[1]) if isinstance(given, list | tuple) else (data, f"evals[{id(data)}]")
+
+
+def _bare(given: Any) -> Any:
+    """An evaluation set without its name."""
+    pair = isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[1], str)
+    return given[0] if pair else given
+
+
+def _check_numbers(**numbers: Any) -> None:
+    for name, value in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+            raise ParameterError(f"{name}={value!r} must be an integer of at least 1")
+
+
+def _n_threads(params: TrainParams) -> int:
+    threads = Threads(params.n_jobs)
+    threads.close()
+    return threads.count
+
+
+def _free_on_gpu() -> int:
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    return get_runtime().free_bytes
+
+
+def _free_ram() -> int:
+    import psutil  # distributed needs it, so it is there
+
+    return int(psutil.virtual_memory().available)

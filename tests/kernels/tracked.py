@@ -1,0 +1,77 @@
+"""Counts the bytes of device arrays: an emulated device whose arrays know when they come and go.
+
+Arrays of its module are of a class of their own, which expressions and views keep, so that temporary results count as
+they would on a GPU; whatever is copied to the host is NumPy's plain array again and does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import numpy as np
+from kernels.emulation import EmulatedRuntime
+
+
+class Meter:
+    """Bytes of arrays that are alive, and the most there ever were."""
+
+    def __init__(self) -> None:
+        self.bytes = self.peak_bytes = 0
+
+    def add(self, n_bytes: int) -> None:
+        self.bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
+
+
+class DeviceLike(np.ndarray[Any, Any]):
+    """A NumPy array that a meter counts for as long as it lives, unless it is a view."""
+
+    meter: Meter | None = None
+    """Of the runtime that is in use; tests have one at a time."""
+
+    def __array_finalize__(self, source: Any) -> None:
+        meter = DeviceLike.meter
+        if meter is not None and self.base is None and self.nbytes:
+            meter.add(self.nbytes)
+            weakref.finalize(self, meter.add, -self.nbytes)
+
+
+class Module:
+    """NumPy, all of whose results are counted."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        return found if isinstance(found, type) or not callable(found) else _counted(found)
+
+
+@functools.cache
+def _counted(function: Any) -> Any:
+    """The function; arrays that it makes in the host's memory are copied to the device's, as an upload is."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return _on_device(function(*arguments, **options))
+
+    return call
+
+
+def _on_device(result: Any) -> Any:
+    if not isinstance(result, np.ndarray) or isinstance(result, DeviceLike):
+        return result
+    if isinstance(result.base, DeviceLike):
+        return result.view(DeviceLike)
+    copy = DeviceLike(result.shape, result.dtype)
+    copy[...] = result
+    return copy
+
+
+class TrackedRuntime(EmulatedRuntime):
+    """An emulated device with a meter."""
+
+    def __init__(self, free_bytes: int = 1 << 30) -> None:
+        super().__init__()
+        self.xp: Any = Module()
+        self.free_bytes = free_bytes
+        self.meter = DeviceLike.meter = Meter()

@@ -1,0 +1,332 @@
+"""The plan of a fit's memory: engines take what it says, and fits without room are refused before they begin."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from kernels.tracked import Meter, TrackedRuntime
+
+import daskboost
+from daskboost import Plan, QuantizedDataset, plan, train
+from daskboost.devices.gpu import cuda
+from daskboost.errors import DataError, DeviceError, ParameterError
+
+LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
+    "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 5_000, "missing": 0.1}),
+    "symmetric": ({**LOGISTIC, "max_depth": 6, "grow_policy": "symmetric"}, {}),
+    "lossguide": ({**LOGISTIC, "max_depth": 0, "max_leaves": 31, "grow_policy": "lossguide"}, {}),
+    "classes": ({"objective": "multi:softprob", "num_class": 6, "max_depth": 3, "min_child_weight": 0}, {}),
+    "wide": ({**LOGISTIC, "max_depth": 3}, {"n_features": 70}),
+    "two bytes a symbol": ({**LOGISTIC, "max_depth": 2, "max_bin": 500}, {}),
+    "sparse": ({**LOGISTIC, "max_depth": 4}, {"n_features": 60, "density": 0.1}),
+    "small data": ({**LOGISTIC, "max_depth": 4}, {"n_rows": 4_000}),
+    "weights": ({**LOGISTIC, "max_depth": 4}, {"weight": True}),
+    "samples": ({**LOGISTIC, "max_depth": 4, "subsample": 0.5}, {}),
+    "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
+    "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
+}
+
+
+def make_data(n_rows: int = 20_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,
+              weight: bool = False, num_class: int = 2) -> dict[str, Any]:  # fmt: skip
+    """Rows of random labels, which trees split to the end."""
+    rng = np.random.default_rng(7)
+    X: Any = rng.normal(size=(n_rows, n_features)).astype(np.float32)
+    X[rng.random(X.shape) < missing] = np.nan
+    if density:
+        X = scipy.sparse.csr_matrix(np.where(rng.random(X.shape) < density, X, 0))
+    y = rng.integers(0, num_class, n_rows).astype(np.float32)
+    return {"X": X, "y": y, "weight": rng.uniform(0.5, 2, n_rows).astype(np.float32) if weight else None}
+
+
+def fit(params: dict[str, Any], data: dict[str, Any], evaluated: bool, before: Callable[[Plan], None]) -> Plan:
+    """Train two rounds on a data set; its plan, which `before` sees."""
+    max_bin = params.get("max_bin", 64)
+    params = {**params, "max_bin": max_bin, "n_jobs": 1}
+    with QuantizedDataset.from_dask(**data, max_bin=max_bin, n_jobs=1) as dataset:
+        evals = [(dataset, "train")] if evaluated else []
+        planned = plan(params, dataset, evals=evals, num_boost_round=2)
+        before(planned)
+        train(params, dataset, 2, evals=evals)
+    return planned
+
+
+def within(peak_bytes: int, planned: Plan) -> None:
+    assert 0.7 * planned.total_bytes <= peak_bytes <= planned.total_bytes, f"took {peak_bytes:,} bytes of\n{planned}"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_fit_stays_within_its_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, given = SHAPES[name]
+    evaluated = "evaluated" in given
+    data = make_data(**{k: v for k, v in given.items() if k != "evaluated"}, num_class=params.get("num_class", 2))
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    planned = fit({**params, "device": "cuda"}, data, evaluated, lambda _: None)
+    within(runtime.meter.peak_bytes, planned)
+    assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_fit_stays_within_its_plan_on_a_gpu(name: str) -> None:
+    """CuPy's pool gets no byte more than the plan, and what it hands out comes near."""
+    import cupy
+    from cupy.cuda.memory_hook import MemoryHook
+
+    class PoolMeter(MemoryHook):  # type: ignore[misc]  # CuPy has no types
+        name = "plan"
+
+        def __init__(self) -> None:
+            self.meter = Meter()
+
+        def malloc_postprocess(self, **event: Any) -> None:
+            self.meter.add(event["mem_size"])
+
+        def free_postprocess(self, **event: Any) -> None:
+            self.meter.add(-event["mem_size"])
+
+    params, given = SHAPES[name]
+    evaluated = "evaluated" in given
+    sizes = {"n_rows": 400_000, **given}
+    data = make_data(**{k: v for k, v in sizes.items() if k != "evaluated"}, num_class=params.get("num_class", 2))
+    pool, hook = cupy.get_default_memory_pool(), PoolMeter()
+    fit({**params, "device": "cuda"}, make_data(n_rows=5_000, num_class=params.get("num_class", 2)), False,
+        lambda _: None)  # kernels are compiled and what is kept for good is allocated  # fmt: skip
+    gc.collect()
+    pool.free_all_blocks()
+    room = pool.total_bytes()
+
+    def limit(planned: Plan) -> None:
+        pool.set_limit(size=room + planned.total_bytes)
+
+    try:
+        with hook:
+            planned = fit({**params, "device": "cuda"}, data, evaluated, limit)
+    finally:
+        pool.set_limit(size=0)
+    within(hook.meter.peak_bytes, replace(planned, free_bytes=None))
+
+
+@pytest.mark.parametrize("name", ["depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation"])
+def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
+    params, given = SHAPES[name]
+    evaluated = "evaluated" in given
+    sizes = {"n_rows": 100_000, **given}
+    data = make_data(**{k: v for k, v in sizes.items() if k != "evaluated"}, num_class=params.get("num_class", 2))
+    fit({**params, "device": "cpu"}, data, evaluated, lambda _: None)  # what is compiled is kept for good
+    stored = 0
+
+    def start(planned: Plan) -> None:
+        nonlocal stored
+        stored = data["X"].nnz * 4 if "density" in given else data["X"].size
+        gc.collect()
+        tracemalloc.start()
+
+    try:
+        planned = fit({**params, "device": "cpu"}, data, evaluated, start)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.4 * planned.total_bytes <= peak + stored <= planned.total_bytes, f"{peak:,} and {stored:,} of\n{planned}"
+
+
+@pytest.fixture
+def dataset() -> QuantizedDataset:
+    return QuantizedDataset.from_dask(**make_data(), max_bin=64, n_jobs=1)
+
+
+PARAMS = {**LOGISTIC, "max_depth": 6, "device": "cuda", "max_bin": 64}
+
+
+@pytest.mark.emulated
+def test_a_fit_without_room_is_refused_before_it_takes_any(
+    dataset: QuantizedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = TrackedRuntime(free_bytes=1_000_000)
+    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    expected = (
+        r"the fit needs 0\.00 GB of the GPU's memory, of which \w+ take 0\.00 GB, and 0\.00 GB are free: use .*"
+        r" or device='cpu'$"
+    )
+    with pytest.raises(DeviceError, match=expected):
+        train(PARAMS, dataset, 1)
+    assert runtime.meter.peak_bytes == 0
+    assert plan(PARAMS, dataset).fits is False
+
+
+@pytest.mark.emulated
+def test_auto_takes_the_cpu_where_the_gpu_has_no_room(
+    dataset: QuantizedDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = TrackedRuntime(free_bytes=1_000_000)
+    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    with caplog.at_level(logging.INFO):
+        model = train({**PARAMS, "device": "auto"}, dataset, 1)
+    assert "device='auto' trains on the CPU: the fit needs" in caplog.text
+    assert model.to_bytes() == train({**PARAMS, "device": "cpu"}, dataset, 1).to_bytes()
+    assert plan({**PARAMS, "device": "auto"}, dataset).device == "cpu"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("left_out", ["columns", "columns and levels of fixed size"])
+def test_what_has_no_room_is_left_out(
+    left_out: str, dataset: QuantizedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = PARAMS if left_out == "columns" else {**PARAMS, "max_depth": 12, "max_leaves": 40}
+    whole, least = (plan(params, dataset, memory=memory) for memory in ("1GB", 1))
+    assert least.total_bytes < whole.total_bytes
+    free = whole.total_bytes - 1 if left_out == "columns" else least.total_bytes
+    runtime = TrackedRuntime(free_bytes=free)
+    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    planned = plan(params, dataset)
+    assert planned.columns_bytes == 0 < whole.columns_bytes
+    assert planned.fits
+    train(params, dataset, 2)
+    assert runtime.meter.peak_bytes <= planned.total_bytes
+
+
+@pytest.mark.emulated
+def test_chunks_on_disk_take_no_room(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    how: dict[str, Any] = {"chunk_rows": 1_000, "max_bin": 64, "n_jobs": 1}
+    with QuantizedDataset.from_dask(
+        **make_data(), **how, host_memory_limit=30_000, spill_directory=tmp_path
+    ) as streamed, QuantizedDataset.from_dask(**make_data(), **how) as resident:
+        planned = plan(PARAMS, streamed)
+        assert planned.chunks_bytes < plan(PARAMS, resident).chunks_bytes / 2
+        train(PARAMS, streamed, 2)
+        assert runtime.meter.peak_bytes <= planned.total_bytes
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_shapes_give_the_plan_of_the_data_set(device: str, dataset: QuantizedDataset) -> None:
+    params = {**PARAMS, "device": device, "n_jobs": 2}
+    expected = plan(params, dataset, evals=[(dataset, "again")], memory="1GB")
+    X = make_data()["X"]
+    for found in (
+        plan(params, X, evals=[X], memory=10**9),
+        plan(params, n_rows=20_000, n_features=10, evals=[20_000], memory=10**9),
+        plan(params, X, evals=[(dataset, "again")], memory=10**9),
+    ):
+        assert found.parts == pytest.approx(expected.parts, abs=4), "but for a chunk's guard word"
+        assert found.free_bytes == expected.free_bytes
+
+
+def test_sparse_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = make_data(n_features=60, density=0.1)
+    with QuantizedDataset.from_dask(**data, max_bin=64) as dataset:
+        expected = plan(PARAMS, dataset, memory="1GB")
+    found = plan(PARAMS, data["X"], memory="1GB")
+    for name in ("chunks", "columns", "order", "margins"):
+        assert found.parts[name] == pytest.approx(expected.parts[name], rel=1e-3)
+    assert expected.histograms_bytes <= found.histograms_bytes < 1.05 * expected.histograms_bytes
+    per_row = data["X"].nnz / 20_000
+    assert plan(PARAMS, n_rows=20_000, n_features=60, nonzeros_per_row=per_row, memory="1GB") == found
+
+
+def test_rows_are_divided_among_workers() -> None:
+    alone, one_of_four = (plan(PARAMS, n_rows=10**6, n_features=20, n_workers=n, memory="9GB") for n in (1, 4))
+    assert one_of_four.margins_bytes == alone.margins_bytes / 4
+    assert one_of_four.chunks_bytes == alone.chunks_bytes / 4
+
+
+def test_what_a_plan_says() -> None:
+    found = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory="141GB")
+    assert found.chunks_bytes == 32 * 11_000_000, "rows of 28 bytes begin at sectors"
+    assert found.columns_bytes == 28 * 11_000_000
+    assert found.histograms_bytes == 48 * 28 * 256 * 16
+    assert found.total_bytes == sum(found.parts.values())
+    assert (found.fits, found.remedy) == (True, "")
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["memory", "of", "a", "fit", "on", "cuda", "bytes"]
+    assert lines[1].split() == ["chunks", "352,000,000"]
+    assert lines[-2].split() == ["free", "141,000,000,000"]
+    assert lines[-1] == "it fits"
+
+
+def test_what_a_plan_says_without_room() -> None:
+    found = plan({**PARAMS, "max_depth": 12, "max_bin": 256}, n_rows=10**6, n_features=200, memory="1GB")
+    assert not found.fits
+    assert "histograms" in found.remedy or "max_depth" in found.remedy
+    text = str(found)
+    assert "does not fit" in next(line for line in text.splitlines() if "histograms" in line)
+    assert "does not fit" not in next(line for line in text.splitlines() if "chunks" in line)
+    assert text.endswith(f"it does not fit: use {found.remedy}")
+    rows = plan(PARAMS, n_rows=10**9, n_features=200, memory="1GB")
+    assert "spill_directory" in rows.remedy
+
+
+def test_without_a_gpu_room_is_unknown() -> None:
+    found = plan(PARAMS, n_rows=1000, n_features=3, n_workers=2)
+    assert (found.device, found.free_bytes, found.fits, found.remedy) == ("cuda", None, None, "")
+    assert "free" not in str(found)
+    found.check()
+
+
+def test_the_cpu_knows_its_room() -> None:
+    found = plan({"device": "cpu"}, n_rows=1000, n_features=3)
+    assert found.device == "cpu"
+    assert found.fits
+    assert plan({"device": "cpu"}, n_rows=1000, n_features=3, memory=1000).fits is False
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({}, ParameterError, "a plan needs the shape of the data; pass data, or both n_rows and n_features"),
+        ({"n_rows": 5}, ParameterError, "pass data, or both n_rows and n_features"),
+        ({"n_rows": 0, "n_features": 3}, ParameterError, "n_rows=0 must be an integer of at least 1"),
+        ({"n_rows": 2.5, "n_features": 3}, ParameterError, "n_rows=2.5 must be an integer"),
+        ({"n_rows": 2, "n_features": True}, ParameterError, "n_features=True must be an integer"),
+        ({"n_rows": 2, "n_features": 2, "n_workers": 0}, ParameterError, "n_workers=0 must be"),
+        ({"n_rows": 2, "n_features": 2, "nonzeros_per_row": 3}, ParameterError, "nonzeros_per_row=3 must lie between"),
+        ({"n_rows": 2, "n_features": 2, "memory": "much"}, ParameterError, "memory='much' is not a size"),
+        ({"n_rows": 2, "n_features": 2, "evals": 7}, ParameterError, "evals=7: give a list"),
+        ({"n_rows": 2, "n_features": 2, "evals": [-1]}, ParameterError, "n_rows=-1 must be an integer"),
+        ({"data": object()}, DataError, "X is of type builtins.object, which is not supported"),
+    ],
+)
+def test_bad_input_is_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        plan({"device": "cpu"}, **given)
+
+
+def test_contradictions_with_a_data_set_are_named(dataset: QuantizedDataset) -> None:
+    with pytest.raises(ParameterError, match="a QuantizedDataset knows its rows: leave out n_rows"):
+        plan(PARAMS, dataset, n_rows=3)
+    with pytest.raises(ParameterError, match="evaluation set of type int beside a QuantizedDataset"):
+        plan(PARAMS, dataset, evals=[300])
+    with pytest.raises(ParameterError, match="max_bin"):
+        plan({**PARAMS, "max_bin": 32}, dataset)
+    with pytest.raises(ParameterError, match="unknown parameter 'max_dept'"):
+        plan({"max_dept": 3}, dataset)
+
+
+def test_rows_that_nobody_has_counted() -> None:
+    import dask.array as da
+
+    X = da.from_array(np.zeros((100, 3), np.float32), chunks=(50, 3))
+    unknown = X[X[:, 0] == 0]
+    with pytest.raises(ParameterError, match="its rows cannot be counted without computing it: pass n_rows"):
+        plan({"device": "cpu"}, unknown)
+    assert plan({"device": "cpu"}, unknown, n_rows=100) == replace(
+        plan({"device": "cpu"}, X), free_bytes=plan({"device": "cpu"}, unknown, n_rows=100).free_bytes
+    )
+
+
+def test_plan_is_public() -> None:
+    assert {"plan", "Plan"} <= set(daskboost.__all__)
+    assert daskboost.Plan is Plan
