@@ -74,7 +74,7 @@ class Device(Protocol):
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
     histogram_room: int
-    """Bytes that a tree's levels may take with room for nodes that are not there."""
+    """Bytes that histograms may take with room for nodes that are not there."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
 

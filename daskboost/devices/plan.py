@@ -59,8 +59,8 @@ class FitSize:
     keep_gradients: bool
     """Whether float gradients of all rows stay in memory between their range and their quantizing."""
     samples_rows: bool
-    fixed_levels: bool = False
-    """Whether trees may grow without the host, by levels with room for all nodes that there could be."""
+    without_host: bool = False
+    """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1
 
     @property

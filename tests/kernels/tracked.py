@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,17 @@ class DeviceLike(np.ndarray[Any, Any]):
     """A NumPy array that a meter counts for as long as it lives, unless it is a view."""
 
     meter: Meter | None = None
-    """Of the runtime that is in use; tests have one at a time."""
+    """Of the runtime that is in use; tests have one at a time. None where nothing is allocated."""
+    kept: list[Any] | None = None
+    """Gains all arrays that are made while a graph is recorded."""
 
     def __array_finalize__(self, source: Any) -> None:
         meter = DeviceLike.meter
         if meter is not None and self.base is None and self.nbytes:
             meter.add(self.nbytes)
             weakref.finalize(self, meter.add, -self.nbytes)
+            if DeviceLike.kept is not None:
+                DeviceLike.kept.append(self)
 
 
 class Module:
@@ -75,3 +80,24 @@ class TrackedRuntime(EmulatedRuntime):
         self.xp: Any = Module()
         self.free_bytes = free_bytes
         self.meter = DeviceLike.meter = Meter()
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A graph keeps the arrays that were made while it was recorded, replays make none, and it knows nothing of
+        whose method `work` is."""
+        kept: list[Any] = []
+        method, arguments = (work.func, work.args) if isinstance(work, functools.partial) else (work, ())
+        launches = weakref.WeakMethod(method)
+
+        def replay() -> None:
+            try:
+                if kept:
+                    DeviceLike.meter = None
+                else:
+                    DeviceLike.kept = kept
+                launched = launches()
+                assert launched is not None
+                launched(*arguments)
+            finally:
+                DeviceLike.meter, DeviceLike.kept = self.meter, None
+
+        return replay

@@ -50,14 +50,14 @@ def make_data(n_rows: int = 20_000, n_features: int = 10, missing: float = 0.0, 
 
 
 def fit(params: dict[str, Any], data: dict[str, Any], evaluated: bool, before: Callable[[Plan], None]) -> Plan:
-    """Train two rounds on a data set; its plan, which `before` sees."""
+    """Train three rounds on a data set; its plan, which `before` sees."""
     max_bin = params.get("max_bin", 64)
     params = {**params, "max_bin": max_bin, "n_jobs": 1}
     with QuantizedDataset.from_dask(**data, max_bin=max_bin, n_jobs=1) as dataset:
         evals = [(dataset, "train")] if evaluated else []
-        planned = plan(params, dataset, evals=evals, num_boost_round=2)
+        planned = plan(params, dataset, evals=evals, num_boost_round=3)
         before(planned)
-        train(params, dataset, 2, evals=evals)
+        train(params, dataset, 3, evals=evals)
     return planned
 
 

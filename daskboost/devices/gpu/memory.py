@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
 from daskboost.devices.gpu.feature_groups import padded_row_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.rows import TILE_ROWS, TILE_WORDS
+from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
@@ -18,7 +20,9 @@ PAIR_SLOT_BYTES = 16
 SEGMENT_BYTES = 16
 """First and last row of a node."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4 + 4
-"""Of `_Slots`, and a leaf's number."""
+"""Of `_TreeLevel`, and a leaf's number."""
+GROWN_BYTES = 8 * RESULTS + 3 * 4 + 2 * 4
+"""Of `_Grown`, and a leaf's number and value."""
 GRADIENT_TEMPORARIES = 7
 """float32 arrays of (rows, outputs) that an objective's expressions have at the same time, results among them."""
 EVALUATION_TEMPORARIES = 4
@@ -33,12 +37,12 @@ ROUNDS_AT_ONCE = 128
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: column-major copies first, then levels with
-    room for nodes that are not there.
+    What only makes a fit faster is left out where there is no room for it: column-major copies first, then trees
+    that grow without the host, with room for nodes that are not there.
     """
     whole = _plan(size, free_bytes)
     slower = replace(whole, columns_bytes=0)
-    slowest = replace(_plan(replace(size, fixed_levels=False), free_bytes), columns_bytes=0)
+    slowest = replace(_plan(replace(size, without_host=False), free_bytes), columns_bytes=0)
     return next((plan for plan in (whole, slower) if plan.fits is not False), slowest)
 
 
@@ -84,31 +88,22 @@ def label_bytes(size: FitSize) -> int:
 
 
 def histograms_bytes(size: FitSize) -> int:
-    """Of `TreeGrower`'s two levels, or of the nodes that are there."""
-    nodes = sum(histogram_nodes(1, size.depth)) if size.fixed_levels else size.open_histograms
+    """Of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there."""
+    if not size.without_host:
+        nodes = size.open_histograms
+    elif size.grow_policy == "lossguide":
+        nodes = kept_histograms(size.max_leaves)
+    else:
+        nodes = sum(histogram_nodes(1, size.depth))
     return PAIR_SLOT_BYTES * size.n_slots * nodes
 
 
-def search_bytes(size: FitSize) -> int:
+def search_bytes(size: FitSize, n_nodes: int) -> int:
     """Of `SplitKernels`: candidates of each node and feature, for symmetric trees a level's running sums."""
-    nodes, n_features = _searched_nodes(size), size.train.n_features
+    n_features = size.train.n_features
     if size.grow_policy == "symmetric":
-        return nodes * (PAIR_SLOT_BYTES * size.n_slots + 48) + 12 * n_features
-    return nodes * (28 * n_features + 48)
-
-
-def _searched_nodes(size: FitSize) -> int:
-    return 1 << (size.depth - 1) if size.fixed_levels else size.deepest_nodes
-
-
-def tree_bytes(size: FitSize) -> int:
-    """Of nodes' segments; where trees grow without the host, of their tables, also those that wait to be fetched, and
-    of levels' slots."""
-    if not size.fixed_levels:
-        return SEGMENT_BYTES * 4 * size.open_histograms
-    capacity = (2 << size.depth) - 1
-    waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
-    return tables_bytes(1 + waiting, capacity) + capacity * (SEGMENT_BYTES + LEVEL_SLOT_BYTES)
+        return n_nodes * (PAIR_SLOT_BYTES * size.n_slots + 8 * RESULTS) + 12 * n_features
+    return n_nodes * (28 * n_features + 8 * RESULTS)
 
 
 def split_bytes(n_rows: int, n_splits: int) -> int:
@@ -116,16 +111,39 @@ def split_bytes(n_rows: int, n_splits: int) -> int:
     return (n_rows // TILE_ROWS + n_splits) * (4 * TILE_WORDS + 8)
 
 
+def step_bytes(size: FitSize) -> int:
+    """Of searching nodes and splitting rows: of the largest level, or of all that a CUDA graph of a tree recorded,
+    whose arrays live as long as it does."""
+    n = size.train.n_rows
+    if not size.without_host:
+        return max(search_bytes(size, size.deepest_nodes), split_bytes(n, size.deepest_nodes))
+    if size.grow_policy == "lossguide":
+        width = min(WIDTH, size.max_leaves)
+        return (STEPS + 1) * search_bytes(size, 2 * width) + STEPS * split_bytes(n, width)
+    return sum(search_bytes(size, 1 << depth) + split_bytes(n, 1 << depth) for depth in range(size.depth))
+
+
+def tree_bytes(size: FitSize) -> int:
+    """Of nodes' segments; where trees grow without the host, of what growers keep of nodes beside histograms, and of
+    the trees that wait to be fetched."""
+    if not size.without_host:
+        return SEGMENT_BYTES * 4 * size.open_histograms
+    waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
+    if size.grow_policy == "lossguide":
+        most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
+        grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
+        return tables_bytes(1 + waiting, capacity) + grown
+    capacity = (2 << size.depth) - 1
+    return tables_bytes(1 + waiting, capacity) + capacity * (SEGMENT_BYTES + LEVEL_SLOT_BYTES)
+
+
 def scratch_bytes(size: FitSize) -> int:
-    """The largest of what steps need one after the other, and tables of trees."""
+    """Of trees and steps, and the largest of what is needed before and after them."""
     rows, k = size.train, size.n_outputs
-    upload = max(min(each.n_rows, each.chunk_rows) * _given_row_bytes(each) for each in (rows, *size.evals))
+    sets = (rows, *size.evals)
+    upload = max(min(each.n_rows, each.chunk_rows) * each.n_features * each.symbol_bytes for each in sets)
     gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((4 * EVALUATION_TEMPORARIES * k * each.n_rows for each in size.evals), default=0)
-    splitting = split_bytes(rows.n_rows, _searched_nodes(size)) + (9 * rows.n_rows if size.samples_rows else 0)
-    return int(max(upload, gradients, evaluation, splitting, search_bytes(size)) + tree_bytes(size))
-
-
-def _given_row_bytes(rows: SetSize) -> float:
-    """Of a row of a chunk as it is uploaded, before it is laid out."""
-    return rows.n_features * rows.symbol_bytes if rows.symbol_bytes else 0.0
+    sampled = 9 * rows.n_rows if size.samples_rows else 0
+    passing, steps = max(upload, gradients, evaluation, sampled), step_bytes(size)
+    return tree_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
