@@ -22,7 +22,7 @@ from daskboost.errors import DataError, DeviceError, ParameterError
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
-    "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 5_000, "missing": 0.1}),
+    "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
     "symmetric": ({**LOGISTIC, "max_depth": 6, "grow_policy": "symmetric"}, {}),
     "lossguide": ({**LOGISTIC, "max_depth": 0, "max_leaves": 31, "grow_policy": "lossguide"}, {}),
     "classes": ({"objective": "multi:softprob", "num_class": 6, "max_depth": 3, "min_child_weight": 0}, {}),
@@ -37,7 +37,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def make_data(n_rows: int = 20_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,
+def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,
               weight: bool = False, num_class: int = 2) -> dict[str, Any]:  # fmt: skip
     """Rows of random labels, which trees split to the end."""
     rng = np.random.default_rng(7)
@@ -203,7 +203,7 @@ def test_chunks_on_disk_take_no_room(tmp_path: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
     how: dict[str, Any] = {"chunk_rows": 1_000, "max_bin": 64, "n_jobs": 1}
     with QuantizedDataset.from_dask(
-        **make_data(), **how, host_memory_limit=30_000, spill_directory=tmp_path
+        **make_data(), **how, host_memory_limit=20_000, spill_directory=tmp_path
     ) as streamed, QuantizedDataset.from_dask(**make_data(), **how) as resident:
         planned = plan(PARAMS, streamed)
         assert planned.chunks_bytes < plan(PARAMS, resident).chunks_bytes / 2
@@ -218,7 +218,7 @@ def test_shapes_give_the_plan_of_the_data_set(device: str, dataset: QuantizedDat
     X = make_data()["X"]
     for found in (
         plan(params, X, evals=[X], memory=10**9),
-        plan(params, n_rows=20_000, n_features=10, evals=[20_000], memory=10**9),
+        plan(params, n_rows=8_000, n_features=10, evals=[8_000], memory=10**9),
         plan(params, X, evals=[(dataset, "again")], memory=10**9),
     ):
         assert found.parts == pytest.approx(expected.parts, abs=4), "but for a chunk's guard word"
@@ -233,8 +233,8 @@ def test_sparse_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("chunks", "columns", "order", "margins"):
         assert found.parts[name] == pytest.approx(expected.parts[name], rel=1e-3)
     assert expected.histograms_bytes <= found.histograms_bytes < 1.05 * expected.histograms_bytes
-    per_row = data["X"].nnz / 20_000
-    assert plan(PARAMS, n_rows=20_000, n_features=60, nonzeros_per_row=per_row, memory="1GB") == found
+    per_row = data["X"].nnz / 8_000
+    assert plan(PARAMS, n_rows=8_000, n_features=60, nonzeros_per_row=per_row, memory="1GB") == found
 
 
 def test_rows_are_divided_among_workers() -> None:
