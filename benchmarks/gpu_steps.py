@@ -40,17 +40,16 @@ class Config:
     n_bins: int = 256
 
 
-def step_times(config: Config) -> list[dict[str, Any]]:
+def step_times(config: Config, runtime: Any) -> list[dict[str, Any]]:
     """Median ms of the steps of a tree over random bins that is split in the middle everywhere."""
     from daskboost.devices.cpu.chunk_order import RowSplits
     from daskboost.devices.cpu.rows import Rounding
     from daskboost.devices.cpu.views import SlotLayout
-    from daskboost.devices.gpu.cuda import get_runtime
     from daskboost.devices.gpu.rows import GpuRows
     from daskboost.devices.gpu.views import DenseView, DeviceLayout
 
-    runtime, (n, f) = get_runtime(), (config.n_rows, config.n_features)
-    xp = runtime.xp
+    xp, n, f = runtime.xp, config.n_rows, config.n_features
+    synchronize = (lambda: None) if xp is np else xp.cuda.Device().synchronize
     layout = SlotLayout(np.arange(f + 1, dtype=np.int64) * config.n_bins, np.full(f, config.n_bins, np.int32))
     symbols = xp.random.default_rng(0).integers(0, config.n_bins, (n, f), dtype=np.uint8)
     view = DenseView(DeviceLayout(runtime, layout), [symbols], n, copy_columns=True)
@@ -58,8 +57,8 @@ def step_times(config: Config) -> list[dict[str, Any]]:
     g, h = (xp.random.default_rng(seed).random(n, dtype=np.float32) for seed in (1, 2))
 
     def clocked(work: Callable[[], Any]) -> float:
-        xp.cuda.Device().synchronize()
-        seconds, _ = timed(lambda: (work(), xp.cuda.Device().synchronize()))
+        synchronize()
+        seconds, _ = timed(lambda: (work(), synchronize()))
         return 1e3 * seconds
 
     def tree() -> dict[str, float]:
@@ -104,9 +103,11 @@ def main() -> None:
     parser.add_argument("--sizes", default="11000000x28,4000000x200", help="comma-separated")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    from daskboost.devices.gpu.cuda import get_runtime
+
     gpu = gpu_name("cuda")
     for config in map(parse_size, options.sizes.split(",")):
-        steps = step_times(config)
+        steps = step_times(config, get_runtime())
         record("gpu_steps", config, [{**row, "gpu": gpu} for row in steps], options.results)
         for row in steps:
             rate = f"{row['updates_per_s'] / 1e12:6.2f} T updates/s" if "updates_per_s" in row else ""

@@ -7,7 +7,7 @@ import logging
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,9 @@ import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.gpu import cuda
 from daskboost.errors import DataError, DeviceError, ParameterError
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -325,6 +328,34 @@ def test_rows_that_nobody_has_counted() -> None:
     assert plan({"device": "cpu"}, unknown, n_rows=100) == replace(
         plan({"device": "cpu"}, X), free_bytes=plan({"device": "cpu"}, unknown, n_rows=100).free_bytes
     )
+
+
+def test_rows_on_a_cluster(cluster_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dask.array as da
+
+    from daskboost.cluster import dask_data
+
+    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    rows = make_data(n_rows=8_192)
+    X, y = (da.from_array(rows[name], chunks=(2_048, *rows[name].shape[1:])) for name in ("X", "y"))
+    with QuantizedDataset.from_dask(X, y, max_bin=64, client=cluster_client) as dataset:
+        found = plan(PARAMS, dataset, evals=[(dataset, "train")])
+        workers = dataset.shards.owners
+    most = 2_048 * max(workers.count(worker) for worker in workers)
+    assert found.margins_bytes == 4 * most
+    assert found.evaluation_bytes == most * (16 + 4)
+    assert found.free_bytes is None, "what workers have is not known here"
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow", "list"])
+def test_kinds_of_input(kind: str) -> None:
+    import pandas as pd
+    import pyarrow as pa
+
+    X = make_data(n_rows=200)["X"]
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(X.shape[1])])
+    given = {"pandas": frame, "pyarrow": pa.Table.from_pandas(frame), "list": X.tolist()}[kind]
+    assert plan(PARAMS, given, memory="1GB") == plan(PARAMS, n_rows=200, n_features=10, memory="1GB")
 
 
 def test_plan_is_public() -> None:
