@@ -66,7 +66,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
-        samples_rows=params.subsample < 1, n_threads=n_threads,
+        n_threads=n_threads,
         without_host=without_host and n_engines == 1 and not train.streamed_rows,
     )  # fmt: skip
 

@@ -58,7 +58,6 @@ class FitSize:
     has_weight: bool
     keep_gradients: bool
     """Whether float gradients of all rows stay in memory between their range and their quantizing."""
-    samples_rows: bool
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1

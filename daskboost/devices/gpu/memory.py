@@ -11,8 +11,9 @@ from dataclasses import replace
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
 from daskboost.devices.gpu.feature_groups import padded_row_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
-from daskboost.devices.gpu.rows import TILE_ROWS, TILE_WORDS
+from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.split import RESULTS
+from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
@@ -23,6 +24,8 @@ LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4 + 4
 """Of `_TreeLevel`, and a leaf's number."""
 GROWN_BYTES = 8 * RESULTS + 3 * 4 + 2 * 4
 """Of `_Grown`, and a leaf's number and value."""
+LEAST_TILES = 256
+"""No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = 7
 """float32 arrays of (rows, outputs) that an objective's expressions have at the same time, results among them."""
 EVALUATION_TEMPORARIES = 4
@@ -77,7 +80,7 @@ def columns_bytes(rows: SetSize) -> int:
 
 
 def order_bytes(n_rows: int, small_data: bool) -> int:
-    """Of `DeviceOrder`'s rows and pairs, and as much again that `GpuRows` moves them through."""
+    """Of both halves of `DeviceOrder`."""
     return 2 * n_rows * (4 + (8 if small_data else 4))
 
 
@@ -106,21 +109,25 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
     return n_nodes * (28 * n_features + 8 * RESULTS)
 
 
-def split_bytes(n_rows: int, n_splits: int) -> int:
-    """Of flags and counts of `GpuRows.split_rows`."""
-    return (n_rows // TILE_ROWS + n_splits) * (4 * TILE_WORDS + 8)
+def split_bytes(size: FitSize) -> int:
+    """Of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
+    n_splits = max(USUAL_SPLITS, min(WIDTH, size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
+    tile_rows = min(max(1 << (size.train.n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
+    return size.train.n_rows // 8 + n_splits * tile_rows // 8 + 4 * (size.train.n_rows // LEAST_TILE_ROWS + n_splits)
+
+
+def _deepest(size: FitSize) -> int:
+    return 1 << (size.depth - 1) if size.without_host else size.deepest_nodes
 
 
 def step_bytes(size: FitSize) -> int:
-    """Of searching nodes and splitting rows: of the largest level, or of all that a CUDA graph of a tree recorded,
-    whose arrays live as long as it does."""
-    n = size.train.n_rows
+    """Of searching nodes: of the largest level, or of all that a CUDA graph of a tree recorded, whose arrays live as
+    long as it does."""
     if not size.without_host:
-        return max(search_bytes(size, size.deepest_nodes), split_bytes(n, size.deepest_nodes))
+        return search_bytes(size, size.deepest_nodes)
     if size.grow_policy == "lossguide":
-        width = min(WIDTH, size.max_leaves)
-        return (STEPS + 1) * search_bytes(size, 2 * width) + STEPS * split_bytes(n, width)
-    return sum(search_bytes(size, 1 << depth) + split_bytes(n, 1 << depth) for depth in range(size.depth))
+        return (STEPS + 1) * search_bytes(size, 2 * min(WIDTH, size.max_leaves))
+    return sum(search_bytes(size, 1 << depth) for depth in range(size.depth))
 
 
 def tree_bytes(size: FitSize) -> int:
@@ -144,6 +151,5 @@ def scratch_bytes(size: FitSize) -> int:
     upload = max(min(each.n_rows, each.chunk_rows) * each.n_features * each.symbol_bytes for each in sets)
     gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((4 * EVALUATION_TEMPORARIES * k * each.n_rows for each in size.evals), default=0)
-    sampled = 9 * rows.n_rows if size.samples_rows else 0
-    passing, steps = max(upload, gradients, evaluation, sampled), step_bytes(size)
-    return tree_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
+    passing, steps = max(upload, gradients, evaluation), step_bytes(size)
+    return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
