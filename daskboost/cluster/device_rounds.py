@@ -20,6 +20,7 @@ from daskboost.devices.gpu.best_first import BestFirstGrower, kept_histograms
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
 from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables, histogram_nodes
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
+from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
 from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
@@ -94,12 +95,12 @@ class DeviceRounds:
         return StoredChunk(self._runtime, *self._engine.gradients_of(0))  # filled by `compute_gradients`
 
     def take(self, n: int) -> tuple[m.Round, ...]:
-        """The next `n` rounds, or as many as are left. The host waits once, unless rounds are evaluated."""
+        """The next `n` rounds, or as many as there are or fit. The host waits once, unless rounds are evaluated."""
         with self._engine.device.errors():
             return self._take(n)
 
     def _take(self, n: int) -> tuple[m.Round, ...]:
-        rates = self._spec.learning_rates[self._next : self._next + n]
+        rates = self._spec.learning_rates[self._next : self._next + min(n, ROUNDS_AT_ONCE)]
         if self._next == 0 and self._spec.small_data:
             self._scale_rule = scale_rule(total_weight_of(Outbox(Alone(self._engine))))
         memory = self._grower.tables.memory

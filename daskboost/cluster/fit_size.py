@@ -9,8 +9,10 @@ import numpy as np
 from daskboost.cluster.coordinator import FitSpec
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
-from daskboost.devices.plan import FitSize, SetSize
-from daskboost.objectives.base import Objective
+from daskboost.devices.gpu.losses import has_softmax_kernel
+from daskboost.devices.losses import LossKernel
+from daskboost.devices.plan import FitSize, GpuGradients, SetSize
+from daskboost.objectives.base import Objective, kernel_of
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
@@ -66,7 +68,14 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
-        n_threads=n_threads,
+        gpu_gradients=_gpu_gradients(objective), n_threads=n_threads,
         without_host=without_host and n_engines == 1 and not train.streamed_rows,
     )  # fmt: skip
 
+
+
+def _gpu_gradients(objective: Objective) -> GpuGradients:
+    loss = kernel_of(objective)
+    if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
+        return "expressions"
+    return "stored" if loss.kernel == LossKernel.SOFTMAX else "computed"

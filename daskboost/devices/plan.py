@@ -6,8 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from daskboost.errors import DeviceError
+
+GpuGradients = Literal["computed", "stored", "expressions"]
+"""How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, or made by the array
+expressions of an objective without a kernel, and stored."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class FitSize:
     """Whether pairs take 64 bits and weights lie beside them."""
     has_weight: bool
     keep_gradients: bool
-    """Whether float gradients of all rows stay in memory between their range and their quantizing."""
+    """Whether float gradients of all rows stay in memory between their range and their quantizing, on the CPU and where
+    they are made by expressions."""
+    gpu_gradients: GpuGradients
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1

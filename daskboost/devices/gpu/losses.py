@@ -88,7 +88,7 @@ class SoftmaxChunk:
     def find_range(self, tops: DeviceArray) -> None:
         n, n_classes = self._margin.shape
         group = min(WARP, 1 << (n_classes - 1).bit_length())
-        threads, shared_bytes = _softmax_block(self._runtime, n_classes)
+        threads, shared_bytes = _softmax_block(n_classes)
         blocks = -(-n * group // threads)
         blocks = max(1, min(blocks, BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors))
         self._runtime.kernel("softmax", "softmax_gradients")(
@@ -100,12 +100,17 @@ class SoftmaxChunk:
         return Columns(self._g[:, output], self._h[:, output])
 
 
-def _softmax_block(runtime: Runtime, n_classes: int) -> tuple[int, int]:
+def has_softmax_kernel(n_classes: int) -> bool:
+    """Whether a warp's rows of so many classes fit the shared memory that every GPU has."""
+    return _softmax_block(n_classes)[0] > 0
+
+
+def _softmax_block(n_classes: int) -> tuple[int, int]:
     """Threads of a block, and bytes of shared memory; no threads where not even a warp's would fit."""
     group = min(WARP, 1 << (n_classes - 1).bit_length())
     for threads in (THREADS, THREADS // 2, THREADS // 4, THREADS // 8):
         nbytes = 4 * (2 * n_classes + threads // group * (n_classes + n_classes // 2))
-        if nbytes <= min(runtime.shared_bytes, SOFTMAX_SHARED_BYTES):
+        if nbytes <= SOFTMAX_SHARED_BYTES:
             return threads, nbytes
     return 0, 0
 
@@ -115,7 +120,7 @@ def loss_source(runtime: Runtime, loss: DeviceLoss, label: DeviceArray, margin: 
     """The gradients of a chunk by the loss's kernel; None where it has too many outputs for one."""
     if loss.kernel != LossKernel.SOFTMAX:
         return LossChunk(runtime, loss, label, margin, weight, small_data=small_data)
-    if _softmax_block(runtime, margin.shape[1])[0] == 0:
+    if not has_softmax_kernel(margin.shape[1]):
         return None
     return SoftmaxChunk(runtime, label, margin, weight, small_data=small_data)
 

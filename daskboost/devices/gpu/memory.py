@@ -33,8 +33,7 @@ EVALUATION_TEMPORARIES = 4
 GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128
-"""Rounds whose trees wait on the device until they are fetched together: about as many as small data takes in
-`coordinator.ASK_SECONDS`."""
+"""Most rounds whose trees wait on the device until they are fetched together."""
 
 
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
@@ -56,7 +55,7 @@ def _plan(size: FitSize, free_bytes: int | None) -> Plan:
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(train),
         order_bytes=order_bytes(train.n_rows, size.small_data),
-        gradients_bytes=8 * k * (train.n_rows if size.keep_gradients or k > 1 else min(train.n_rows, train.chunk_rows)),
+        gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(size),
@@ -88,6 +87,15 @@ def label_bytes(size: FitSize) -> int:
     """Labels and weights of training rows; those of evaluation sets stay with the host."""
     weights = size.has_weight + size.small_data
     return 4 * size.train.n_rows * (1 + weights)
+
+
+def gradients_bytes(size: FitSize) -> int:
+    """Of `SoftmaxChunk`, or of an engine whose objective has no kernel."""
+    n, k = size.train.n_rows, size.n_outputs
+    if size.gpu_gradients == "computed":
+        return 0
+    by_chunk = size.gpu_gradients == "expressions" and not size.keep_gradients and k == 1
+    return 8 * k * (min(n, size.train.chunk_rows) if by_chunk else n)
 
 
 def histograms_bytes(size: FitSize) -> int:
@@ -149,7 +157,8 @@ def scratch_bytes(size: FitSize) -> int:
     rows, k = size.train, size.n_outputs
     sets = (rows, *size.evals)
     upload = max(min(each.n_rows, each.chunk_rows) * each.n_features * each.symbol_bytes for each in sets)
-    gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS)
+    made = size.gpu_gradients == "expressions"
+    gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS) if made else 0
     evaluation = max((4 * EVALUATION_TEMPORARIES * k * each.n_rows for each in size.evals), default=0)
     passing, steps = max(upload, gradients, evaluation), step_bytes(size)
     return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
