@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from daskboost.cluster.coordinator import FitSpec
+from daskboost.cluster.quantiles import DIGITS
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.gpu.losses import has_softmax_kernel
@@ -63,12 +64,13 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
              keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
     by_path = params.interaction_constraints is not None
+    leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
     without_host = growth_rules(params, rules, by_path=by_path) is not None and objective.adaptive_quantiles is None
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
-        gpu_gradients=_gpu_gradients(objective), n_threads=n_threads,
+        gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         without_host=without_host and n_engines == 1 and not train.streamed_rows,
     )  # fmt: skip
 

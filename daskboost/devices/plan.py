@@ -65,6 +65,8 @@ class FitSize:
     """Whether float gradients of all rows stay in memory between their range and their quantizing, on the CPU and where
     they are made by expressions."""
     gpu_gradients: GpuGradients
+    leaf_count_bytes: int = 0
+    """Of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1
@@ -77,6 +79,11 @@ class FitSize:
         if self.grow_policy == "lossguide":
             return min(most, 1 << self.depth) + 1
         return self.deepest_nodes + (min(1 << (self.depth - 2), most) if self.depth > 1 else 0)
+
+    @property
+    def most_leaves(self) -> int:
+        """Of a tree."""
+        return max(1, min(1 << self.depth, self.train.n_rows, self.max_leaves or self.train.n_rows))
 
     @property
     def deepest_nodes(self) -> int:

@@ -44,7 +44,11 @@ class DeviceLike(np.ndarray[Any, Any]):
 
 
 class Module:
-    """NumPy, all of whose results are counted."""
+    """NumPy, all of whose results are counted; as CuPy, it has a word for copies to the host."""
+
+    @staticmethod
+    def asnumpy(array: Any) -> Any:
+        return np.array(array)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
@@ -80,13 +84,14 @@ class TrackedRuntime(EmulatedRuntime):
         self.xp: Any = Module()
         self.free_bytes = free_bytes
         self.meter = DeviceLike.meter = Meter()
+        self.recorded: list[Callable[[], None]] = []
+        """What a CUDA graph has no need of: launches that are replayed, and with them all that they refer to."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A graph keeps the arrays that were made while it was recorded, replays make none, and it knows nothing of
-        whose method `work` is."""
+        """A graph keeps the arrays that were made while it was recorded, and replays make none."""
         kept: list[Any] = []
-        method, arguments = (work.func, work.args) if isinstance(work, functools.partial) else (work, ())
-        launches = weakref.WeakMethod(method)
+        self.recorded.append(work)
+        place = len(self.recorded) - 1
 
         def replay() -> None:
             try:
@@ -94,9 +99,7 @@ class TrackedRuntime(EmulatedRuntime):
                     DeviceLike.meter = None
                 else:
                     DeviceLike.kept = kept
-                launched = launches()
-                assert launched is not None
-                launched(*arguments)
+                self.recorded[place]()
             finally:
                 DeviceLike.meter, DeviceLike.kept = self.meter, None
 

@@ -22,6 +22,11 @@ from daskboost.errors import DataError, DeviceError, ParameterError
 if TYPE_CHECKING:
     from distributed import Client
 
+def squared(label: Any, margin: Any) -> tuple[Any, Any]:
+    """A user's own loss."""
+    return margin - label, margin * 0 + 1
+
+
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
@@ -36,8 +41,16 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "weights": ({**LOGISTIC, "max_depth": 4}, {"weight": True}),
     "samples": ({**LOGISTIC, "max_depth": 4, "subsample": 0.5}, {}),
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
+    "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
 }
+
+
+def test_rows_have_24_bytes_of_state() -> None:
+    """Of one output, bins aside."""
+    found = plan({**PARAMS, "max_depth": 8}, n_rows=11_000_000, n_features=28)
+    state = found.order_bytes + found.gradients_bytes + found.margins_bytes + found.labels_bytes
+    assert state == 24 * 11_000_000
 
 
 def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,
@@ -78,6 +91,7 @@ def test_a_fit_stays_within_its_plan(name: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
     planned = fit({**params, "device": "cuda"}, data, evaluated, lambda _: None)
     within(runtime.meter.peak_bytes, planned)
+    runtime.recorded.clear()
     assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
 
 
@@ -157,7 +171,7 @@ PARAMS = {**LOGISTIC, "max_depth": 6, "device": "cuda", "max_bin": 64}
 def test_a_fit_without_room_is_refused_before_it_takes_any(
     dataset: QuantizedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = TrackedRuntime(free_bytes=1_000_000)
+    runtime = TrackedRuntime(free_bytes=200_000)
     monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
     expected = (
         r"the fit needs 0\.00 GB of the GPU's memory, of which \w+ take 0\.00 GB, and 0\.00 GB are free: use .*"
@@ -173,7 +187,7 @@ def test_a_fit_without_room_is_refused_before_it_takes_any(
 def test_auto_takes_the_cpu_where_the_gpu_has_no_room(
     dataset: QuantizedDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runtime = TrackedRuntime(free_bytes=1_000_000)
+    runtime = TrackedRuntime(free_bytes=200_000)
     monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
     with caplog.at_level(logging.INFO):
         model = train({**PARAMS, "device": "auto"}, dataset, 1)

@@ -64,9 +64,10 @@ def histograms_bytes(size: FitSize) -> int:
 
 def scratch_bytes(size: FitSize) -> int:
     """Sums of nodes that several threads build together, each thread's temporary arrays of gradients, candidates of the
-    split search, predictions of metrics."""
+    split search, predictions of metrics, counts of residuals."""
     gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
     edges = size.n_threads * (slot_bytes(size) * size.n_slots + gradients)
     candidates = size.deepest_nodes * size.train.n_features * 40
     evaluation = max((4 * 4 * size.n_outputs * each.n_rows for each in size.evals), default=0)
-    return edges + candidates + evaluation
+    counts = 2 * size.leaf_count_bytes * size.most_leaves
+    return edges + candidates + evaluation + counts

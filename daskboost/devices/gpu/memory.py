@@ -129,13 +129,13 @@ def _deepest(size: FitSize) -> int:
 
 
 def step_bytes(size: FitSize) -> int:
-    """Of searching nodes: of the largest level, or of all that a CUDA graph of a tree recorded, whose arrays live as
-    long as it does."""
+    """Of searching nodes: of the largest level, or of all that CUDA graphs of a tree recorded, one for each output,
+    whose arrays live as long as they do."""
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
     if size.grow_policy == "lossguide":
-        return (STEPS + 1) * search_bytes(size, 2 * min(WIDTH, size.max_leaves))
-    return sum(search_bytes(size, 1 << depth) for depth in range(size.depth))
+        return size.n_outputs * (STEPS + 1) * search_bytes(size, 2 * min(WIDTH, size.max_leaves))
+    return size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth))
 
 
 def tree_bytes(size: FitSize) -> int:
@@ -160,5 +160,5 @@ def scratch_bytes(size: FitSize) -> int:
     made = size.gpu_gradients == "expressions"
     gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS) if made else 0
     evaluation = max((4 * EVALUATION_TEMPORARIES * k * each.n_rows for each in size.evals), default=0)
-    passing, steps = max(upload, gradients, evaluation), step_bytes(size)
+    passing, steps = max(upload, gradients, evaluation, size.leaf_count_bytes * size.most_leaves), step_bytes(size)
     return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
