@@ -87,6 +87,7 @@ class Tree:
         self.chunk.pairs[:n] = xp.arange(n, dtype=np.int32)
         self.rows.reserve(self.n_nodes, 1 << (config.depth - 1))
         self.chunk.start(n)
+        self.chunk.bounds[0] = xp.asarray(np.array([0, n], np.int64))
         rng = np.random.default_rng(1)
         inner = np.arange(self.n_nodes) < self.n_nodes // 2
         nodes = np.arange(self.n_nodes, dtype=np.int32)
