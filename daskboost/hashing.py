@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     TREE_FEATURES = 3
     LEVEL_FEATURES = 4
     NODE_FEATURES = 5
+    GRADIENT_SKETCH = 6
 
 
 def mix(values: UInt64) -> UInt64:

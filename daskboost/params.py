@@ -49,6 +49,7 @@ FOREIGN_NAMES = {
 """What to say to names of other libraries that spelling alone would guide wrongly."""
 
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
+MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
 UNLIMITED_DEPTH = 512
@@ -75,6 +76,13 @@ class TrainParams:
     """Metrics of the evaluation sets; empty means the objective's default. The last one stops early."""
     num_class: int = 0
     """Number of classes of ``multi:*`` objectives."""
+    multi_strategy: str = "one_output_per_tree"
+    """Trees of objectives with several outputs: ``one_output_per_tree``, or ``multi_output_tree``: one tree per round
+    whose leaves are vectors and whose gains are sums over outputs. There, outputs whose hessians in a node sum to less
+    than `min_child_weight` stay 0 in it, and a child needs one whose do not."""
+    sketch_outputs: int = 0
+    """Random combinations of the outputs' gradients on which a ``multi_output_tree`` chooses its splits, fewer than
+    outputs; leaf values are exact. 0 chooses them on all outputs."""
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6
@@ -180,6 +188,7 @@ class TrainParams:
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
+        _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
         _check_choice("device", self.device, DEVICES)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
@@ -209,6 +218,10 @@ class TrainParams:
                 "leaves; set max_depth instead"
             )
 
+    def has_vector_leaves(self, n_outputs: int) -> bool:
+        """Whether trees of an objective with so many outputs have one value for each in every leaf."""
+        return n_outputs > 1 and self.multi_strategy == "multi_output_tree"
+
     @property
     def depth_limit(self) -> int:
         return self.max_depth if self.max_depth > 0 else UNLIMITED_DEPTH
@@ -216,10 +229,12 @@ class TrainParams:
 
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory"}  # fmt: skip
-_INTEGERS = ("num_class", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs", "chunk_rows")
+_INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
+             "chunk_rows")  # fmt: skip
 _INF = math.inf
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low excluded, high excluded
     "num_class": (0, 2**16, False, False),
+    "sketch_outputs": (0, 2**16, False, False),
     "learning_rate": (0, 1, True, False),
     "max_depth": (0, UNLIMITED_DEPTH, False, False),
     "max_leaves": (0, 2**24, False, False),

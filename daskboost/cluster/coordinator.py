@@ -1,6 +1,6 @@
 """The decisions of a fit: a plain synchronous function over engines. It knows nothing of Dask and never sees rows.
 
-    base score -> for every round: gradients -> for every output: grow_tree -> leaf values -> metrics -> stop?
+    base score -> for every round: gradients -> for every tree: grow_tree -> leaf values -> metrics -> stop?
 
 `grow_tree` is the tree loop, the only one: all growth policies, devices and reductions go through it.
 """
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.gradient_sketch import make_projection
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
@@ -27,7 +28,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
@@ -83,6 +84,12 @@ class FitSpec:
     earlier_best: tuple[int, float] | None = None
     """Best iteration and score so far of a model that the fit resumes."""
 
+    @property
+    def tree_outputs(self) -> list[tuple[int, ...]]:
+        """The outputs of each tree of a round."""
+        every = range(self.objective.n_outputs)
+        return [tuple(every)] if self.params.has_vector_leaves(len(every)) else [(output,) for output in every]
+
 
 @dataclass
 class Progress:
@@ -124,7 +131,7 @@ def fit(
     rounds = asked_rounds(outbox, len(spec.learning_rates)) if whole_trees else grown_rounds(outbox, reduction, spec)
     for iteration, grown in enumerate(rounds, spec.first_iteration):
         progress.trees += grown.trees
-        progress.outputs += range(spec.objective.n_outputs)
+        progress.outputs += [outputs[0] for outputs in spec.tree_outputs]
         stop = stopper.after_round(iteration, _metric_values(spec, grown.metrics) if spec.eval_names else [])
         if report(iteration, progress) or stop:
             break
@@ -135,15 +142,22 @@ def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterato
     """The rounds of a fit, each grown when it is asked for."""
     total_weight = total_weight_of(outbox) if spec.small_data else None
     evaluate = [m.Evaluate()] if spec.eval_names else []
-    ranges = outbox.ask(m.StartRound())
+    ranges = outbox.ask(_start_round(spec, spec.first_iteration))
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        trees = []
-        for output in range(spec.objective.n_outputs):
-            rounding = make_rounding(spec.params, spec.objective.name, iteration, output, ranges, total_weight)
-            trees.append(grow_tree(outbox, reduction, spec, iteration, output, rounding, learning_rate))
+        def roundings(columns: Sequence[int], ranges: Any = ranges, iteration: int = iteration) -> list[Rounding]:
+            return [
+                make_rounding(spec.params, spec.objective.name, iteration, column, ranges, total_weight)
+                for column in columns
+            ]
+
+        trees = [
+            grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate)
+            for outputs in spec.tree_outputs
+        ]
         # Finishing a round and starting the next is one round trip.
-        replies = outbox.ask_all(*evaluate, *([m.StartRound()] if iteration < last else []))
+        start_next = [_start_round(spec, iteration + 1)] if iteration < last else []
+        replies = outbox.ask_all(*evaluate, *start_next)
         ranges = replies[-1] if iteration < last else []
         yield m.Round(tuple(trees), tuple(replies[0]) if evaluate else ())
 
@@ -164,13 +178,23 @@ def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
         n = max(1, min(2 * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
 
 
-def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, output: int, rounding: Rounding,
-              learning_rate: float) -> TreeTable:  # fmt: skip
-    """Grow one tree and add it to all margins."""
-    sums = reduction.start_tree(m.StartTree(output, rounding))
-    features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, output)
-    root = (sum(part.g for part in sums), sum(part.h for part in sums))
-    tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, rounding.units)
+def _start_round(spec: FitSpec, iteration: int) -> m.StartRound:
+    n_outputs, n_columns = spec.objective.n_outputs, spec.params.sketch_outputs
+    return m.StartRound(
+        make_projection(spec.params.random_state, iteration, n_outputs, n_columns) if n_columns else None
+    )
+
+
+def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
+              roundings: Callable[[Sequence[int]], list[Rounding]], learning_rate: float) -> TreeTable:  # fmt: skip
+    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns."""
+    n_columns = spec.params.sketch_outputs
+    columns = tuple(range(len(outputs), len(outputs) + n_columns)) if n_columns else tuple(outputs)
+    searched = tuple(roundings(columns))
+    replies = reduction.start_tree(m.StartTree(columns, searched))
+    features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
+    root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
+    tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, _units(searched))
     policy = make_policy(spec.params)
     opened, pending = tree.openable([0]), None
     while True:
@@ -185,13 +209,27 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
         pending = splits if pending is None else _join(pending, splits)
         opened = tree.openable(children)
     reduction.end_tree()
-    table = tree.table(learning_rate)
-    if spec.objective.adaptive_quantiles is not None:
-        if pending is not None:
-            outbox.later(m.ApplySplits(pending))
-        table, pending = _with_quantiles(outbox, spec, output, table, learning_rate), None
-    outbox.later(m.FinishTree(pending, _walk_arrays(table), output))
+    adaptive = spec.objective.adaptive_quantiles is not None
+    if pending is not None and (adaptive or n_columns):  # rows must be in their leaves for what comes next
+        outbox.later(m.ApplySplits(pending))
+        pending = None
+    exact = _leaf_sums(outbox, tree, roundings(outputs)) if n_columns else None
+    table = tree.table(learning_rate, exact)
+    if adaptive:
+        table = _with_quantiles(outbox, spec, outputs, table, learning_rate)
+    outbox.later(m.FinishTree(pending, _walk_arrays(table), outputs[0]))
     return table
+
+
+def _units(roundings: Sequence[Rounding]) -> tuple[float, ...]:
+    """What one quantum of g and of h of each column is worth."""
+    return tuple(unit for rounding in roundings for unit in rounding.units)
+
+
+def _leaf_sums(outbox: Outbox, tree: GrowingTree, roundings: Sequence[Rounding]) -> tuple[Int64, tuple[float, ...]]:
+    """Sums of all outputs over the rows of each leaf, and their units."""
+    parts = outbox.ask(m.LeafSums(tree.leaves, tuple(roundings)))
+    return np.sum([part.sums for part in parts], axis=0), _units(roundings)
 
 
 def _join(first: RowSplits, second: RowSplits) -> RowSplits:
@@ -200,16 +238,18 @@ def _join(first: RowSplits, second: RowSplits) -> RowSplits:
     return RowSplits(*(np.concatenate([getattr(first, n), getattr(second, n)]) for n in names))
 
 
-def _with_quantiles(engines: AsksEngines, spec: FitSpec, output: int, table: TreeTable, learning_rate: float
-                    ) -> TreeTable:  # fmt: skip
+def _with_quantiles(engines: AsksEngines, spec: FitSpec, outputs: Sequence[int], table: TreeTable,
+                    learning_rate: float) -> TreeTable:  # fmt: skip
     """Replace leaf values by quantiles of the residuals of the rows that grew the tree."""
     quantiles = spec.objective.adaptive_quantiles
     assert quantiles is not None
     leaves = np.flatnonzero(table.is_leaf).astype(np.int32)
-    found = residual_quantiles(engines, output, leaves, quantiles[output], spec.largest_weight)
     value = table.value.copy()
-    known = ~np.isnan(found)
-    value[leaves[known]] = found[known] * np.float32(learning_rate)
+    columns = value.reshape(len(value), -1)
+    for column, output in enumerate(outputs):
+        found = residual_quantiles(engines, output, leaves, quantiles[output], spec.largest_weight)
+        known = ~np.isnan(found)
+        columns[leaves[known], column] = found[known] * np.float32(learning_rate)
     return replace(table, value=value)
 
 

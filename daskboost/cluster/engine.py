@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.gradient_sketch import project
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
 from daskboost.cluster.row_groups import RowGroup
@@ -21,8 +22,9 @@ from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Array, Device
+from daskboost.devices.device import Array, Device, VectorRows
 from daskboost.dtypes import Float32
+from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective, kernel_of
@@ -33,10 +35,13 @@ COLUMN_BYTES = 2**31
 """Most bytes of column-major copies of an engine's training chunks; what has no copy is split more slowly."""
 
 
-def slot_layout(cuts: Cuts) -> SlotLayout:
-    """Where features lie in histograms: their bins, and one slot for missing where the training data has any."""
+def slot_layout(cuts: Cuts, width: int = 1) -> SlotLayout:
+    """Where features lie in histograms: their bins, and one slot for missing where the training data has any.
+
+    `width` : outputs (or columns of a sketch) that trees of vector leaves search.
+    """
     slots = cuts.n_bins.astype(np.int64) + cuts.has_missing
-    return SlotLayout(np.concatenate([[0], np.cumsum(slots)]).astype(np.int64), cuts.n_bins)
+    return SlotLayout(np.concatenate([[0], np.cumsum(slots)]).astype(np.int64), cuts.n_bins, width)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class EngineSetup:
     keep_gradients: bool = True
     """Whether the gradients of all chunks stay in memory between their range and their quantizing; otherwise those of a
     single output are computed twice, and 8 bytes per row are saved."""
+    width: int = 1
+    """Of the fit's histograms (see `SlotLayout`)."""
     small_data: bool = False
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
 
@@ -76,10 +83,13 @@ class Engine:
     def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
                  peers: Peers | None = None) -> None:  # fmt: skip
         self.setup, self.device, self._peers = setup, device, peers
-        self._layout = slot_layout(setup.cuts)
+        self._layout = slot_layout(setup.cuts, setup.width)
         with device.errors():
             self._open(train, evals)
         self._gradients: list[tuple[Array, Array]] = []
+        self._projection: Float32 | None = None
+        self._sketches: list[tuple[Array, Array]] = []
+        """Of each chunk's gradients, where trees are searched on a sketch."""
         # All outputs of a round start from the same margins, which the first one's tree already changes.
         self._keep_gradients = setup.keep_gradients or setup.objective.n_outputs > 1
         self._search: SplitSearch | DeviceSearch | None = None
@@ -91,6 +101,7 @@ class Engine:
             m.AddTree: self._add_tree,
             m.StartRound: self._start_round,
             m.StartTree: self._start_tree,
+            m.LeafSums: self._leaf_sums,
             m.Grow: self._grow,
             m.ApplySplits: self._apply_splits,
             m.FinishTree: self._finish_tree,
@@ -157,7 +168,8 @@ class Engine:
         return m.Done()
 
     def _start_round(self, message: m.StartRound) -> m.GradientRange:
-        tops = [np.zeros((2, self.setup.objective.n_outputs))]
+        self._projection = message.projection
+        tops = [np.zeros((2, self.setup.objective.n_outputs + self._n_columns))]
         if self.losses is not None:
             tops.append(self.losses.ranges())
         else:
@@ -169,18 +181,37 @@ class Engine:
     def _start_tree(self, message: m.StartTree) -> m.RootSums:
         if self._search is not None:
             self._search.forget()
-        k = message.output
+        first, n_outputs = message.columns[0], self.setup.objective.n_outputs
 
-        def columns(index: int) -> Any:
-            if self.losses is not None:
-                return self.losses.columns(index, k)
+        def columns(index: int) -> tuple[Array, Array]:
             if not self._keep_gradients:
                 self.compute_gradients(index)
-            g, h = self.gradients_of(index)
+            return self.gradients_of(index) if first < n_outputs else self._sketches[index]
+
+        def column(index: int) -> Any:
+            if self.losses is not None:
+                return self.losses.columns(index, first)
+            g, h = columns(index)
+            k = first if first < n_outputs else first - n_outputs
             return g[:, k], h[:, k]
 
-        g, h = self.rows.start_tree(columns, message.rounding)
-        return m.RootSums(g, h)
+        if len(message.columns) > 1:
+            return m.RootSums(self._vector_rows.start_vector_tree(columns, message.roundings))
+        return m.RootSums(self.rows.start_tree(column, message.roundings[0]))
+
+    def _leaf_sums(self, message: m.LeafSums) -> m.SumsOfLeaves:
+        return m.SumsOfLeaves(self._vector_rows.leaf_sums(self.gradients_of, message.roundings, message.leaves))
+
+    @property
+    def _vector_rows(self) -> VectorRows:
+        if not isinstance(self.rows, VectorRows):
+            raise DeviceError("this device does not grow trees of vector leaves; use device='cpu'")
+        return self.rows
+
+    @property
+    def _n_columns(self) -> int:
+        """Columns of the sketch."""
+        return 0 if self._projection is None else self._projection.shape[1]
 
     def gradients_of(self, index: int) -> tuple[Array, Array]:
         """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
@@ -194,8 +225,12 @@ class Engine:
         return g[: len(margins[index])], h[: len(margins[index])]
 
     def compute_gradients(self, index: int) -> list[Any]:
-        """Fill a chunk's gradients; the largest |g| and h of ranges of its rows, float64 of shape (2, outputs)."""
+        """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
+        outputs + columns)."""
         g, h = self.gradients_of(index)
+        if self._n_columns and len(self._sketches) <= index:
+            empty = partial(self.device.xp.empty, dtype=np.float32)
+            self._sketches.append((empty((len(g), self._n_columns)), empty((len(g), self._n_columns))))
         return self.device.each_range(len(g), partial(self._range_gradients, index, g, h))
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, begin: int, end: int) -> Any:
@@ -212,7 +247,14 @@ class Engine:
                 with np.errstate(over="ignore"):  # the coordinator refuses infinite gradients and says why
                     xp.multiply(g, weight[rows, None], out=all_g[rows])
                     xp.multiply(h, weight[rows, None], out=all_h[rows])
-        return np.stack([device.largest(values[begin:end]) for values in (all_g, all_h)])
+            if self._projection is not None:
+                sketched = project(all_g[rows], all_h[rows], self._projection, xp)
+                for into, part in zip(self._sketches[index], sketched, strict=True):
+                    into[rows] = part
+        parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
+        return np.stack([
+            np.concatenate([device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
+        ])  # fmt: skip
 
     def _grow(self, message: m.Grow) -> Any:
         peers, nodes = self._peers, message.search
@@ -225,8 +267,8 @@ class Engine:
         if peers is None:
             raise RuntimeError("this engine has no peers to reduce with")
         shares = feature_shares(self._layout, peers.n_peers)
-        slots = [(int(self._layout.offsets[a]), int(self._layout.offsets[b])) for a, b in shares]
-        parts = [np.ascontiguousarray(own[:, low:high]) for low, high in slots]
+        entries = self._layout.offsets * self._layout.width
+        parts = [np.ascontiguousarray(own[:, entries[a] : entries[b]]) for a, b in shares]
         received = peers.exchange([narrow(part, self._buffers) for part in parts])
         return self._own_search(peers).search(nodes, total(received, self._buffers))
 
@@ -247,7 +289,10 @@ class Engine:
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         margins = self.train.margins
-        self.rows.finish(message.splits, message.tree, lambda index: margins[index][:, message.output])
+        vectors = message.tree.value.ndim == 2
+        self.rows.finish(
+            message.splits, message.tree, lambda index: margins[index] if vectors else margins[index][:, message.output]
+        )
         for evaluated in self.evals:
             evaluated.add_tree(message.tree, message.output)
         return m.Done()

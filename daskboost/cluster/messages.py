@@ -11,7 +11,7 @@ from typing import Any
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.dtypes import Float64, Int32, Int64, UInt32
+from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt32
 from daskboost.tree.split import Candidates, OpenNodes
 from daskboost.tree.table import TreeTable
 
@@ -56,12 +56,15 @@ class AddTree:
 
 @dataclass(frozen=True)
 class StartRound:
-    """Compute the gradients of all outputs."""
+    """Compute the gradients of all outputs, and a sketch of them where there is a projection."""
+
+    projection: Float32 | None = None
+    """float32, shape (outputs, columns); see `gradient_sketch.py`."""
 
 
 @dataclass(frozen=True)
 class GradientRange:
-    """Largest |g| and h per output; float64, shape (outputs,).
+    """Largest |g| and h per output, then per column of the sketch; float64, shape (outputs + columns,).
 
     Weighted; of small data without the weights, among the rows that have any.
     """
@@ -72,16 +75,34 @@ class GradientRange:
 
 @dataclass(frozen=True)
 class StartTree:
-    """Quantize one output's gradients, all sampled rows in the root."""
+    """Quantize the gradients that a tree searches, all sampled rows in the root."""
 
-    output: int
-    rounding: Rounding
+    columns: tuple[int, ...]
+    """One output, or all outputs, or all columns of the sketch, which count from the number of outputs on."""
+    roundings: tuple[Rounding, ...]
+    """One per column; the first one's draws sample the rows."""
 
 
 @dataclass(frozen=True)
 class RootSums:
-    g: int
-    h: int
+    sums: tuple[int, ...]
+    """Integer sums of g and h of each column."""
+
+
+@dataclass(frozen=True)
+class LeafSums:
+    """Ask for the sums of all outputs over the rows of leaves of a tree that was searched on a sketch."""
+
+    leaves: Int32
+    roundings: tuple[Rounding, ...]
+    """One per output."""
+
+
+@dataclass(frozen=True)
+class SumsOfLeaves:
+    """int64, shape (leaves, 2 * outputs)."""
+
+    sums: Int64
 
 
 @dataclass(frozen=True)
@@ -99,8 +120,8 @@ class Grow:
 
 @dataclass(frozen=True)
 class PartialHistograms:
-    """An engine's own histograms: pairs, int32 or int64, shape (built nodes, slots, 2), or words, int64, shape (built
-    nodes, slots)."""
+    """An engine's own histograms: pairs, int32 or int64, shape (built nodes, entries, 2), or words, int64, shape (built
+    nodes, entries)."""
 
     sums: Any
 
@@ -119,6 +140,7 @@ class FinishTree:
     splits: RowSplits | None
     tree: WalkArrays
     output: int
+    """The margin that values are added to; vectors, of shape (nodes, outputs), are added to all."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +165,7 @@ class GrowRounds:
 @dataclass(frozen=True)
 class Round:
     trees: tuple[TreeTable, ...]
-    """One per output."""
+    """One per output, or one of vector leaves."""
     metrics: tuple[MetricParts, ...]
     """Of all engines, after the round; empty without evaluation sets."""
 
@@ -187,6 +209,7 @@ class Done:
 
 WIRE_TYPES = (
     LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
+    LeafSums, SumsOfLeaves,
     PartialHistograms, ApplySplits, FinishTree, GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies,
     ExactParts, Counts, Done, Rounding, RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip

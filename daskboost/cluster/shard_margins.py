@@ -83,8 +83,10 @@ class ShardMargins:
             own[:] = self._device.put(np.asarray(margin if given is None else given, np.float32))
 
     def add_tree(self, tree: WalkArrays, output: int) -> None:
+        """Add a tree's values to the margins of one output, or vectors to those of all."""
         for index, view in self.views():
-            self._device.walk(view, tree, self.margins[index][:, output])
+            margin = self.margins[index]
+            self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
 
 
 def _row_bytes(chunk: QuantizedChunk) -> int:

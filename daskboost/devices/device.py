@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
@@ -34,7 +34,7 @@ class Rows(Protocol):
         """
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
-        """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, slots, 2).
+        """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, entries, 2).
 
         With `words` the device may answer with words instead, see `devices/cpu/histogram.py`.
         """
@@ -58,6 +58,20 @@ class LossRows(Protocol):
 
     def columns(self, index: int, output: int) -> Any:
         """What `Rows.start_tree` takes for one output of a chunk."""
+
+
+@runtime_checkable
+class VectorRows(Rows, Protocol):
+    """Rows that trees of vector leaves grow over; their `finish` takes vectors too."""
+
+    def start_vector_tree(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding]
+                          ) -> tuple[int, ...]:  # fmt: skip
+        """`start_tree` of all columns, shape (rows, columns), that a tree searches; sums of g and h of each."""
+
+    def leaf_sums(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding],
+                  leaves: Int32) -> Int64:  # fmt: skip
+        """Integer sums of g and h of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs), on the
+        host."""
 
 
 class Device(Protocol):

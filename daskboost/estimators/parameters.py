@@ -22,7 +22,12 @@ C = TypeVar("C", bound=type)
 
 SHARED_PARAMETERS = """
     n_estimators : int, default 100
-        Rounds; one tree per output and round.
+        Rounds; one tree per output and round, or one of all outputs.
+    multi_strategy : {"one_output_per_tree", "multi_output_tree"}
+        With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for each
+        (on the CPU only): several times faster, and a better fit where outputs need different splits takes more rounds.
+    sketch_outputs : int, default 0
+        Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
     learning_rate : float in (0, 1], default 0.3
         What leaf values are multiplied by.
     max_depth, max_leaves : int, default 6 and 0
@@ -146,6 +151,8 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     """
 
     n_estimators: int = 100
+    multi_strategy: str = TrainParams.multi_strategy
+    sketch_outputs: int = TrainParams.sketch_outputs
     learning_rate: float = TrainParams.learning_rate
     max_depth: int = TrainParams.max_depth
     max_leaves: int = TrainParams.max_leaves

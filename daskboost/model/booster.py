@@ -38,7 +38,7 @@ class Booster:
     trees : tuple of TreeTable
         In the order in which their values are added.
     tree_outputs : tuple of int
-        The output each tree adds to: XGBoost's ``tree_info``.
+        The output each tree adds to: XGBoost's ``tree_info``; 0 where leaves are vectors, which add to all.
     iteration_indptr : tuple of int
         Iteration ``i`` made trees ``iteration_indptr[i]`` to ``iteration_indptr[i + 1]``.
     objective : Objective
@@ -71,6 +71,12 @@ class Booster:
                 f"{len(self.trees)} trees with {len(self.tree_outputs)} tree_outputs and iteration_indptr from "
                 f"{pointers[0]} to {pointers[-1]}: all must be as many as the trees"
             )
+        widths = {tree.value.shape[1] if tree.has_vectors else 1 for tree in self.trees}
+        if len(widths) > 1 or not widths <= {1, self.n_outputs}:
+            raise ParameterError(
+                f"trees have leaves of {sorted(widths)} values for {self.n_outputs} outputs; all must have one value, "
+                "or all one per output"
+            )
         if len(scores) not in (1, self.n_outputs):
             raise ParameterError(f"base_score has {len(scores)} numbers for {self.n_outputs} outputs; give one or all")
 
@@ -91,7 +97,13 @@ class Booster:
     @property
     def n_outputs(self) -> int:
         """Margins per row; more than the objective's where one loss is applied to several targets."""
-        return max(self.objective.n_outputs, len(self.base_score), max(self.tree_outputs, default=0) + 1)
+        vectors = self.trees[0].value.shape[1] if self.has_vectors else 1
+        return max(self.objective.n_outputs, len(self.base_score), max(self.tree_outputs, default=0) + 1, vectors)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether leaves hold a value per output (``multi_strategy="multi_output_tree"``)."""
+        return any(tree.has_vectors for tree in self.trees)
 
     @property
     def best_iteration(self) -> int | None:
@@ -226,7 +238,7 @@ class Booster:
         ------
         ModelFormatError
             Data that is truncated, corrupt, hostile, from a newer version, or a model that this library cannot
-            represent (categorical splits, vector leaves, DART, linear boosters).
+            represent (categorical splits, DART, linear boosters).
         """
         from daskboost.model.serialize import from_bytes
 

@@ -41,17 +41,19 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     Raises
     ------
     MissingDependencyError
-        Neither xgboost nor shap is installed.
+        Neither xgboost nor shap is installed, or for leaves of vectors not shap.
     """
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
-    if find_spec("xgboost") is not None:
+    if find_spec("xgboost") is not None and not booster.has_vectors:  # XGBoost has no contributions of vectors
         values = _with_xgboost(part, rows)
         bias = start.astype(np.float64) - booster.base_margin
     elif find_spec("shap") is not None:
         values = _with_shap(part, rows)
         bias = start.astype(np.float64)
     else:
+        if booster.has_vectors:
+            raise MissingDependencyError("contributions of leaves of vectors need shap; install it: pip install shap")
         raise MissingDependencyError("contributions need xgboost or shap; install one of them: pip install xgboost")
     values[:, :, -1] += bias
     return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
@@ -98,7 +100,8 @@ def _shap_tree(tree: TreeTable, output: int, n_outputs: int) -> dict[str, Any]:
     """A tree in shap's own form; it goes left at ``<=``, so thresholds move down to the float before."""
     leaf = tree.is_leaf
     values = np.zeros((tree.n_nodes, n_outputs))
-    values[:, output] = np.where(leaf, tree.value, 0)
+    outputs = slice(None) if tree.has_vectors else slice(output, output + 1)
+    values[:, outputs] = np.where(leaf[:, None], tree.value.reshape(len(leaf), -1), 0)
     return {
         "children_left": tree.left_child,
         "children_right": tree.right_child,

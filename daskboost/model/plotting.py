@@ -153,7 +153,7 @@ def to_graphviz(booster: Any, tree: int = 0) -> str:
 
 def _text(booster: Booster, tree: TreeTable, node: int) -> str:
     if tree.left_child[node] < 0:
-        return f"leaf={tree.value[node]:.6g}"
+        return "leaf=" + ", ".join(f"{value:.6g}" for value in np.atleast_1d(tree.value[node]))
     return f"{booster.schema.label(int(tree.feature[node]))}<{tree.threshold[node]:.6g}"
 
 

@@ -33,7 +33,7 @@ def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedFor
     ----------
     trees : sequence of TreeTable
     outputs : sequence of int, same length
-        The output that each tree adds to.
+        The output that each tree adds to; 0 where leaves are vectors.
     """
     from daskboost.devices.cpu.predict import PackedForest, fill_heaps, node_depths
 
@@ -45,6 +45,8 @@ def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedFor
     heap_depths = np.minimum(deepest, HEAP_DEPTH).astype(np.int32)
     heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
     splits, column_feature, missing, feature_columns = _splits(trees)
+    vectors = [tree.value.reshape(tree.n_nodes, -1) for tree in trees]
+    values = np.concatenate(vectors) if vectors else np.empty((0, 1), np.float32)
     forest = PackedForest(
         output=np.asarray(outputs, np.int32),
         depth=heap_depths,
@@ -57,7 +59,7 @@ def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedFor
         splits=splits,
         left=left,
         right=right,
-        values=_join([tree.value for tree in trees], np.float32),
+        values=values,
         column_feature=column_feature,
         missing=missing,
         feature_columns=feature_columns,

@@ -35,7 +35,11 @@ ROOT_PARENT: Final = 2**31 - 1
 
 _SCALAR_VERSION: Final = [3, 0, 0]
 _VECTOR_VERSION: Final = [3, 1, 0]
-"""XGBoost's versions whose schema we write: since 3.1 a base score may have a number per output."""
+_LEAVES_VERSION: Final = [3, 2, 0]
+"""XGBoost's versions whose schema we write: since 3.1 a base score may have a number per output, and 3.2 gave vector
+leaves the form that we read and write."""
+LEAF_CONDITION: Final = np.float32(1e-45)
+"""Where leaves are vectors, what stands for their values among the split conditions: the least number above 0."""
 
 
 def to_bytes(booster: Booster, format: Format = "ubj") -> bytes:
@@ -129,7 +133,7 @@ def document(booster: Booster) -> dict[str, Any]:
             },
             "objective": dict(objective.config()),
         },
-        "version": _SCALAR_VERSION if scalar else _VECTOR_VERSION,
+        "version": _LEAVES_VERSION if booster.has_vectors else _SCALAR_VERSION if scalar else _VECTOR_VERSION,
     }
 
 
@@ -148,21 +152,29 @@ def _own_attribute(booster: Booster) -> dict[str, str]:
 
 def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
     n, leaf = tree.n_nodes, tree.is_leaf
-    parents = tree.parent
-    parents[0] = ROOT_PARENT
+    parents, right, values = tree.parent, tree.right_child, tree.value
+    vectors = {}
+    if tree.has_vectors:
+        vectors["leaf_weights"] = values[leaf].reshape(-1)
+        right = np.where(leaf, np.cumsum(leaf) - 1, right).astype(np.int32)  # a leaf's place among them
+        conditions = np.where(leaf, LEAF_CONDITION, tree.threshold)
+    else:
+        parents[0] = ROOT_PARENT
+        conditions = np.where(leaf, values, tree.threshold)
     return {
-        "base_weights": tree.value,
+        "base_weights": values.reshape(-1),
         "categories": np.empty(0, np.int32),
         "categories_nodes": np.empty(0, np.int32),
         "categories_segments": np.empty(0, np.int64),
         "categories_sizes": np.empty(0, np.int64),
         "default_left": tree.default_left.astype(np.uint8),
         "id": index,
+        **vectors,
         "left_children": tree.left_child,
         "loss_changes": tree.gain,
         "parents": parents,
-        "right_children": tree.right_child,
-        "split_conditions": np.where(leaf, tree.value, tree.threshold).astype(np.float32),
+        "right_children": right,
+        "split_conditions": conditions.astype(np.float32),
         "split_indices": tree.feature,
         "split_type": np.zeros(n, np.uint8),
         "sum_hessian": tree.cover,
@@ -170,7 +182,7 @@ def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
             "num_deleted": "0",
             "num_feature": str(n_features),
             "num_nodes": str(n),
-            "size_leaf_vector": "1",
+            "size_leaf_vector": str(values.shape[1] if tree.has_vectors else 1),
         },
     }
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.rows import FeatureSchema
-from daskboost.dtypes import Float32, Int64
+from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import ATTRIBUTE, ATTRIBUTE_VERSION, as_float32
@@ -57,13 +57,18 @@ def read_model(document: object) -> Booster:
     if objective.n_outputs not in (1, n_outputs):
         fail(f"num_class or num_target is {n_outputs}, but {objective.name!r} has {objective.n_outputs} outputs")
     model = _gbtree(learner)
-    trees = _trees(model, n_features)
+    trees = _trees(model, n_features, n_outputs)
+    if len({tree.has_vectors for tree in trees}) > 1:
+        raise ModelFormatError(
+            "some of the model's trees have vectors as leaves and others have not, which is not supported; train all "
+            "rounds with one multi_strategy"
+        )
     outputs = _integers(model, "tree_info", len(trees), 0, n_outputs)
     attributes, params = _attributes(learner)
     return Booster(
         trees=trees,
         tree_outputs=tuple(outputs.tolist()),
-        iteration_indptr=_iteration_indptr(model, len(trees), n_outputs),
+        iteration_indptr=_iteration_indptr(model, len(trees), 1 if trees and trees[0].has_vectors else n_outputs),
         objective=objective,
         base_score=_base_score(param, objective, n_outputs),
         schema=_schema(learner, n_features),
@@ -94,7 +99,7 @@ def _gbtree(learner: Mapping[str, Any]) -> Mapping[str, Any]:
     return _child(booster, "model")
 
 
-def _trees(model: Mapping[str, Any], n_features: int) -> tuple[TreeTable, ...]:
+def _trees(model: Mapping[str, Any], n_features: int, n_outputs: int) -> tuple[TreeTable, ...]:
     listed = _list(model, "trees")
     declared = _count(_child(model, "gbtree_model_param"), "num_trees", 2**31)
     if declared != len(listed):
@@ -104,28 +109,29 @@ def _trees(model: Mapping[str, Any], n_features: int) -> tuple[TreeTable, ...]:
     if {type(place) for place in places} - {int} or sorted(places) != list(range(len(places))):
         fail("the trees' 'id's are not 0, 1, 2, ...")
     ordered = dict(sorted(zip(places, documents, strict=True)))
-    return tuple(_tree(tree, i, n_features) for i, tree in ordered.items())
+    return tuple(_tree(tree, i, n_features, n_outputs) for i, tree in ordered.items())
 
 
-def _tree(tree: Mapping[str, Any], index: int, n_features: int) -> TreeTable:
+def _tree(tree: Mapping[str, Any], index: int, n_features: int, n_outputs: int) -> TreeTable:
     try:
-        return _checked_tree(tree, n_features)
+        return _checked_tree(tree, n_features, n_outputs)
     except ModelFormatError as error:
         raise ModelFormatError(f"tree {index}: {error}") from error
 
 
-def _checked_tree(tree: Mapping[str, Any], n_features: int) -> TreeTable:
+def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> TreeTable:
     param = _child(tree, "tree_param")
     n = _count(param, "num_nodes", 2**31)
     if n < 1:
         fail("it has no nodes")
-    if _count(param, "size_leaf_vector", 2**31, 1) > 1 or "leaf_weights" in tree:
-        raise ModelFormatError(
-            "its leaves are vectors (multi_strategy='multi_output_tree'), which is not supported; "
-            "train with multi_strategy='one_output_per_tree'"
-        )
+    width = max(_count(param, "size_leaf_vector", 2**31, 1), 1)
+    if width not in (1, n_outputs):
+        fail(f"its leaves have {width} values, but the model has {n_outputs} outputs")
     left = _integers(tree, "left_children", n, -1, n)
     right = _integers(tree, "right_children", n, -1, n)
+    place = right  # of a leaf's values, where they are vectors
+    if width > 1:
+        right = np.where(left < 0, -1, right)
     order = reachable(left, right, n - _count(param, "num_deleted", 2**31, 0))
     leaf = left[order] < 0
     if "split_type" in tree and _integers(tree, "split_type", n, 0, 2)[order][~leaf].any():
@@ -136,7 +142,10 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int) -> TreeTable:
     feature = np.where(leaf, 0, _integers(tree, "split_indices", n, 0, 2**31)[order])
     if (feature >= n_features).any():
         fail(f"it splits on feature {feature.max()}, but the model has {n_features} features")
-    if not np.isfinite(condition[leaf]).all():
+    value = np.where(leaf, condition, _floats(tree, "base_weights", n)[order]) if width == 1 else _vectors(
+        tree, place[order], leaf, order, width
+    )
+    if not np.isfinite(value[leaf]).all():
         fail("a leaf's value is infinite")
     numbers = np.empty(n, np.int32)  # new numbers of the old nodes
     numbers[order] = np.arange(len(order), dtype=np.int32)
@@ -149,8 +158,23 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int) -> TreeTable:
         default_left=_integers(tree, "default_left", n, 0, 2)[order].astype(np.bool_),
         gain=np.where(leaf, np.float32(0), _floats(tree, "loss_changes", n)[order]),
         cover=_floats(tree, "sum_hessian", n)[order],
-        value=np.where(leaf, condition, _floats(tree, "base_weights", n)[order]),
+        value=value,
     )
+
+
+def _vectors(tree: Mapping[str, Any], place: Int64, leaf: Bool, order: Int64, width: int) -> Float32:
+    """Values of nodes, float32 of shape (nodes, width); those of `leaf` lie at their places in 'leaf_weights'."""
+    if "leaf_weights" not in tree:
+        raise ModelFormatError(
+            "its leaves are vectors as XGBoost before 3.2 wrote them, which is not supported; train or save it again "
+            "with XGBoost 3.2 or later"
+        )
+    of_leaves = _floats(tree, "leaf_weights", int(leaf.sum()) * width).reshape(-1, width)
+    if not np.array_equal(np.sort(place[leaf]), np.arange(len(of_leaves))):
+        fail("the leaves' 'right_children' are not the places of their values, 0, 1, 2, ...")
+    values = _floats(tree, "base_weights", len(tree["left_children"]) * width).reshape(-1, width)[order]
+    values[leaf] = of_leaves[place[leaf]]
+    return values
 
 
 def reachable(left: Int64, right: Int64, expected: int) -> Int64:

@@ -70,8 +70,13 @@ def _short(digest: str | None) -> str:
     return "None" if digest is None else f"<{digest[:12]}>"
 
 
-def check_init_model(model: Booster | None, objective: Objective, dtrain: QuantizedDataset) -> None:
-    """Refuse a model that the training set cannot continue: each must be made for the other."""
+def check_init_model(
+    model: Booster | None, objective: Objective, dtrain: QuantizedDataset, vectors: bool = False
+) -> None:
+    """Refuse a model that the training set cannot continue, or a fit of other leaves: each must be made for the other.
+
+    `vectors` : whether the fit's leaves are.
+    """
     made_with = dtrain.info.init_model_digest
     if model is None:
         if made_with is not None:
@@ -84,6 +89,11 @@ def check_init_model(model: Booster | None, objective: Objective, dtrain: Quanti
         raise ParameterError(
             f"init_model was trained for {model.objective.name!r} with {model.objective.n_outputs} outputs, the fit is "
             f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
+        )
+    if model.trees and model.has_vectors != vectors:
+        raise ParameterError(
+            f"the leaves of init_model {'are' if model.has_vectors else 'are not'} vectors (multi_strategy="
+            f"'multi_output_tree'), those of the fit {'are' if vectors else 'are not'}; use the model's multi_strategy"
         )
     check_same_features(model, dtrain.schema, "the training data")
     if made_with not in (None, model.digest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
+
+logger = logging.getLogger(__name__)
 
 LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
@@ -51,6 +54,48 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
             f"monotone_constraints contradicts objective={objective.name!r}, whose leaves become quantiles of "
             "residuals and would break it; use 'reg:pseudohubererror' for a robust loss with constraints"
         )
+
+
+def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
+    """Refuse what trees of vector leaves cannot do, and parameters of them where there are none.
+
+    Raises
+    ------
+    ParameterError
+        A sketch without such trees, or of as many columns as outputs; monotone constraints, which one value per leaf
+        can keep but several of different signs cannot (XGBoost refuses these as well); a GPU.
+    """
+    k = objective.n_outputs
+    vectors = params.has_vector_leaves(k)
+    if params.sketch_outputs and not vectors:
+        why = (
+            f"objective {objective.name!r} has a single output" if k == 1
+            else "only trees of all outputs search a sketch; set multi_strategy='multi_output_tree'"
+        )  # fmt: skip
+        raise ParameterError(f"sketch_outputs={params.sketch_outputs} has no effect: {why}")
+    if params.sketch_outputs >= max(k, 2):
+        raise ParameterError(
+            f"sketch_outputs={params.sketch_outputs} must be less than the {k} outputs of objective "
+            f"{objective.name!r}; leave it out to search all of them"
+        )
+    if vectors and _constrains(params.monotone_constraints):
+        raise ParameterError(
+            "monotone_constraints contradicts multi_strategy='multi_output_tree', whose leaves hold a value per "
+            "output; use 'one_output_per_tree'"
+        )
+    if vectors and params.device in ("cuda", "gpu"):
+        raise ParameterError(
+            f"device={params.device!r} does not grow trees of vector leaves; use device='cpu' (or 'auto') with "
+            "multi_strategy='multi_output_tree', or 'one_output_per_tree' on the GPU"
+        )
+
+
+def device_of(params: TrainParams, objective: Objective) -> str:
+    """The device that a fit asks for: "auto" means the CPU for trees of vector leaves, which the log then says."""
+    if params.device == "auto" and params.has_vector_leaves(objective.n_outputs):
+        logger.info("device='auto' trains on the CPU: multi_strategy='multi_output_tree' is not for GPUs")
+        return "cpu"
+    return params.device
 
 
 def _constrains(monotone: Any) -> bool:

@@ -21,7 +21,14 @@ from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
 from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
-from daskboost.training.contradictions import as_booster, check_loss_parameters, check_made_with, check_metrics
+from daskboost.training.contradictions import (
+    as_booster,
+    check_loss_parameters,
+    check_made_with,
+    check_metrics,
+    check_multi_strategy,
+    device_of,
+)
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
@@ -44,7 +51,7 @@ def train(
     dtrain : QuantizedDataset
         Training rows, with labels.
     num_boost_round : int, default 100
-        Rounds to add; one tree per output and round.
+        Rounds to add; one tree per output and round, or one of all outputs (``multi_strategy="multi_output_tree"``).
     evals : sequence of (QuantizedDataset, name)
         Data sets to evaluate after every round; made with ``reference=dtrain``, or `dtrain` itself.
     early_stopping_rounds : int, optional
@@ -130,10 +137,12 @@ def make_spec(
     """Check everything that can be checked before work starts, and put it together."""
     check_rounds(n_rounds, early_stopping_rounds, evals)
     check_data(objective, dtrain, evals)
-    check_init_model(init_model, objective, dtrain)
+    check_init_model(init_model, objective, dtrain, params.has_vector_leaves(objective.n_outputs))
     check_made_with(params, dtrain.made_with)
     check_loss_parameters(params, objective)
+    check_multi_strategy(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
+    params = replace(params, device=device_of(params, objective))
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
         objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,
@@ -149,7 +158,7 @@ def make_spec(
     return FitSpec(
         params=params, objective=objective,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
-        cuts=cuts, layout=slot_layout(cuts), rules=rules,
+        cuts=cuts, layout=slot_layout(cuts, histogram_width(params, objective)), rules=rules,
         interaction_groups=interaction_groups(params.interaction_constraints, schema),
         learning_rates=learning_rates(params, n_rounds, callbacks), eval_names=[name for _, name in evals],
         largest_weight=max(dtrain.info.stats.max_weight, 1e-30), small_data=dtrain.n_rows <= rounding.SMALL_ROWS,
@@ -158,6 +167,11 @@ def make_spec(
         first_iteration=0 if init_model is None else init_model.n_iterations,
         base_score=None if init_model is None else init_model.base_score, earlier_best=best,
     )  # fmt: skip
+
+
+def histogram_width(params: TrainParams, objective: Objective) -> int:
+    """What trees search side by side: one output, all outputs, or the columns of a sketch of them."""
+    return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
 def learning_rates(params: TrainParams, n_rounds: int, callbacks: Sequence[Callback]) -> list[float]:
@@ -178,6 +192,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     """
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
+    check_multi_strategy(params, objective)
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
@@ -191,7 +206,7 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
     outputs = progress.outputs[len(spec.earlier_trees) :]
     trees = (*init_model.trees, *new) if init_model is not None else tuple(new)
     pointers = init_model.iteration_indptr if init_model is not None else (0,)
-    per_round = spec.objective.n_outputs
+    per_round = len(spec.tree_outputs)
     added = tuple(pointers[-1] + per_round * (i + 1) for i in range(len(new) // per_round))
     attributes = {} if init_model is None else {k: v for k, v in init_model.attributes.items() if k not in BEST}
     if progress.best_iteration is not None and progress.best_score is not None:

@@ -33,7 +33,7 @@ class DeviceSearch:
     def search(self, nodes: OpenNodes, built: DeviceArray) -> Candidates:
         """Best splits of `nodes`; `built` : int64, shape (built nodes, slots, 2), on the GPU."""
         level = self._kernels.upload(
-            self._addresses(nodes, built), nodes.sums, nodes.bounds, nodes.allowed, nodes.units
+            self._addresses(nodes, built), nodes.sums, nodes.bounds, nodes.allowed, nodes.one_unit
         )
         search = self._kernels.best_of_level if self._symmetric else self._kernels.best_per_node
         found = to_host(search(level, self._regular))

@@ -13,21 +13,24 @@ import numpy as np
 
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.cpu.split import LEAST_GAIN, leaf_weights, split_values
-from daskboost.dtypes import Bool, Float32, Float64, Int32
+from daskboost.devices.cpu.split import LEAST_GAIN
+from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.leaves import leaf_weights, split_values
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules
 from daskboost.tree.table import LEAF, TreeTable
 
-NODE = np.dtype([
-    ("parent", np.int32), ("depth", np.int32),
-    ("g", np.int64), ("h", np.int64),  # integer sums of the node's rows
-    ("low", np.float64), ("high", np.float64),  # limits of the leaf value under monotone constraints
-    ("left", np.int32), ("right", np.int32), ("feature", np.int32), ("split_bin", np.int32),
-    ("default_left", np.uint8), ("gain", np.float64),
-])  # fmt: skip
-"""A node of a tree under construction. Arrays, because a Python object per node costs more than its split search."""
+
+def node_dtype(n_sums: int) -> np.dtype[np.void]:
+    """A node of a tree under construction. In arrays: a Python object per node costs more than its split search."""
+    return np.dtype([
+        ("parent", np.int32), ("depth", np.int32),
+        ("sums", np.int64, (n_sums,)),  # of g and h of the node's rows, for each output that is searched
+        ("low", np.float64), ("high", np.float64),  # limits of the leaf value under monotone constraints
+        ("left", np.int32), ("right", np.int32), ("feature", np.int32), ("split_bin", np.int32),
+        ("default_left", np.uint8), ("gain", np.float64),
+    ])  # fmt: skip
 
 
 class GrowingTree:
@@ -38,17 +41,19 @@ class GrowingTree:
     params, rules, cuts
     features : FeatureRules
         Of this tree.
-    sums : (int, int)
-        Integer sums of g and h over all rows.
-    units : (float, float)
-        What one quantum of g and of h is worth.
+    sums : sequence of int
+        Integer sums of g and h over all rows; of several outputs, g and h of one after the other.
+    units : sequence of float
+        What one quantum of each is worth.
     """
 
-    def __init__(self, params: TrainParams, rules: SplitRules, cuts: Cuts, features: FeatureRules,
-                 sums: tuple[int, int], units: tuple[float, float]) -> None:  # fmt: skip
-        self._params, self._rules, self._cuts, self._features, self._units = params, rules, cuts, features, units
-        self._nodes = np.zeros(64, NODE)
-        self._nodes[0] = (-1, 0, *sums, -np.inf, np.inf, LEAF, LEAF, 0, -1, 0, 0.0)
+    def __init__(self, params: TrainParams, rules: SplitRules, cuts: Cuts, features: FeatureRules, sums: Sequence[int],
+                 units: Sequence[float]) -> None:  # fmt: skip
+        self._params, self._rules, self._cuts, self._features = params, rules, cuts, features
+        self._units = tuple(units)
+        self._unit_h = np.array(self._units[1::2])
+        self._nodes = np.zeros(64, node_dtype(len(sums)))
+        self._nodes[0] = (-1, 0, sums, -np.inf, np.inf, LEAF, LEAF, 0, -1, 0, 0.0)
         self._paths: list[frozenset[int]] = [frozenset()]
         self._size = 1
         self.n_leaves = 1
@@ -58,7 +63,9 @@ class GrowingTree:
         if self._params.max_leaves and self.n_leaves >= self._params.max_leaves:
             return []
         nodes = self._nodes[np.asarray(ids, np.int64)]
-        heavy = (nodes["h"] > 0) & (nodes["h"] * self._units[1] >= 2 * self._params.min_child_weight)
+        h, least = nodes["sums"][:, 1::2], self._params.min_child_weight
+        # Each child needs one output that weighs enough, which need not be the same for both.
+        heavy = ((h > 0) & (h * self._unit_h >= (2 * least if len(self._unit_h) == 1 else least))).any(axis=1)
         possible = (nodes["depth"] < self._params.depth_limit) & (heavy | self._rules.symmetric)
         return [node for node, open_ in zip(ids, possible.tolist(), strict=True) if open_]
 
@@ -70,7 +77,7 @@ class GrowingTree:
             ids=np.array(ids, np.int32),
             parents=np.ascontiguousarray(nodes["parent"]),
             built=self._lighter(nodes["parent"]) if ids[0] > 0 else np.zeros(1, np.int32),
-            sums=np.stack([nodes["g"], nodes["h"]], axis=1),
+            sums=np.ascontiguousarray(nodes["sums"]),
             bounds=np.stack([nodes["low"], nodes["high"]], axis=1),
             allowed=self._features.allowed(ids, nodes["depth"].tolist(), paths),
             units=self._units,
@@ -80,7 +87,10 @@ class GrowingTree:
         """The lighter child of each parent, the left one if they weigh the same; in order of the parents."""
         parents = np.unique(parents)
         left, right = self._nodes["left"][parents], self._nodes["right"][parents]
-        lighter: Int32 = np.where(self._nodes["h"][left] <= self._nodes["h"][right], left, right).astype(np.int32)
+        weight_left, weight_right = (
+            (self._nodes["sums"][side, 1::2] * self._unit_h).sum(axis=1) for side in (left, right)
+        )
+        lighter: Int32 = np.where(weight_left <= weight_right, left, right).astype(np.int32)
         return lighter
 
     def add(self, chosen: Sequence[tuple[int, int]], candidates: Candidates) -> tuple[RowSplits, list[int]]:
@@ -91,26 +101,22 @@ class GrowingTree:
         right_ids = left_ids + np.int32(1)
         self._reserve(self._size + 2 * len(ids))
         parents = self._nodes[ids]
-        sums = np.stack([parents["g"], parents["h"]], axis=1)
+        sums, left = np.ascontiguousarray(parents["sums"]), candidates.left[rows]
         bounds = np.stack([parents["low"], parents["high"]], axis=1)
-        left = candidates.left[rows]
-        rules = self._rules
-        regular = (rules.reg_lambda, rules.reg_alpha, rules.max_delta_step)
-        gain, left_weight, right_weight = split_values(sums, left, *self._units, *regular, bounds)
+        gain, left_weight, right_weight = split_values(self._rules, sums, left, self._units, bounds)
         columns = {
             "left": left_ids, "right": right_ids, "feature": feature, "split_bin": candidates.split_bin[rows],
             "default_left": candidates.default_left[rows], "gain": gain,
         }  # fmt: skip
         for name, values in columns.items():
             self._nodes[name][ids] = values
-        new = np.zeros((len(ids), 2), NODE)
+        new = np.zeros((len(ids), 2), self._nodes.dtype)
         new["parent"], new["depth"] = ids[:, None], parents["depth"][:, None] + 1
-        new["g"] = np.stack([left[:, 0], sums[:, 0] - left[:, 0]], axis=1)
-        new["h"] = np.stack([left[:, 1], sums[:, 1] - left[:, 1]], axis=1)
+        new["sums"] = np.stack([left, sums - left], axis=1)
         new["left"] = new["right"] = LEAF
         new["split_bin"] = -1
         new["low"], new["high"] = bounds[:, :1], bounds[:, 1:]
-        if rules.monotone.any():
+        if self._rules.monotone.any():
             direction = self._directions(feature, columns["split_bin"], right_weight - left_weight)
             self._tighten(new, direction, (left_weight + right_weight) / 2)
         self._nodes[self._size : self._size + 2 * len(ids)] = new.ravel()
@@ -126,7 +132,7 @@ class GrowingTree:
 
     def _reserve(self, size: int) -> None:
         if size > len(self._nodes):
-            grown = np.zeros(max(size, 2 * len(self._nodes)), NODE)
+            grown = np.zeros(max(size, 2 * len(self._nodes)), self._nodes.dtype)
             grown[: self._size] = self._nodes[: self._size]
             self._nodes = grown
 
@@ -145,17 +151,40 @@ class GrowingTree:
             children["low"][upper, side] = middle[upper]
             children["high"][lower, side] = middle[lower]
 
-    def table(self, learning_rate: float) -> TreeTable:
-        """The finished tree; values include the learning rate."""
-        nodes, rules = self._nodes[: self._size], self._rules
-        sums = np.stack([nodes["g"], nodes["h"]], axis=1)
+    @property
+    def leaves(self) -> Int32:
+        """Nodes that are leaves by now."""
+        return np.flatnonzero(self._nodes["left"][: self._size] == LEAF).astype(np.int32)
+
+    def table(self, learning_rate: float, exact: tuple[Int64, Sequence[float]] | None = None) -> TreeTable:
+        """The finished tree; values include the learning rate.
+
+        `exact` : sums of `leaves` and their units, where the tree was searched on a sketch of the outputs: values,
+        gains and covers then come from these.
+        """
+        nodes = self._nodes[: self._size]
+        sums, units = (np.ascontiguousarray(nodes["sums"]), self._units) if exact is None else self._all_sums(*exact)
         bounds = np.stack([nodes["low"], nodes["high"]], axis=1)
-        weights = leaf_weights(sums, *self._units, rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, bounds)
+        weights = leaf_weights(self._rules, sums, units, bounds)
+        gain = nodes["gain"]
+        if exact is not None:
+            inner = nodes["left"] != LEAF
+            gain = np.zeros(len(nodes))
+            gain[inner] = split_values(self._rules, sums[inner], sums[nodes["left"][inner]], units, bounds[inner])[0]
         return finished_tree(
             self._cuts, left=nodes["left"].copy(), right=nodes["right"].copy(), feature=nodes["feature"].copy(),
-            split_bin=nodes["split_bin"].copy(), default_left=nodes["default_left"].astype(np.bool_),
-            gain=nodes["gain"], hessian=sums[:, 1] * self._units[1], value=_saturated(weights * learning_rate),
+            split_bin=nodes["split_bin"].copy(), default_left=nodes["default_left"].astype(np.bool_), gain=gain,
+            hessian=(sums[:, 1::2] * np.array(units[1::2])).sum(axis=1), value=_saturated(weights * learning_rate),
         )  # fmt: skip
+
+    def _all_sums(self, of_leaves: Int64, units: Sequence[float]) -> tuple[Int64, tuple[float, ...]]:
+        """Sums of all nodes from those of the leaves; children come after their parents."""
+        sums = np.zeros((self._size, of_leaves.shape[1]), np.int64)
+        sums[self.leaves] = of_leaves
+        left, right = self._nodes["left"], self._nodes["right"]
+        for node in np.flatnonzero(left[: self._size] != LEAF)[::-1].tolist():
+            sums[node] = sums[left[node]] + sums[right[node]]
+        return sums, tuple(units)
 
 
 def finished_tree(cuts: Cuts, *, left: Int32, right: Int32, feature: Int32, split_bin: Int32, default_left: Bool,

@@ -12,6 +12,7 @@ import numpy as np
 
 from daskboost.devices.cpu import split as kernels
 from daskboost.devices.cpu import split_level as level_kernels
+from daskboost.devices.cpu import split_vectors as vector_kernels
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
@@ -33,6 +34,11 @@ class SplitRules:
     """One split for all nodes of a level."""
 
     @property
+    def regular(self) -> tuple[float, float, float, float]:
+        """Penalties and limits of leaf values, as kernels take them."""
+        return self.reg_lambda, self.reg_alpha, self.max_delta_step, self.min_child_weight
+
+    @property
     def plain(self) -> bool:
         """Whether the closed-form gain holds: no limits on leaf values."""
         return self.max_delta_step == 0 and not self.monotone.any()
@@ -49,16 +55,23 @@ class OpenNodes:
     built: Int32
     """The nodes whose histograms are built from rows; may name siblings that are not open themselves."""
     sums: Int64
-    """Integer sums of g and h; int64, shape (nodes, 2)."""
+    """Integer sums of g and h; int64, shape (nodes, 2), or (nodes, 2 * outputs) for vectors: g, h of one output after
+    the other."""
     bounds: Float64
     """Limits of the leaf value under monotone constraints; float64, shape (nodes, 2)."""
     allowed: UInt8
     """Whether a feature may be used; uint8, shape (nodes, features) or (1, features) when all nodes agree."""
-    units: tuple[float, float]
-    """What one quantum of g and of h is worth."""
+    units: tuple[float, ...]
+    """What one quantum of each of the sums is worth."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def one_unit(self) -> tuple[float, float]:
+        """`units` of a single output."""
+        g, h = self.units
+        return g, h
 
 
 @dataclass(frozen=True)
@@ -71,7 +84,7 @@ class Candidates:
     split_bin: Int32
     default_left: UInt8
     left: Int64
-    """Integer sums of the rows that go left; int64, shape (nodes, 2)."""
+    """Integer sums of the rows that go left; int64, shape as `OpenNodes.sums`."""
 
 
 def combine(parts: Sequence[Candidates]) -> Candidates:
@@ -87,10 +100,11 @@ def combine(parts: Sequence[Candidates]) -> Candidates:
     return Candidates(pick("gain"), pick("feature"), pick("split_bin"), pick("default_left"), pick("left"))
 
 
-def _no_candidates(n: int) -> Candidates:
+def _no_candidates(nodes: OpenNodes) -> Candidates:
+    n = len(nodes)
     return Candidates(
         np.full(n, -np.inf), np.full(n, -1, np.int32), np.zeros(n, np.int32), np.zeros(n, np.uint8),
-        np.zeros((n, 2), np.int64),
+        np.zeros_like(nodes.sums),
     )  # fmt: skip
 
 
@@ -109,7 +123,8 @@ class SplitSearch:
 
     def __init__(self, layout: SlotLayout, rules: SplitRules, threads: Threads, features: tuple[int, int]) -> None:
         self._layout, self._rules, self._threads, self.features = layout, rules, threads, features
-        self.slots = (int(layout.offsets[features[0]]), int(layout.offsets[features[1]]))
+        self.first_slot = int(layout.offsets[features[0]])
+        self.entries = (self.first_slot * layout.width, int(layout.offsets[features[1]]) * layout.width)
         self._searched = Searched()
         self._buffers = Buffers()
 
@@ -120,14 +135,11 @@ class SplitSearch:
     def search(self, nodes: OpenNodes, built: Int64) -> Candidates:
         """Best splits of `nodes`.
 
-        `built` : int64, shape (built nodes, slots of this range, 2), reduced over all engines, or words of shape (built
-        nodes, slots). The other open nodes' histograms are their parents' less their siblings'.
+        `built` : int64, shape (built nodes, entries of this range, 2), reduced over all engines, or words of shape
+        (built nodes, entries). The other open nodes' histograms are their parents' less their siblings'.
         """
         stacks = self._stacks(nodes, built)
-        rules = self._rules
-        regular = (rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.min_child_weight)
-        search = self._level if rules.symmetric else self._per_node
-        found = search(stacks, nodes, regular)
+        found = self._level(stacks, nodes) if self._rules.symmetric else self._per_node(stacks, nodes)
         self._searched.drop(np.array(sorted(set(nodes.parents[nodes.parents >= 0].tolist())), np.int32))
         for stack in stacks:
             self._searched.put(nodes.ids[stack.rows], stack.histograms, stack.places)
@@ -159,57 +171,82 @@ class SplitSearch:
                 )
         return stacks
 
-    def _per_node(self, stacks: list[Stack], nodes: OpenNodes, regular: tuple[float, float, float, float]
-                  ) -> Candidates:  # fmt: skip
-        def best(stack: Stack, features: tuple[int, int], members: tuple[int, int], into: Candidates) -> None:
-            kernels.best_per_node(
-                stack.histograms, stack.places, stack.parents, stack.parent_places, stack.siblings,
-                stack.sibling_places, stack.rows, self.slots[0], nodes.sums, nodes.bounds, nodes.allowed,
-                self._layout.offsets, self._layout.n_bins, self._rules.monotone, features, members, nodes.units,
-                regular, self._rules.plain, into.gain, into.feature, into.split_bin, into.default_left, into.left,
+    def _best(self, stack: Stack, nodes: OpenNodes, features: tuple[int, int], members: tuple[int, int],
+              into: Candidates) -> None:  # fmt: skip
+        """Find the best splits of some members of a stack among some features."""
+        layout, rules = self._layout, self._rules
+        histograms = (
+            stack.histograms, stack.places, stack.parents, stack.parent_places, stack.siblings, stack.sibling_places,
+            stack.rows, self.first_slot,
+        )  # fmt: skip
+        out = (into.gain, into.feature, into.split_bin, into.default_left, into.left)
+        if layout.width > 1:
+            vector_kernels.best_per_node(
+                *histograms, nodes.sums, nodes.allowed, layout.offsets, layout.n_bins, features, members,
+                np.array(nodes.units), rules.regular, rules.plain, *out,
             )  # fmt: skip
+            return
+        kernels.best_per_node(
+            *histograms, nodes.sums, nodes.bounds, nodes.allowed, layout.offsets, layout.n_bins, rules.monotone,
+            features, members, nodes.one_unit, rules.regular, rules.plain, *out,
+        )  # fmt: skip
+
+    def _per_node(self, stacks: list[Stack], nodes: OpenNodes) -> Candidates:
 
         if len(nodes) >= self._threads.count:
-            found = _no_candidates(len(nodes))
+            found = _no_candidates(nodes)
 
             def best_of(low: int, high: int) -> None:
                 start = 0
                 for stack in stacks:
                     members = (max(low - start, 0), min(high - start, len(stack.rows)))
                     if members[0] < members[1]:
-                        best(stack, self.features, members, found)
+                        self._best(stack, nodes, self.features, members, found)
                     start += len(stack.rows)
 
             self._threads.run([partial(best_of, *r) for r in self._threads.ranges(len(nodes), least=1)])
             return found
 
         def best_among(features: tuple[int, int]) -> Candidates:
-            own = _no_candidates(len(nodes))
+            own = _no_candidates(nodes)
             for stack in stacks:
-                best(stack, features, (0, len(stack.rows)), own)
+                self._best(stack, nodes, features, (0, len(stack.rows)), own)
             return own
 
         return combine(self._threads.run([partial(best_among, r) for r in self._feature_ranges()]))
 
-    def _level(self, stacks: list[Stack], nodes: OpenNodes, regular: tuple[float, float, float, float]) -> Candidates:
-        histograms = joined(stacks)
-        allowed = np.ascontiguousarray(np.broadcast_to(nodes.allowed, (len(nodes), nodes.allowed.shape[1])))
+    def _level(self, stacks: list[Stack], nodes: OpenNodes) -> Candidates:
+        histograms, layout = joined(stacks), self._layout
         parts = self._threads.run([
-            partial(
-                level_kernels.best_of_level, histograms, self.slots[0], nodes.sums, nodes.bounds, allowed,
-                self._layout.offsets, self._layout.n_bins, self._rules.monotone, features, nodes.units, regular,
-                self._rules.plain,
-            )
-            for features in self._feature_ranges()
+            partial(self._best_of_level, histograms, nodes, features) for features in self._feature_ranges()
         ])  # fmt: skip
         gain, feature, split_bin, default_left = max(parts, key=lambda part: part[0])  # the first of equals
-        found = _no_candidates(len(nodes))
+        found = _no_candidates(nodes)
         if feature >= 0:
             found.gain[:], found.feature[:], found.split_bin[:] = gain, feature, split_bin
             found.default_left[:] = default_left
-            level_kernels.left_sums(
-                histograms, self.slots[0], nodes.sums, self._layout.offsets, self._layout.n_bins, feature, split_bin,
-                bool(default_left), found.left,
+            for k in range(layout.width):
+                level_kernels.left_sums(
+                    histograms[:, k :: layout.width], self.first_slot, nodes.sums[:, 2 * k : 2 * k + 2], layout.offsets,
+                    layout.n_bins, feature, split_bin, bool(default_left), found.left[:, 2 * k : 2 * k + 2],
+                )  # fmt: skip
+        return found
+
+    def _best_of_level(self, histograms: Int64, nodes: OpenNodes, features: tuple[int, int]
+                       ) -> tuple[float, int, int, int]:  # fmt: skip
+        """(gain, feature, bin, default left) of the best split for all nodes among some features."""
+        layout, rules = self._layout, self._rules
+        allowed = np.ascontiguousarray(np.broadcast_to(nodes.allowed, (len(nodes), nodes.allowed.shape[1])))
+        found: tuple[float, int, int, int]
+        if layout.width > 1:
+            found = vector_kernels.best_of_level(
+                histograms, self.first_slot, nodes.sums, allowed, layout.offsets, layout.n_bins, features,
+                np.array(nodes.units), rules.regular, rules.plain,
+            )  # fmt: skip
+        else:
+            found = level_kernels.best_of_level(
+                histograms, self.first_slot, nodes.sums, nodes.bounds, allowed, layout.offsets, layout.n_bins,
+                rules.monotone, features, nodes.one_unit, rules.regular, rules.plain,
             )  # fmt: skip
         return found
 

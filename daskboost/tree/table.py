@@ -14,7 +14,7 @@ LEAF = -1
 
 @dataclass(frozen=True)
 class TreeTable:
-    """A tree; every array has shape (nodes,), node 0 is the root, children come after their parent.
+    """A tree; arrays have shape (nodes,) but for vectors' values, node 0 is the root, children come after their parent.
 
     A row with value `x` of `feature` goes to `left_child` if `x < threshold`, or if the value is missing and
     `default_left`; otherwise to `right_child`.
@@ -35,13 +35,19 @@ class TreeTable:
     gain: Float32
     """Loss reduction of the split; 0 in a leaf."""
     cover: Float32
-    """Sum of hessians of the training rows in the node."""
+    """Sum of hessians of the training rows in the node, over all outputs of vectors."""
     value: Float32
-    """What a leaf adds to the margin (learning rate included); an inner node's would-be value."""
+    """What a leaf adds to the margin (learning rate included); an inner node's would-be value. Where leaves are
+    vectors, of shape (nodes, outputs): what it adds to each output's."""
 
     @property
     def n_nodes(self) -> int:
         return len(self.left_child)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether a leaf has a value per output."""
+        return self.value.ndim == 2
 
     @property
     def is_leaf(self) -> Bool:

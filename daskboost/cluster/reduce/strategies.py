@@ -92,6 +92,6 @@ def make_reduction(name: str, engines: Outbox, layout: SlotLayout, rules: SplitR
     The only engine of a fit searches its histograms itself, where they lie.
     """
     if name == "auto":
-        at_engines = engines.n_engines == 1 or layout.n_slots * 16 >= PEER_BYTES
+        at_engines = engines.n_engines == 1 or layout.n_entries * 16 >= PEER_BYTES
         name = "peers" if at_engines else "coordinator"
     return AmongPeers(engines) if name == "peers" else AtCoordinator(engines, layout, rules, threads)

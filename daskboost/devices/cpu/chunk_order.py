@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,21 +42,36 @@ class Share:
     """For each of these nodes, the place of its split among `splits`."""
 
 
-def empty_pairs(n_rows: int, small_data: bool) -> Pairs:
-    """Room for rows' quantized gradients (see `gradients.py`)."""
-    return np.empty(n_rows, np.int64) if small_data else np.empty(n_rows, np.int32)
+def empty_pairs(n_rows: int, small_data: bool, width: int = 1) -> Pairs:
+    """Room for rows' quantized gradients (see `gradients.py`), shape (rows,) or (rows, width)."""
+    shape = (n_rows,) if width == 1 else (n_rows, width)
+    return np.empty(shape, np.int64) if small_data else np.empty(shape, np.int32)
 
 
 class ChunkOrder:
-    """Rows of one chunk in node order; `weight` of the rows where data are small."""
+    """Rows of one chunk in node order; `weight` of the rows where data are small.
 
-    def __init__(self, n_rows: int, weight: Float32 | None = None) -> None:
+    Pairs lie in node order too, those of several outputs (`width`) in the order of rows (see `quantize_vectors`).
+    """
+
+    def __init__(self, n_rows: int, weight: Float32 | None = None, width: int = 1) -> None:
         self.n_rows, self.weight = n_rows, weight
         self.order: UInt32 = np.empty(n_rows, np.uint32)
-        self.pairs: Pairs = empty_pairs(n_rows, weight is not None)
+        self.pairs: Pairs = empty_pairs(n_rows, weight is not None, width)
         self.kept = 0
         self.bounds: Int64 = np.zeros((1, 2), np.int64)
         """Segment of each tree node; int64, shape (nodes, 2)."""
+
+    def start(self, begins: Sequence[int], kept: Sequence[int]) -> None:
+        """Put the rows that a thread each kept, from `begins` on, side by side, all in the root."""
+        moved = (self.order, self.pairs) if self.pairs.ndim == 1 else (self.order,)
+        self.kept = 0
+        for begin, n in zip(begins, kept, strict=True):
+            for array in moved if self.kept != begin else ():  # close the gaps that sampled-out rows left
+                array[self.kept : self.kept + n] = array[begin : begin + n]
+            self.kept += n
+        self.bounds[:] = 0
+        self.bounds[0, 1] = self.kept
 
     def segments(self, nodes: Int32) -> Int64:
         """Segments of `nodes`; int64, shape (nodes, 2)."""

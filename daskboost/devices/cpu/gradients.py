@@ -12,10 +12,12 @@ same trees: weights count rows, to the last bit, as scikit-learn's checks ask.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
-from daskboost.dtypes import Float32, Pairs, UInt32
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -29,6 +31,25 @@ def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
     z = (z ^ (z >> np.uint64(30))) * _M1
     z = (z ^ (z >> np.uint64(27))) * _M2
     return z ^ (z >> np.uint64(31))
+
+
+@njit(nogil=True)
+def _quantized(
+    g: float, h: float, weight: float | None, row: np.uint64, scale_g: float, scale_h: float, scale_w: float,
+    round_key: np.uint64,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The integers of one gradient and hessian; `row` is the global id."""
+    if weight is None:
+        unit = 1.0 / 4294967296.0
+        bits = row_bits(round_key, row)
+        high = np.float64(bits >> np.uint64(32)) * unit
+        low = np.float64(bits & np.uint64(0xFFFFFFFF)) * unit
+        return np.int64(np.floor(np.float64(g) * scale_g + high)), np.int64(np.floor(np.float64(h) * scale_h + low))
+    times = np.float64(weight) * scale_w
+    return (
+        np.int64(np.rint(np.rint(np.float64(g) * scale_g) * times)),
+        np.int64(np.rint(np.rint(np.float64(h) * scale_h) * times)),
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -57,29 +78,84 @@ def quantize_gradients(
     kept = begin
     sum_g = np.int64(0)
     sum_h = np.int64(0)
-    unit = 1.0 / 4294967296.0
     everyone = sample_below >= np.uint64(4294967296)
     for row in range(begin, end):
         global_row = np.uint64(first_row + row)
         if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
             continue
         if weight is None:
-            bits = row_bits(round_key, global_row)
-            high = np.float64(bits >> np.uint64(32)) * unit
-            low = np.float64(bits & np.uint64(0xFFFFFFFF)) * unit
-            qg = np.int64(np.floor(np.float64(g[row]) * scale_g + high))
-            qh = np.int64(np.floor(np.float64(h[row]) * scale_h + low))
+            qg, qh = _quantized(g[row], h[row], None, global_row, scale_g, scale_h, scale_w, round_key)
             pairs[kept] = (qg << np.int64(16)) | qh
         else:
-            times = np.float64(weight[row]) * scale_w
-            qg = np.int64(np.rint(np.rint(np.float64(g[row]) * scale_g) * times))
-            qh = np.int64(np.rint(np.rint(np.float64(h[row]) * scale_h) * times))
+            qg, qh = _quantized(g[row], h[row], weight[row], global_row, scale_g, scale_h, scale_w, round_key)
             pairs[kept] = (qg << np.int64(32)) | qh
         order[kept] = row
         sum_g += qg
         sum_h += qh
         kept += 1
     return kept - begin, int(sum_g), int(sum_h)
+
+
+@njit(cache=True, nogil=True)
+def quantize_vectors(
+    g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
+    round_keys: UInt64, sample_key: np.uint64, sample_below: np.uint64, first_row: int, begin: int, end: int,
+    order: UInt32, pairs: Pairs, sums: Int64,
+) -> int:  # fmt: skip
+    """`quantize_gradients` of several columns: `g`, `h`, `pairs` of shape (rows, columns), scales and keys per column.
+
+    Pairs stay in the order of rows: a row's are read together, so that moving them with `order` would cost more than
+    looking them up. Returns the number of kept rows; adds their sums to `sums`, int64 of g and h of each column.
+    """
+    kept = begin
+    everyone = sample_below >= np.uint64(4294967296)
+    for row in range(begin, end):
+        global_row = np.uint64(first_row + row)
+        if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
+            continue
+        for k in range(len(scale_g)):
+            if weight is None:
+                qg, qh = _quantized(
+                    g[row, k], h[row, k], None, global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
+                )
+                pairs[row, k] = (qg << np.int64(16)) | qh
+            else:
+                qg, qh = _quantized(
+                    g[row, k], h[row, k], weight[row], global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
+                )
+                pairs[row, k] = (qg << np.int64(32)) | qh
+            sums[2 * k] += qg
+            sums[2 * k + 1] += qh
+        order[kept] = row
+        kept += 1
+    return kept - begin
+
+
+@njit(cache=True, nogil=True)
+def add_to_leaves(
+    g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
+    round_keys: UInt64, first_row: int, begin: int, end: int, leaf: Int32, sums: Int64,
+) -> None:  # fmt: skip
+    """Add the integers that `quantize_vectors` would make of rows `[begin, end)` to `sums[leaf[row]]`.
+
+    `leaf` : int32, shape (rows,), -1 for rows that did not grow the tree. `sums` : int64, shape (leaves, 2 * columns).
+    """
+    for row in range(begin, end):
+        if leaf[row] < 0:
+            continue
+        into = sums[leaf[row]]
+        global_row = np.uint64(first_row + row)
+        for k in range(len(scale_g)):
+            if weight is None:
+                qg, qh = _quantized(
+                    g[row, k], h[row, k], None, global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
+                )
+            else:
+                qg, qh = _quantized(
+                    g[row, k], h[row, k], weight[row], global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
+                )
+            into[2 * k] += qg
+            into[2 * k + 1] += qh
 
 
 @njit(cache=True, nogil=True)

@@ -11,6 +11,9 @@ overflow. Segments too short to pay for the spill go straight into the pairs.
 
 Slots: feature `f` owns `slot_offsets[f]` to `slot_offsets[f + 1]`: its bins, then one slot for missing where the
 training data has missing values. Split search never reads that slot; it keeps the inner loop free of branches.
+
+Trees whose leaves are vectors have several outputs. Their sums lie side by side: entry `slot * outputs + k` is output k
+of a slot, so that a row adds to neighbouring words and one pass over the rows serves all outputs.
 """
 
 from __future__ import annotations
@@ -56,6 +59,78 @@ def _spill(scratch: Int64, low: int, high: int, into: Int64) -> None:
             scratch[slot - low] = 0
 
 
+@njit(inline="always")
+def _load(pairs: Pairs, row: np.uint64, words: Int64) -> None:
+    """The pairs of a row's outputs as they are added."""
+    for k in range(len(words)):
+        words[k] = _pair(pairs[row, k])
+
+
+@njit(inline="always")
+def _add_words(words: Int64, at: np.uint64, into: Int64) -> None:
+    """Add the words of all outputs to a slot of an array of words: neighbours, so vector instructions do."""
+    for k in range(len(words)):
+        into[at + np.uint64(k)] += words[k]
+
+
+@njit(inline="always")
+def _add_pairs(words: Int64, at: np.uint64, into: Int64) -> None:
+    """Add the words of all outputs to a slot of an array of pairs."""
+    for k in range(len(words)):
+        into[at + np.uint64(k), 0] += words[k] >> np.int64(32)
+        into[at + np.uint64(k), 1] += words[k] & LOW_HALF
+
+
+@njit(nogil=True)
+def _dense_vectors(
+    flat: Any, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, slot_offsets: Int64,
+    blocks: Int64, scratch: Int64, into: Int64,
+) -> None:  # fmt: skip
+    """`dense_rows` of several outputs, whose sums lie side by side in each slot."""
+    width = pairs.shape[1]
+    words, step = np.empty(width, np.int64), np.uint64(width)
+    n_features = np.int64(stride)
+    if into.ndim == 2 and (end - begin) * 2 < slot_offsets[n_features] // n_features:  # too few rows to pay for a spill
+        for i in range(begin, end):
+            row = np.uint64(order[i])
+            _load(pairs, row, words)
+            for f in range(n_features):
+                slot = np.uint64(slot_offsets[f]) + np.uint64(flat[row * stride + np.uint64(f)])
+                _add_pairs(words, slot * step, into)
+        return
+    for b in range(len(blocks) - 1):
+        low, high = slot_offsets[blocks[b]], slot_offsets[blocks[b + 1]]
+        for start in range(begin, end, WORD_ROWS):
+            target = into[low * width : high * width] if into.ndim == 1 else scratch
+            for i in range(start, min(start + WORD_ROWS, end)):
+                row = np.uint64(order[i])
+                if i + AHEAD < end:
+                    prefetch(flat, np.uint64(order[i + AHEAD]) * stride + np.uint64(blocks[b]))
+                _load(pairs, row, words)
+                for f in range(blocks[b], blocks[b + 1]):
+                    slot = np.uint64(slot_offsets[f] - low) + np.uint64(flat[row * stride + np.uint64(f)])
+                    _add_words(words, slot * step, target)
+            if into.ndim == 2:
+                _spill(scratch, low * width, high * width, into)
+
+
+@njit(nogil=True)
+def _sparse_vectors(
+    indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin: int, end: int, into: Int64
+) -> None:
+    """`sparse_rows` of several outputs."""
+    words, step = np.empty(pairs.shape[1], np.int64), np.uint64(pairs.shape[1])
+    for i in range(begin, end):
+        row = np.uint64(order[i])
+        _load(pairs, row, words)
+        for k in range(indptr[row], indptr[row + np.uint64(1)]):
+            at = np.uint64(slots[k]) * step
+            if into.ndim == 1:
+                _add_words(words, at, into)
+            else:
+                _add_pairs(words, at, into)
+
+
 @njit(cache=True, nogil=True)
 def dense_rows(
     flat: Any, n_features: int, order: UInt32, pairs: Pairs, begin: int, end: int,
@@ -63,6 +138,9 @@ def dense_rows(
 ) -> None:  # fmt: skip
     """Add rows `order[begin:end]` of a row-major chunk to `into`: pairs or words."""
     stride = np.uint64(n_features)
+    if pairs.ndim == 2:
+        _dense_vectors(flat, stride, order, pairs, begin, end, slot_offsets, blocks, scratch, into)
+        return
     if into.ndim == 1:
         for b in range(len(blocks) - 1):
             first, last = np.uint64(blocks[b]), np.uint64(blocks[b + 1])
@@ -131,6 +209,9 @@ def _accumulate(
 @njit(cache=True, nogil=True)
 def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin: int, end: int, into: Int64) -> None:
     """Add rows `order[begin:end]` of a CSR chunk, whose entries are slots, to `into`: pairs or words."""
+    if pairs.ndim == 2:
+        _sparse_vectors(indptr, slots, order, pairs, begin, end, into)
+        return
     if into.ndim == 1:
         for i in range(begin, end):
             row, value = np.uint64(order[i]), _pair(pairs[i])

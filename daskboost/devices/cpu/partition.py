@@ -34,6 +34,33 @@ def _sparse_symbol(indptr: Int64, slots: Int32, row: np.uint64, low: int, high: 
     return -1
 
 
+@njit(nogil=True)
+def _carry(pairs: Pairs, spare: Pairs, i: Any, place: Any, right: Any) -> None:
+    """Bring a row's pair where the row goes on either side; those of several outputs stay in the order of rows."""
+    if pairs.ndim == 1:
+        pair = pairs[i]
+        pairs[place] = pair  # never ahead of i, so nothing unread is overwritten
+        spare[right] = pair
+
+
+@njit(nogil=True)
+def _bring_back(pairs: Pairs, spare: Pairs, place: np.uint64, begin: np.uint64, end: np.uint64) -> None:
+    """Copy the right-goers' pairs behind those of the left-goers, up to `end`."""
+    if pairs.ndim == 1:
+        for i in range(end - place):
+            pairs[place + i] = spare[begin + i]
+
+
+@njit(nogil=True)
+def _add_value(margin: Float32, row: np.uint64, value: Float32, node: int) -> None:
+    """Add a node's value, or its values of all outputs, to a row's margin."""
+    if margin.ndim == 1:
+        margin[row] += value[node]
+    else:
+        for k in range(margin.shape[1]):
+            margin[row, k] += value[node, k]
+
+
 @njit(cache=True, nogil=True)
 def split_dense(
     flat: Any, row_stride: int, column_stride: int, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32,
@@ -59,17 +86,18 @@ def split_dense(
         for i in range(begin, end):
             if i + np.uint64(AHEAD) < end:
                 prefetch(flat, np.uint64(order[i + np.uint64(AHEAD)]) * stride + column)
-            row, pair = order[i], pairs[i]
+            row = order[i]
             symbol = np.int32(flat[np.uint64(row) * stride + column])
             left = np.uint64(symbol <= last_left) | np.uint64((symbol == missing) & missing_left)
-            order[place], pairs[place] = row, pair  # never ahead of i, so nothing unread is overwritten
-            spare_order[right], spare_pairs[right] = row, pair
+            order[place] = spare_order[right] = row
+            _carry(pairs, spare_pairs, i, place, right)
             place += left
             right += np.uint64(1) - left
         if low < high:
             lefts[s] = np.int64(place - begin)
             for i in range(end - place):
-                order[place + i], pairs[place + i] = spare_order[begin + i], spare_pairs[begin + i]
+                order[place + i] = spare_order[begin + i]
+            _bring_back(pairs, spare_pairs, place, begin, end)
         position += size
 
 
@@ -86,19 +114,21 @@ def split_sparse(
         shift = segments[s, 0] - position
         low, high = max(first, position) + shift, min(last, position + size) + shift
         slot_low, slot_high = slot_offsets[feature[s]], slot_offsets[feature[s] + 1]
-        place, right = low, low
-        for i in range(low, high):
-            row, pair = order[i], pairs[i]
+        begin, end = np.uint64(low), np.uint64(max(low, high))
+        place, right = begin, begin
+        for i in range(begin, end):
+            row = order[i]
             symbol = _sparse_symbol(indptr, slots, np.uint64(row), slot_low, slot_high)
-            left = default_left[s] if symbol < 0 else np.uint8(symbol <= split_bin[s])
-            order[place], pairs[place] = row, pair
-            spare_order[right], spare_pairs[right] = row, pair
+            left = np.uint64(default_left[s] if symbol < 0 else np.uint8(symbol <= split_bin[s]))
+            order[place] = spare_order[right] = row
+            _carry(pairs, spare_pairs, i, place, right)
             place += left
-            right += 1 - left
+            right += np.uint64(1) - left
         if low < high:
-            lefts[s] = place - low
-            for i in range(high - place):
-                order[place + i], pairs[place + i] = spare_order[low + i], spare_pairs[low + i]
+            lefts[s] = np.int64(place - begin)
+            for i in range(end - place):
+                order[place + i] = spare_order[begin + i]
+            _bring_back(pairs, spare_pairs, place, begin, end)
         position += size
 
 
@@ -114,11 +144,13 @@ def transpose(flat: Any, n_features: int, begin: int, end: int, columns: Any) ->
 
 @njit(cache=True, nogil=True)
 def add_leaf_values(order: UInt32, segments: Int64, values: Float32, margin: Float32) -> None:
-    """`margin[row] += values[s]` for the rows of each segment; `margin` float32, shape (rows,), any stride."""
+    """`margin[row] += values[s]` for the rows of each segment.
+
+    `margin`, `values` : float32, shape (rows,), any stride, and (segments,); or one column per output more.
+    """
     for s in range(len(segments)):
-        value = values[s]
         for i in range(segments[s, 0], segments[s, 1]):
-            margin[order[i]] += value
+            _add_value(margin, order[i], values, s)
 
 
 @njit(cache=True, nogil=True)
@@ -143,7 +175,7 @@ def walk_dense(
             symbol = np.int32(flat[row * stride + np.uint64(f)])
             left = default_left[node] if symbol == n_bins[f] else symbol <= split_bin[node]
             node = left_child[node] if left else right_child[node]
-        margin[row] += value[node]
+        _add_value(margin, row, value, node)
 
 
 @njit(cache=True, nogil=True)
@@ -160,4 +192,4 @@ def walk_sparse(
             symbol = _sparse_symbol(indptr, slots, row, slot_offsets[f], slot_offsets[f + 1])
             left = default_left[node] if symbol < 0 else symbol <= split_bin[node]
             node = left_child[node] if left else right_child[node]
-        margin[row] += value[node]
+        _add_value(margin, row, value, node)

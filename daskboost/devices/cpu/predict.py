@@ -49,7 +49,7 @@ class PackedForest(NamedTuple):
     exits: Int32
     """The node below a heap at which a row arrives."""
     exit_values: Float32
-    """The value of that node: what a tree adds unless `is_deep`."""
+    """The first value of that node: what a tree adds unless `is_deep` or leaves are vectors."""
     splits: UInt32
     """Per node, `LANES` times its column and its threshold's key, shape (nodes, 2)."""
     left: Int32
@@ -57,7 +57,7 @@ class PackedForest(NamedTuple):
     right: Int32
     """Per node, its right child."""
     values: Float32
-    """Per node, what it adds to the margin as a leaf."""
+    """Per node, what it adds as a leaf: to a margin, shape (nodes, 1), or to those of all outputs, (nodes, outputs)."""
     column_feature: Int32
     """Per column, the feature it holds."""
     missing: UInt32
@@ -203,7 +203,7 @@ def fill_heaps(forest: PackedForest) -> None:
                 node_of[2 * i] = node_of[2 * i + 1] = node
         for slot in range(n_exits):
             forest.exits[start + slot] = node_of[n_exits + slot]
-            forest.exit_values[start + slot] = forest.values[node_of[n_exits + slot]]
+            forest.exit_values[start + slot] = forest.values[node_of[n_exits + slot], 0]
 
 
 @njit(cache=True, nogil=True)
@@ -222,10 +222,15 @@ def add_margins(
     for tree in range(first_tree, stop_tree):
         walk_heap(forest.heap, forest.heap_start[tree], forest.depth[tree], keys, tile_size, slots)
         start, k = forest.heap_start[tree], forest.output[tree]
-        if forest.is_deep[tree]:
+        if forest.values.shape[1] > 1:
             for row in range(len(margins)):
                 leaf = _descend(forest, forest.exits[start + slots[row]], keys, row)
-                margins[row, k] += forest.values[leaf]
+                for output in range(margins.shape[1]):
+                    margins[row, output] += forest.values[leaf, output]
+        elif forest.is_deep[tree]:
+            for row in range(len(margins)):
+                leaf = _descend(forest, forest.exits[start + slots[row]], keys, row)
+                margins[row, k] += forest.values[leaf, 0]
         else:
             for row in range(len(margins)):
                 margins[row, k] += forest.exit_values[start + slots[row]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from daskboost.devices.cpu.chunk_order import ChunkOrder, RowSplits, Share, empt
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
-from daskboost.dtypes import Float32, Int32, Int64, Pairs, UInt32
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
 Pieces = Sequence[tuple[int, int]]
 """Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id)."""
@@ -47,6 +48,22 @@ class Rounding:
         return 1 / (self.scale_g * self.scale_w), 1 / (self.scale_h * self.scale_w)
 
 
+class RoundingColumns(NamedTuple):
+    """The roundings of several columns as kernels take them."""
+
+    scale_g: Float64
+    scale_h: Float64
+    scale_w: float
+    round_keys: UInt64
+
+    @classmethod
+    def of(cls, roundings: Sequence[Rounding]) -> RoundingColumns:
+        return cls(
+            np.array([each.scale_g for each in roundings]), np.array([each.scale_h for each in roundings]),
+            roundings[0].scale_w, np.array([each.round_key for each in roundings], np.uint64),
+        )  # fmt: skip
+
+
 class CpuRows:
     """Row state of a shard's training rows.
 
@@ -69,11 +86,12 @@ class CpuRows:
         self._views, self._layout, self._threads = views, layout, threads
         self._pieces = list(pieces)
         of_chunks = [None] * len(sizes) if weights is None else weights
-        self.chunks = [ChunkOrder(size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
+        self.chunks = [ChunkOrder(size, weight, layout.width) for size, weight in zip(sizes, of_chunks, strict=True)]
         self._buffers = Buffers()
         largest = max(sizes, default=0)
         self._spare_order: UInt32 = np.empty(largest, np.uint32)
-        self._spare_pairs: Pairs = empty_pairs(largest, weights is not None)
+        moved = largest if layout.width == 1 else 0
+        self._spare_pairs: Pairs = empty_pairs(moved, weights is not None, layout.width)
 
     def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
@@ -92,16 +110,58 @@ class CpuRows:
                 )
                 for begin, end, first_row in ranges
             ])  # fmt: skip
-            chunk.kept = 0
-            for (begin, _, _), (kept, part_g, part_h) in zip(ranges, parts, strict=True):
-                if chunk.kept != begin:  # close the gaps that sampled-out rows left
-                    chunk.order[chunk.kept : chunk.kept + kept] = chunk.order[begin : begin + kept]
-                    chunk.pairs[chunk.kept : chunk.kept + kept] = chunk.pairs[begin : begin + kept]
-                chunk.kept += kept
-                sum_g, sum_h = sum_g + int(part_g), sum_h + int(part_h)
-            chunk.bounds[:] = 0
-            chunk.bounds[0, 1] = chunk.kept
+            chunk.start([begin for begin, _, _ in ranges], [kept for kept, _, _ in parts])
+            sum_g, sum_h = sum_g + sum(part[1] for part in parts), sum_h + sum(part[2] for part in parts)
         return sum_g, sum_h
+
+    def start_vector_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], roundings: Sequence[Rounding]
+                          ) -> tuple[int, ...]:  # fmt: skip
+        """Quantize the gradients of all columns that a tree of vector leaves searches; sums of g and h of each.
+
+        `gradient(chunk)` gives float32 of shape (rows, columns); rows are sampled by the first column's rounding.
+        """
+        first, columns = roundings[0], RoundingColumns.of(roundings)
+        sums = np.zeros(2 * len(roundings), np.int64)
+        for index, chunk in enumerate(self.chunks):
+            g, h = gradient(index)
+            ranges = list(self._row_ranges(index))
+            parts = [np.zeros_like(sums) for _ in ranges]
+            kept = self._threads.run([
+                partial(
+                    gradients.quantize_vectors, g, h, chunk.weight, *columns, np.uint64(first.sample_key),
+                    np.uint64(first.sample_below), first_row, begin, end, chunk.order, chunk.pairs, part,
+                )
+                for (begin, end, first_row), part in zip(ranges, parts, strict=True)
+            ])  # fmt: skip
+            chunk.start([begin for begin, _, _ in ranges], kept)
+            for part in parts:
+                sums += part
+        return tuple(sums.tolist())
+
+    def leaf_sums(self, gradient: Callable[[int], tuple[Float32, Float32]], roundings: Sequence[Rounding],
+                  leaves: Int32) -> Int64:  # fmt: skip
+        """Integer sums of the gradients of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs).
+
+        `gradient(chunk)` gives float32 of shape (rows, outputs).
+        """
+        columns = RoundingColumns.of(roundings)
+        sums = np.zeros((len(leaves), 2 * len(roundings)), np.int64)
+        for index, chunk in enumerate(self.chunks):
+            g, h = gradient(index)
+            leaf = np.full(chunk.n_rows, -1, np.int32)
+            for place, (begin, end) in enumerate(chunk.segments(leaves).tolist()):
+                leaf[chunk.order[begin:end]] = place
+            ranges = list(self._row_ranges(index))
+            parts = [np.zeros_like(sums) for _ in ranges]
+            self._threads.run([
+                partial(
+                    gradients.add_to_leaves, g, h, chunk.weight, *columns, first_row, begin, end, leaf, part,
+                )
+                for (begin, end, first_row), part in zip(ranges, parts, strict=True)
+            ])  # fmt: skip
+            for part in parts:
+                sums += part
+        return sums
 
     def _row_ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
         """(begin, end, global id that the chunk's row 0 would have) of ranges of a chunk's rows, for threads."""
@@ -112,11 +172,11 @@ class CpuRows:
                 yield begin + a, begin + b, first_row - begin
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Int64:
-        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2).
+        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, entries, 2).
 
-        With `words`, they are of shape (nodes, slots) if all the nodes are small enough (see `histogram.py`).
+        With `words`, they are of shape (nodes, entries) if all the nodes are small enough (see `histogram.py`).
         """
-        shape: tuple[int, ...] = (len(nodes), self._layout.n_slots, 2)
+        shape: tuple[int, ...] = (len(nodes), self._layout.n_entries, 2)
         # Where the parents are small enough, so are the children; of a single chunk, it shows once its rows are split.
         small = words and self._fit_words(nodes if splits is None or not len(splits) else splits.node)
         out: Int64 | None = None
@@ -145,7 +205,8 @@ class CpuRows:
         return int(sizes.max(initial=0)) <= WORD_ROWS
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32]) -> None:
-        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
+        outputs) for vectors."""
         leaves = np.flatnonzero(tree.left_child < 0).astype(np.int32)
         if (splits is None or not len(splits)) and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
@@ -254,7 +315,7 @@ class CpuRows:
             begin, end = segments[s]
             starts = begin + np.cumsum(sizes[:, s]) - sizes[:, s]
             middles, ends = starts + lefts[:, s], starts + sizes[:, s]
-            for array in (chunk.order, chunk.pairs):
+            for array in (chunk.order, chunk.pairs) if chunk.pairs.ndim == 1 else (chunk.order,):
                 pieces = [array[a:b] for a, b in zip(starts, middles, strict=True)]
                 pieces += [array[a:b] for a, b in zip(middles, ends, strict=True)]
                 array[begin:end] = np.concatenate(pieces)

@@ -79,7 +79,8 @@ def split_values(
 
 
 @njit(inline="always")
-def _soft_square(g: float, alpha: float) -> float:
+def soft_square(g: float, alpha: float) -> float:
+    """The square of what the L1 penalty leaves of g."""
     soft = max(abs(g) - alpha, 0.0)
     return soft * soft
 
@@ -120,7 +121,7 @@ def _plain_gains(
     for b in range(n_bins):
         g, h = prefix_g[b] + from_g, prefix_h[b] + from_h
         lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
-        gain = _soft_square(lg, alpha) / (lh + reg_lambda) + _soft_square(rg, alpha) / (rh + reg_lambda)
+        gain = soft_square(lg, alpha) / (lh + reg_lambda) + soft_square(rg, alpha) / (rh + reg_lambda)
         out[b] = gain if min(lh, rh) >= least else -np.inf
 
 
@@ -187,7 +188,7 @@ def scan_feature(
 
 
 @njit(cache=True, nogil=True)
-def _top(values: Float64, n: int) -> float:
+def top_of(values: Float64, n: int) -> float:
     """The largest of `values[:n]`; eight running maxima become vector instructions, a single one does not."""
     lanes = np.full(8, -np.inf)
     whole = n - n % 8
@@ -257,7 +258,7 @@ def best_per_node(
         total_g, total_h = sums[row, 0], sums[row, 1]
         low, high = bounds[row, 0], bounds[row, 1]
         g, h = total_g * unit_g, total_h * unit_h
-        parent = _soft_square(g, alpha) / (h + reg_lambda) if plain and h > 0.0 else leaf_gain(
+        parent = soft_square(g, alpha) / (h + reg_lambda) if plain and h > 0.0 else leaf_gain(
             g, h, reg_lambda, alpha, step, low, high)  # fmt: skip
         best = -np.inf
         for f in range(features[0], features[1]):
@@ -269,7 +270,7 @@ def best_per_node(
             )  # fmt: skip
             for side in range(2 if some_missing else 1):
                 gains = right if side == 0 else left
-                top = _top(gains, n_bins[f]) - parent
+                top = top_of(gains, n_bins[f]) - parent
                 if not top > best:
                     continue
                 place = 0

@@ -17,6 +17,9 @@ from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, Symbols, UInt8,
 
 SCRATCH_SLOTS = 16_384
 """Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
+SCRATCH_ENTRIES = 131_072
+"""Entries of several outputs that it works on at a time: 1 MiB, as each block of features loads the pairs of all rows
+again. 80 outputs of 28 features went in at 2.6 G a second on one core, at 1.6 G with blocks of 128 KiB."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,15 @@ class SlotLayout:
     """int64, shape (features + 1,): first slot of each feature."""
     n_bins: Int32
     """int32, shape (features,): bins without the missing slot."""
+    width: int = 1
+    """Entries per slot: one, or one for each output (or column of a sketch) that trees of vector leaves search."""
     blocks: Int64 = field(init=False)
     """Feature ranges whose slots fit the scratch array."""
 
     def __post_init__(self) -> None:
-        edges = [0]
+        edges, most = [0], SCRATCH_SLOTS if self.width == 1 else SCRATCH_ENTRIES
         for feature in range(1, len(self.n_bins)):
-            if self.offsets[feature + 1] - self.offsets[edges[-1]] > SCRATCH_SLOTS:
+            if (self.offsets[feature + 1] - self.offsets[edges[-1]]) * self.width > most:
                 edges.append(feature)
         object.__setattr__(self, "blocks", np.array([*edges, len(self.n_bins)], np.int64))
 
@@ -42,8 +47,14 @@ class SlotLayout:
         return int(self.offsets[-1])
 
     @property
+    def n_entries(self) -> int:
+        """Sums in a histogram."""
+        return self.n_slots * self.width
+
+    @property
     def scratch_slots(self) -> int:
-        return int(np.diff(self.offsets[self.blocks]).max(initial=1))
+        """Entries of the largest block."""
+        return int(np.diff(self.offsets[self.blocks]).max(initial=1)) * self.width
 
 
 @dataclass(frozen=True)
