@@ -21,6 +21,7 @@ def table(kind: str = "logistic") -> tuple[Any, Any, Any]:
         "regression": score,
         "logistic": (score > 0).astype(np.float32),
         "classes": np.clip(np.floor(score + 2), 0, 4),
+        "vectors": np.clip(np.floor(score + 2), 0, 4),
     }[kind]
     return features, labels.astype(np.float32), rng.uniform(0.5, 2, ROWS).astype(np.float32)
 
@@ -29,6 +30,7 @@ PARAMS: dict[str, dict[str, Any]] = {
     "regression": {"objective": "reg:squarederror"},
     "logistic": {"objective": "binary:logistic"},
     "classes": {"objective": "multi:softprob", "num_class": 5},
+    "vectors": {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree"},
 }
 
 

@@ -91,6 +91,20 @@ def test_evaluation_sets_of_other_partitions_and_places(client: Any) -> None:
     assert history["small"]["logloss"][-1] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("n_partitions", [1, 5])
+@pytest.mark.parametrize("reduction", ["coordinator", "peers"])
+@pytest.mark.parametrize("sketch", [0, 1, 3])
+def test_vectors(client: Any, sketch: int, reduction: str, n_partitions: int) -> None:
+    """The bytes of a fit in this process; on one worker whole rounds grow beside the rows."""
+    features, labels, weights = table("classes")
+    more = {"sketch_outputs": sketch, "reduction": reduction}
+    with (
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, n_partitions), "label", weight="weight") as data,
+        db.QuantizedDataset.from_dask(frame(features, labels, weights, 1).compute(), "label", weight="weight") as local,
+    ):
+        assert fit_bytes(data, "vectors", **more) == fit_bytes(local, "vectors", **more)
+
+
 def test_custom_callables_travel(client: Any) -> None:
     features, labels, weights = table("regression")
 

@@ -77,11 +77,27 @@ FITS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FITS)
+VECTORS: dict[str, dict[str, Any]] = {
+    "vectors": {"max_depth": 4},
+    "vectors, lossguide": {"grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0},
+    "vectors, symmetric": {"grow_policy": "symmetric", "max_depth": 3},
+    "sketched vectors": {"sketch_outputs": 2, "max_depth": 4},
+    "small sketched vectors": {"sketch_outputs": 3, "max_depth": 4},
+    "vectors of quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3},
+}
+"""Trees of all outputs, which CPUs grow."""
+FITS_OF_CPUS = FITS | {
+    name: {**SAMPLES, "multi_strategy": "multi_output_tree", "objective": "multi:softprob",
+           "num_class": 0 if "quantile_alpha" in params else 5, **params}
+    for name, params in VECTORS.items()
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=FITS_OF_CPUS)
 def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     """Rows, parameters, and the bytes that the plainest fit gives."""
-    params = FITS[request.param]
-    rng, n_rows = np.random.default_rng(8), SMALL_ROWS if request.param == "small data" else 13_003
+    params = FITS_OF_CPUS[request.param]
+    rng, n_rows = np.random.default_rng(8), SMALL_ROWS if "small" in request.param else 13_003
     data = make_data(rng, params.get("objective", "reg:squarederror"), n_rows, 6, n_values=500, missing=0.3)
     plainest = {name: values[0] for name, values in PLACES.items()} | {"chunk_rows": 65_536}
     return data, params, model_bytes(data, params, plainest, 2)
@@ -103,6 +119,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("case", FITS, indirect=True)
 @pytest.mark.parametrize("place", [
     {"encoding": "dense"}, {"encoding": "csr"}, {"encoding": "dense", "packing": "tight", "chunk_rows": 1_000},
     {"encoding": "csr", "engines": 2, "partitions": 7}, {"engines": 2, "partitions": 7, "reduction": "peers"},
@@ -113,6 +130,7 @@ def test_gpu(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) ->
 
 
 @pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("case", FITS, indirect=True)
 def test_gpu_with_evaluation(case: tuple[Data, dict[str, Any], bytes]) -> None:
     """Metrics, early stopping and continued training see the same margins."""
     data, params, _ = case
@@ -133,6 +151,7 @@ def test_gpu_with_evaluation(case: tuple[Data, dict[str, Any], bytes]) -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path, device: str) -> None:
     data, params, expected = case
+    device = "cpu" if "multi_strategy" in params else device
     options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
     with quantized(data, limit=2 * len(data.y), **options) as dataset:
         tiers = {
@@ -154,10 +173,16 @@ def test_histograms_of_words_pairs_or_both(
 
 
 @pytest.mark.parametrize("grow_policy", ["depthwise", "lossguide", "symmetric"])
-def test_every_place_of_a_tiny_fit(grow_policy: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("vectors", [
+    {}, {"multi_strategy": "multi_output_tree"}, {"multi_strategy": "multi_output_tree", "sketch_outputs": 1},
+    {"multi_strategy": "multi_output_tree", "sketch_outputs": 2},
+], ids=["scalars", "vectors", "sketch of one", "sketch of two"])  # fmt: skip
+def test_every_place_of_a_tiny_fit(grow_policy: str, vectors: dict[str, Any], rng: np.random.Generator) -> None:
     """The full product where it is cheap: chunks of 16 rows, some engines without any."""
-    data = make_data(rng, n_rows=70, missing=0.5)
-    params = {"max_depth": 3, "grow_policy": grow_policy, "subsample": 0.8, "min_child_weight": 0.5}
+    if vectors:
+        vectors = {**vectors, "objective": "multi:softprob", "num_class": 5}
+    data = make_data(rng, vectors.get("objective", "reg:squarederror"), n_rows=70, missing=0.5)
+    params = {"max_depth": 3, "grow_policy": grow_policy, "subsample": 0.8, "min_child_weight": 0.5, **vectors}
     places = {**PLACES, "partitions": (1, 2, 5), "chunk_rows": (16, 64), "n_jobs": (1,), "packing": ("tight",)}
     found = {
         model_bytes(data, params, dict(zip(places, values, strict=True)), 1)

@@ -35,8 +35,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "regression": {**SAMPLES},
     "logistic": {**SAMPLES, "objective": "binary:logistic"},
     "five classes": {**SAMPLES, "objective": "multi:softprob", "num_class": 5},
-}
-ROUNDS = {"regression": 4, "logistic": 4, "five classes": 2}  # the second round's gradients come from the first's trees
+    "sketched vectors": {
+        **SAMPLES, "objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree",
+        "sketch_outputs": 2,
+    },
+}  # fmt: skip
+ROUNDS = {"regression": 4, "logistic": 4, "five classes": 2, "sketched vectors": 3}
+"""The second round's gradients come from the first's trees."""
 WORKERS = (0, 1, 2, 3)  # 0: in this process
 PARTITIONS = (1, 7, 50)
 LAYOUTS = {"dense": DenseLayout, "csr": CsrLayout}

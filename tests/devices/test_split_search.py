@@ -69,7 +69,7 @@ def search(rules: SplitRules, threads: int, built: Int64, nodes: OpenNodes, n_pe
     built = in_form(form, built)
     for features in feature_shares(LAYOUT, n_peers):
         own = SplitSearch(LAYOUT, rules, EagerThreads(threads), features)
-        parts.append(own.search(nodes, np.ascontiguousarray(built[:, own.slots[0] : own.slots[1]])))
+        parts.append(own.search(nodes, np.ascontiguousarray(built[:, own.entries[0] : own.entries[1]])))
     return combine(parts)
 
 
@@ -128,7 +128,7 @@ def test_ties_go_to_the_first_feature_whoever_searches(symmetric: bool, rng: np.
         parts = []
         for features in feature_shares(layout, n_peers):
             own = SplitSearch(layout, rules, EagerThreads(threads), features)
-            parts.append(own.search(nodes, np.ascontiguousarray(built[:, own.slots[0] : own.slots[1]])))
+            parts.append(own.search(nodes, np.ascontiguousarray(built[:, own.entries[0] : own.entries[1]])))
         assert combine(parts).feature.tolist() == [0]
 
 

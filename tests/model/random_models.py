@@ -31,8 +31,13 @@ OBJECTIVES: tuple[Objective, ...] = (
 """One of every kind that XGBoost knows too."""
 
 
-def random_tree(rng: np.random.Generator, n_features: int, n_splits: int, chain: bool = False) -> TreeTable:
-    """A tree grown by splitting random leaves, or always the newest one (`chain`), on random values."""
+def random_tree(
+    rng: np.random.Generator, n_features: int, n_splits: int, chain: bool = False, width: int = 1
+) -> TreeTable:
+    """A tree grown by splitting random leaves, or always the newest one (`chain`), on random values.
+
+    Leaves of `width` above 1 are vectors.
+    """
     children: dict[int, tuple[int, int]] = {}
     leaves = [0]
     for split in range(n_splits):
@@ -41,7 +46,7 @@ def random_tree(rng: np.random.Generator, n_features: int, n_splits: int, chain:
         leaves += children[node]
     n = 2 * n_splits + 1
     inner = np.isin(np.arange(n), list(children))
-    values = rng.normal(size=n).astype(np.float32)
+    values = rng.normal(size=n if width == 1 else (n, width)).astype(np.float32)
     # Thresholds from a small grid, both zeros among them, so that rows often hit them exactly.
     grid = np.array([-1.5, -0.5, -0.0, 0.0, 0.25, 1.0], np.float32)
     return TreeTable(
@@ -75,10 +80,11 @@ def random_booster(
     chain: bool = False,
     base_score: float | Sequence[float] = 0.4,
     names: bool = False,
+    vectors: bool = False,
 ) -> Booster:
-    """A model of random trees, as many per iteration as the objective has outputs."""
-    n_outputs = objective.n_outputs
-    trees = [random_tree(rng, n_features, n_splits, chain) for _ in range(n_iterations * n_outputs)]
+    """A model of random trees, as many per iteration as the objective has outputs, or one of `vectors`."""
+    n_outputs, width = (1, objective.n_outputs) if vectors else (objective.n_outputs, 1)
+    trees = [random_tree(rng, n_features, n_splits, chain, width) for _ in range(n_iterations * n_outputs)]
     labels = tuple(f"feature {i}" for i in range(n_features)) if names else None
     return Booster(
         trees=tuple(trees),

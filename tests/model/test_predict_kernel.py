@@ -33,8 +33,12 @@ def kernel_margins(booster: Booster, rows: Features, start: Float32, n_threads: 
 @pytest.mark.parametrize("n_splits", [0, 1, 12, 200])
 @pytest.mark.parametrize("chain", [False, True], ids=["bushy", "chain"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_equals_the_plain_walk(rng: np.random.Generator, n_splits: int, chain: bool, sparse: bool) -> None:
-    booster = random_booster(rng, SoftProb(3), n_splits=n_splits, chain=chain, n_iterations=3)
+@pytest.mark.parametrize("vectors", [False, True], ids=["scalars", "vectors"])
+def test_equals_the_plain_walk(
+    rng: np.random.Generator, n_splits: int, chain: bool, sparse: bool, vectors: bool
+) -> None:
+    shape = {"n_splits": n_splits, "chain": chain, "n_iterations": 9 if vectors else 3}
+    booster = random_booster(rng, SoftProb(3), **shape, vectors=vectors)  # type: ignore[arg-type]
     values = random_rows(rng, 301)  # no multiple of a block
     rows: Features = as_sparse(values) if sparse else DenseRows(values)
     start = rng.normal(size=(301, 3)).astype(np.float32)

@@ -30,5 +30,7 @@ def margins(trees: Sequence[TreeTable], outputs: Sequence[int], rows: Float32, s
     result = start.copy()
     for i, row in enumerate(rows):
         for tree, output in zip(trees, outputs, strict=True):
-            result[i, output] = np.float32(result[i, output] + tree.value[leaf_of(tree, row)])
+            value = tree.value[leaf_of(tree, row)]
+            for k, own in enumerate(value) if tree.value.ndim == 2 else [(output, value)]:  # vectors are of all outputs
+                result[i, k] = np.float32(result[i, k] + own)
     return result

@@ -82,6 +82,14 @@ def train(problem: Problem, n_rounds: int) -> list[TreeTable]:
         g, h = objective.gradients(label, margin)
         if problem.weight is not None and not problem.small:
             g, h = g * problem.weight[:, None], h * problem.weight[:, None]
+        if problem.params.has_vector_leaves(objective.n_outputs):
+            from reference.vectors import VectorTree
+
+            trees.append(tree := VectorTree(problem, iteration, g, h, margin).grown())
+            walk = WalkArrays(*(getattr(tree, each.name) for each in dataclasses.fields(WalkArrays)))
+            for row in range(len(label)):
+                margin[row] += tree.value[partition.leaf(walk, problem.symbols[row], problem.cuts.n_bins)]
+            continue
         for output in range(objective.n_outputs):
             tree = Tree(problem, iteration, output, g[:, output], h[:, output], margin[:, output]).grown()
             trees.append(tree)
@@ -155,8 +163,7 @@ class Tree:
         level = [0]
         for depth in range(self.params.depth_limit):
             allowed = set.intersection(*(set(self.features(node)) for node in level))
-            whole = [self.rows_of(node) for node in level]
-            one = split.best_of_level(self.problem.rules, whole, sorted(allowed))
+            one = self.best_of_level(level, sorted(allowed))
             if not self.is_worth(one.gain):
                 return
             assert all(self.nodes[node].depth == depth for node in level)
@@ -178,25 +185,34 @@ class Tree:
             return split.Split(-split.INF, -1, -1, False, (0, 0))
         return split.best(self.problem.rules, self.rows_of(node), self.features(node))
 
+    def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> split.Split:
+        return split.best_of_level(self.problem.rules, [self.rows_of(node) for node in level], features)
+
     def divide(self, node: int, chosen: split.Split) -> list[int]:
         """Make the children of a node."""
+        own, f = self.nodes[node], chosen.feature
+        n_bins = int(self.problem.cuts.n_bins[f])
+        sides = partition.split(own.rows, self.problem.symbols[:, f], chosen.bin, n_bins, chosen.default_left)
+        own.feature, own.split_bin, own.default_left = f, chosen.bin, chosen.default_left
+        own.left, own.right = len(self.nodes), len(self.nodes) + 1
+        own.gain, bounds = self.judge(node, chosen)
+        for side, limits in zip(sides, bounds, strict=True):
+            self.nodes.append(Node(side, own.depth + 1, own.used | {f}, limits))
+        self.n_leaves += 1
+        return [own.left, own.right]
+
+    def judge(self, node: int, chosen: split.Split) -> tuple[float, list[tuple[float, float]]]:
+        """The gain that a split's node records, and the bounds of the children's values."""
         own, rows, rules = self.nodes[node], self.rows_of(node), self.problem.rules
         f, n_bins = chosen.feature, int(self.problem.cuts.n_bins[chosen.feature])
-        sides = partition.split(own.rows, self.problem.symbols[:, f], chosen.bin, n_bins, chosen.default_left)
         left = split.left_of(rows, f, chosen.bin, chosen.default_left)
         right = (rows.sums[0] - left[0], rows.sums[1] - left[1])
-        own.feature, own.split_bin, own.default_left = f, chosen.bin, chosen.default_left
-        own.gain = split.own_gain(rules, rows, left)
-        own.left, own.right = len(self.nodes), len(self.nodes) + 1
         low_weight, high_weight = (split.weight(rules, *rows.worth(side), own.bounds) for side in (left, right))
         middle, (low, high), direction = (low_weight + high_weight) / 2, own.bounds, rules.direction(f)
         if direction and chosen.bin == n_bins - 1:  # present against missing values: either may be the higher
             direction = int(np.sign(high_weight - low_weight))
         bounds = {0: [own.bounds] * 2, 1: [(low, middle), (middle, high)], -1: [(middle, high), (low, middle)]}
-        for side, limits in zip(sides, bounds[direction], strict=True):
-            self.nodes.append(Node(side, own.depth + 1, own.used | {f}, limits))
-        self.n_leaves += 1
-        return [own.left, own.right]
+        return split.own_gain(rules, rows, left), bounds[direction]
 
     def features(self, node: int) -> list[int]:
         """Features that a node may split on, in increasing order."""
@@ -217,29 +233,32 @@ class Tree:
         return sorted(sorted(features, key=lambda f: gradients.bits(key, f))[: max(1, int(share * len(features)))])
 
     def table(self) -> TreeTable:
-        nodes, cuts, rate = self.nodes, self.problem.cuts, self.params.learning_rate
-        rows = [self.rows_of(node) for node in range(len(nodes))]
+        rows = [self.rows_of(node) for node in range(len(self.nodes))]
+        rate = self.params.learning_rate
         values = [split.weight(self.problem.rules, *each.worth(each.sums), each.bounds) * rate for each in rows]
+        covers = np.array([each.worth(each.sums)[1] for each in rows], np.float32)
+        return self.as_table(self.with_quantiles(np.array(values, np.float32), self.margin, self.place[1]), covers)
+
+    def as_table(self, values: Float32, covers: Float32) -> TreeTable:
+        nodes, cuts = self.nodes, self.problem.cuts
         thresholds = [cuts.threshold(n.feature, n.split_bin) if n.left >= 0 else 0 for n in nodes]
         return TreeTable(
             np.array([n.left for n in nodes], np.int32), np.array([n.right for n in nodes], np.int32),
             np.array([n.feature for n in nodes], np.int32), np.array([n.split_bin for n in nodes], np.int32),
             np.array(thresholds, np.float32), np.array([n.default_left for n in nodes], np.bool_),
-            np.array([n.gain for n in nodes], np.float32),
-            np.array([each.worth(each.sums)[1] for each in rows], np.float32),
-            self.with_quantiles(np.array(values, np.float32)),
+            np.array([n.gain for n in nodes], np.float32), covers, values,
         )  # fmt: skip
 
-    def with_quantiles(self, values: Float32) -> Float32:
+    def with_quantiles(self, values: Float32, margin: Float32, output: int) -> Float32:
         """Leaf values become quantiles of residuals where the objective says so."""
         problem, quantiles = self.problem, self.problem.objective.adaptive_quantiles
         for value, node in enumerate(self.nodes) if quantiles else ():
             if node.left >= 0:
                 continue
-            residual = [problem.label[row] - self.margin[row] for row in node.rows]
+            residual = [problem.label[row] - margin[row] for row in node.rows]
             weight = [1.0 if problem.weight is None else float(problem.weight[row]) for row in node.rows]
             whole = residuals.integer_weights(weight, problem.largest_weight())
-            found = residuals.quantile(residual, whole, (quantiles or ())[self.place[1]])
+            found = residuals.quantile(residual, whole, (quantiles or ())[output])
             if not np.isnan(found):
                 values[value] = np.float32(found) * np.float32(self.params.learning_rate)
         return values

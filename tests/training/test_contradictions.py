@@ -34,6 +34,11 @@ def data() -> QuantizedDataset:
     return QuantizedDataset.from_dask(X, Y, max_bin=32)
 
 
+VECTORS = {
+    "objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.9], "multi_strategy": "multi_output_tree",
+}  # fmt: skip
+
+
 def unread() -> Any:
     """A Dask Array that nobody may compute."""
 
@@ -65,10 +70,58 @@ def unread() -> Any:
         "monotone_constraints contradicts objective='reg:absoluteerror'.*use 'reg:pseudohubererror'",
     ),
     ({"objective": "reg:quantileerror", "monotone_constraints": "(0,1,0)"}, "monotone_constraints contradicts"),
+    ({"multi_strategy": "multi_output"}, "multi_strategy='multi_output' must be one of .*mean 'multi_output_tree'"),
+    ({"sketch_outputs": -1}, r"sketch_outputs=-1 must lie in \[0"),
+    ({"sketch_outputs": 1.5}, "sketch_outputs=1.5 must be an integer"),
+    ({"sketch_outputs": 1}, "sketch_outputs=1 has no effect: objective 'reg:squarederror' has a single output"),
+    (
+        {**VECTORS, "objective": "reg:squarederror", "quantile_alpha": 0.5, "sketch_outputs": 1},
+        "sketch_outputs=1 has no effect: objective 'reg:squarederror' has a single output",
+    ),
+    ({**VECTORS, "multi_strategy": "one_output_per_tree", "sketch_outputs": 1}, "set multi_strategy='multi_output_tre"),
+    ({**VECTORS, "sketch_outputs": 2}, "sketch_outputs=2 must be less than the 2 outputs of .*'reg:quantileerror'"),
+    ({**VECTORS, "device": "cuda"}, "device='cuda' does not grow trees of vector leaves; use device='cpu'"),
+    ({**VECTORS, "device": "gpu"}, "device='gpu' does not grow trees of vector leaves; use device='cpu'"),
 ])  # fmt: skip
 def test_parameters(params: dict[str, Any], message: str, data: QuantizedDataset) -> None:
     with pytest.raises(ParameterError, match=message):
         train(params, data, 2, evals=[(data, "train")])
+
+
+def test_vectors_keep_no_monotone_constraint() -> None:
+    data = QuantizedDataset.from_dask(X, CODES)
+    params = {"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"}
+    with pytest.raises(ParameterError, match="monotone_constraints contradicts multi_strategy='multi_output_tree'"):
+        train({**params, "monotone_constraints": [0, 1, 0]}, data, 1)
+    assert train({**params, "monotone_constraints": [0, 0, 0]}, data, 1).has_vectors
+
+
+def test_the_device_of_vectors_is_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    data = QuantizedDataset.from_dask(X, CODES)
+    params = {"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"}
+    with caplog.at_level("INFO", logger="daskboost"):
+        train({**params, "device": "cpu"}, data, 1)
+        assert "multi_output_tree" not in caplog.text
+        train(params, data, 1)
+    assert "device='auto' trains on the CPU: multi_strategy='multi_output_tree' is not for GPUs" in caplog.text
+
+
+def test_a_model_goes_on_with_leaves_of_its_kind() -> None:
+    data = QuantizedDataset.from_dask(X, CODES)
+    params = {"objective": "multi:softprob", "num_class": 3}
+    vectors = {**params, "multi_strategy": "multi_output_tree"}
+    with pytest.raises(ParameterError, match=r"leaves of init_model are not vectors .* those of the fit are; use the"):
+        train(vectors, data, 1, init_model=train(params, data, 1))
+    with pytest.raises(ParameterError, match=r"leaves of init_model are vectors .* those of the fit are not; use the"):
+        train(params, data, 1, init_model=train(vectors, data, 1))
+    assert train(vectors, data, 1, init_model=train(params, data, 0)).has_vectors  # no trees, no leaves
+
+
+def test_estimators_refuse_vectors_before_they_read() -> None:
+    y = da.from_array(CODES, chunks=20)
+    for params in ({"sketch_outputs": 2}, {"multi_strategy": "multi_output_tree", "sketch_outputs": 3}):
+        with pytest.raises(ParameterError, match="sketch_outputs="):
+            DaskBoostClassifier(**params).fit(unread(), y)
 
 
 @pytest.mark.parametrize("params", [

@@ -105,6 +105,32 @@ def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> No
     assert_naive(make_data(rng, objective, n_rows=200), {**params, "min_child_weight": 0.5}, 2)
 
 
+VECTORS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "penalties": {"reg_alpha": 0.3, "gamma": 0.2, "min_child_weight": 6, "reg_lambda": 0.3},
+    "steps": {"max_delta_step": 0.3, "reg_alpha": 0.1},
+    "interactions": {"interaction_constraints": [[0, 1], [1, 2, 4]]},
+    "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
+    "sketch of one": {"sketch_outputs": 1, "subsample": 0.7},
+    "sketch": {"sketch_outputs": 2, "min_child_weight": 0},
+    "sketch and samples": {"sketch_outputs": 3, "subsample": 0.6, "reg_alpha": 0.1, "colsample_bynode": 0.7},
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.5, 0.8], "num_class": 0},
+    "sketched quantiles": {
+        "objective": "reg:quantileerror", "quantile_alpha": [0.1, 0.5, 0.8], "num_class": 0, "sketch_outputs": 2,
+        "subsample": 0.8,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("growth", GROWTH)
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors(name: str, growth: str, rng: np.random.Generator) -> None:
+    params = {"objective": "multi:softprob", "num_class": 5, **VECTORS[name], **GROWTH[growth]}
+    data = make_data(rng, params["objective"], n_rows=200)
+    trees = assert_naive(data, {**params, "multi_strategy": "multi_output_tree"}, 2)
+    assert len(trees) == 2 and all(tree.n_nodes > 1 and tree.has_vectors for tree in trees)
+
+
 @pytest.mark.parametrize("options", [
     {"encoding": "csr", "engines": 2, "partitions": 5, "chunk_rows": 40},
     {"encoding": "dense", "engines": 3, "partitions": 4, "chunk_rows": 7, "packing": "tight"},
@@ -113,6 +139,10 @@ def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> No
 @pytest.mark.parametrize("growth", ["depthwise_leaves", "lossguide", "symmetric"])
 def test_however_it_is_stored(growth: str, options: dict[str, Any], rng: np.random.Generator) -> None:
     assert_naive(make_data(rng, missing=0.6), {**PARAMS["everything"], **GROWTH[growth]}, 2, **options)
+    data = make_data(rng, "multi:softprob", n_rows=150, missing=0.6)
+    vectors = {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", **GROWTH[growth]}
+    for name in ("samples", "sketch and samples"):
+        assert_naive(data, {**vectors, **VECTORS[name]}, 2, **options)
 
 
 def test_one_feature_of_one_value(rng: np.random.Generator) -> None:
@@ -133,5 +163,7 @@ def test_any_problem(params: dict[str, Any], objective: str, n_rows: int, n_valu
                      seed: int) -> None:  # fmt: skip
     if objective in ("reg:absoluteerror", "reg:quantileerror"):  # refused: quantiles would break the constraint
         params.pop("monotone_constraints", None)
+    if params.get("monotone_constraints"):  # refused for vectors
+        params.pop("multi_strategy")
     data = make_data(np.random.default_rng(seed), objective, n_rows, 5, n_values, missing, weighted)
     assert_naive(data, {**params, "objective": objective, **OBJECTIVES[objective]}, 2)
