@@ -5,7 +5,9 @@
     python -m benchmarks.quality --quick         # the sets that ship with the repository
 
 Prints one line per set and measure: XGBoost, ours (depthwise, the growth XGBoost uses), whether ours is within the
-allowance, and symmetric and lossguide growth beside it. Ends with exit status 1 if any depthwise score is outside.
+allowance, and symmetric and lossguide growth beside it. Sets of several classes have a line more per measure, of trees
+whose leaves are vectors (multi_output_tree) on both sides. Ends with exit status 1 if any depthwise score of the first
+kind is outside.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "symmetric": {"grow_policy": "symmetric", "max_depth": 6},
     "lossguide": {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 64},  # as many leaves as depth 6
 }
+VECTORS: dict[str, Any] = {**POLICIES["depthwise"], "multi_strategy": "multi_output_tree"}
+"""One tree per round for all classes; of XGBoost and of ours."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +102,15 @@ def run_set(name: str, policies: Mapping[str, Mapping[str, Any]], config: Config
         booster = ours.train({**params, **policy}, dataset, rounds)
         return scores(data.info.task, test.y, ours.predict(booster, test.x, test.base_margin))
 
-    def xgboost_scores() -> dict[str, float]:
+    def xgboost_scores(policy: Mapping[str, Any]) -> dict[str, float]:
         matrix = peers.xgboost_matrix(train.x, train.y, max_bin=config.max_bin, base_margin=train.base_margin)
-        booster = peers.xgboost_train({**params, "max_depth": 6}, matrix, rounds)
+        booster = peers.xgboost_train({**params, **policy}, matrix, rounds)
         return scores(data.info.task, test.y, peers.xgboost_predict(booster, test.x, test.base_margin))
 
-    contenders: dict[str, Callable[[], dict[str, float]]] = {"xgboost": xgboost_scores}
+    contenders: dict[str, Callable[[], dict[str, float]]] = {"xgboost": partial(xgboost_scores, {"max_depth": 6})}
     contenders |= {contender: partial(ours_scores, policy) for contender, policy in policies.items()}
+    if data.info.task == "multiclass" and "depthwise" in policies:
+        contenders |= {"xgboost vectors": partial(xgboost_scores, VECTORS), "vectors": partial(ours_scores, VECTORS)}
     rows = []
     for contender, work in contenders.items():
         seconds, result = timed(work)
@@ -132,6 +138,11 @@ def print_set(rows: list[dict[str, Any]], policies: list[str]) -> int:
             outside, verdict = outside + (not fine), "yes" if fine else "NO"
         values = "".join(f"{table[measure, p]:>12.5g}" for p in policies)
         print(f"{rows[0]['case']:<24}{measure:<18}{peer:>10.5g}{values}  {verdict}", flush=True)
+        if (measure, "vectors") in table:
+            peer, own = table[measure, "xgboost vectors"], table[measure, "vectors"]
+            values = f"{own:>12.5g}" + " " * 12 * (len(policies) - 1)
+            verdict = "yes" if within(measure, own, peer) else "NO"
+            print(f"{'':<24}{measure + ', vectors':<18}{peer:>10.5g}{values}  {verdict}", flush=True)
     return outside
 
 
