@@ -72,7 +72,13 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         without_host=without_host and n_engines == 1 and not train.streamed_rows,
+        width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
     )  # fmt: skip
+
+
+def histogram_width(params: TrainParams, objective: Objective) -> int:
+    """What trees search side by side: one output, all outputs, or the columns of a sketch of them."""
+    return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
 

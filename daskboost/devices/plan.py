@@ -70,6 +70,15 @@ class FitSize:
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1
+    width: int = 1
+    """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
+    sketched: bool = False
+    """Whether trees are searched on a sketch of the gradients."""
+
+    @property
+    def n_entries(self) -> int:
+        """Sums of a histogram."""
+        return self.n_slots * self.width
 
     @property
     def open_histograms(self) -> int:

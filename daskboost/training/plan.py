@@ -22,6 +22,7 @@ from daskboost.devices.plan import FitSize, Plan, SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes
+from daskboost.training.contradictions import check_multi_strategy, device_of
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 from daskboost.tree.split import SplitRules
@@ -90,7 +91,14 @@ def plan(
         rows = [_shape(_bare(each), None, shape[1], shape[2]) for each in evals]
         size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(chosen.device, size, room, here)
+    return _plan_on(_device_of(chosen), size, room, here)
+
+
+def _device_of(params: TrainParams) -> str:
+    """As `train` takes it."""
+    objective = make_objective(params.objective, objective_params(params))
+    check_multi_strategy(params, objective)
+    return device_of(params, objective)
 
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:

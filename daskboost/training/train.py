@@ -11,6 +11,7 @@ import numpy as np
 from daskboost.cluster import rounding
 from daskboost.cluster.coordinator import EarlyStopping, FitSpec, Progress, Report
 from daskboost.cluster.engine import slot_layout
+from daskboost.cluster.fit_size import histogram_width
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.data.rows import FeatureSchema
 from daskboost.errors import ParameterError
@@ -167,11 +168,6 @@ def make_spec(
         first_iteration=0 if init_model is None else init_model.n_iterations,
         base_score=None if init_model is None else init_model.base_score, earlier_best=best,
     )  # fmt: skip
-
-
-def histogram_width(params: TrainParams, objective: Objective) -> int:
-    """What trees search side by side: one output, all outputs, or the columns of a sketch of them."""
-    return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
 def learning_rates(params: TrainParams, n_rounds: int, callbacks: Sequence[Callback]) -> list[float]:

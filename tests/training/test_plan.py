@@ -136,9 +136,27 @@ def test_a_fit_stays_within_its_plan_on_a_gpu(name: str) -> None:
     within(hook.meter.peak_bytes, replace(planned, free_bytes=None))
 
 
-@pytest.mark.parametrize("name", ["depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation"])
+VECTORS = {"objective": "multi:softprob", "num_class": 6, "multi_strategy": "multi_output_tree", "min_child_weight": 0}
+SHAPES_OF_CPUS = SHAPES | {
+    "vectors": ({**VECTORS, "max_depth": 5}, {}),
+    "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
+}
+
+
+def test_vectors_are_planned_where_they_are_trained() -> None:
+    found = plan(VECTORS, n_rows=100_000, n_features=10)
+    assert found.device == "cpu"
+    one = plan({**VECTORS, "multi_strategy": "one_output_per_tree", "device": "cpu"}, n_rows=100_000, n_features=10)
+    assert found.histograms_bytes == 6 * one.histograms_bytes and found.margins_bytes == one.margins_bytes
+    with pytest.raises(ParameterError, match="device='cuda' does not grow trees of vector leaves"):
+        plan({**VECTORS, "device": "cuda"}, n_rows=100_000, n_features=10)
+
+
+@pytest.mark.parametrize("name", [
+    "depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation", "vectors", "sketched vectors",
+])  # fmt: skip
 def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
-    params, given = SHAPES[name]
+    params, given = SHAPES_OF_CPUS[name]
     evaluated = "evaluated" in given
     sizes = {"n_rows": 100_000, **given}
     data = make_data(**{k: v for k, v in sizes.items() if k != "evaluated"}, num_class=params.get("num_class", 2))

@@ -24,8 +24,9 @@ def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
         device="cpu", free_bytes=free_bytes,
         chunks_bytes=train.stored_bytes + view_bytes(train),
         columns_bytes=min(train.resident_rows * train.n_features * train.symbol_bytes, column_bytes),
-        order_bytes=order_bytes(train, size.small_data),
-        gradients_bytes=8 * k * (train.n_rows if size.keep_gradients or k > 1 else min(train.n_rows, train.chunk_rows)),
+        order_bytes=order_bytes(train, size.small_data, size.width),
+        gradients_bytes=8 * size.width * size.sketched * train.n_rows
+        + 8 * k * (train.n_rows if size.keep_gradients or k > 1 else min(train.n_rows, train.chunk_rows)),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
         histograms_bytes=histograms_bytes(size),
@@ -47,9 +48,11 @@ def view_bytes(rows: SetSize) -> int:
     return 8 * (n + 1) + int(4 * n * rows.entries_per_row)
 
 
-def order_bytes(rows: SetSize, small_data: bool) -> int:
-    """Of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through it."""
-    return (rows.n_rows + min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS))) * (4 + (8 if small_data else 4))
+def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:
+    """Of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through it; pairs of
+    several outputs do not move."""
+    moving, pair = min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS)), 8 if small_data else 4
+    return (rows.n_rows + moving) * 4 + (rows.n_rows * width + (moving if width == 1 else 0)) * pair
 
 
 def slot_bytes(size: FitSize) -> int:
@@ -59,15 +62,18 @@ def slot_bytes(size: FitSize) -> int:
 
 def histograms_bytes(size: FitSize) -> int:
     """Of the nodes that are there, and of buffers that are kept."""
-    return slot_bytes(size) * size.n_slots * HISTOGRAM_COPIES * size.open_histograms
+    return slot_bytes(size) * size.n_entries * HISTOGRAM_COPIES * size.open_histograms
 
 
 def scratch_bytes(size: FitSize) -> int:
     """Sums of nodes that several threads build together, each thread's temporary arrays of gradients, candidates of the
     split search, predictions of metrics, counts of residuals."""
     gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
-    edges = size.n_threads * (slot_bytes(size) * size.n_slots + gradients)
-    candidates = size.deepest_nodes * size.train.n_features * 40
+    edges = size.n_threads * (slot_bytes(size) * size.n_entries + gradients)
+    candidates = size.deepest_nodes * (size.train.n_features * 40 + 64 * size.width)
+    if size.sketched:  # sums of all outputs over the rows of leaves, and the leaf of each row
+        edges += 16 * size.n_outputs * size.most_leaves * (size.n_threads + 1)
+        edges += 4 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
     evaluation = max((4 * 4 * size.n_outputs * each.n_rows for each in size.evals), default=0)
     counts = 2 * size.leaf_count_bytes * size.most_leaves
     return edges + candidates + evaluation + counts
