@@ -104,8 +104,8 @@ class SparseColumns:
         shared_bytes = CELL_BYTES * n * found.most_slots
         launch(
             "add_columns", runtime.multiprocessors, self._rows, self._slots, found.groups, found.before, found.n,
-            shared_bytes // 4, int(self._spills), self._n_slots, self._states, tiles.starts, n, tiles.tile_rows, many_rows,
-            out.view(np.uint64), shared_bytes=shared_bytes,
+            shared_bytes // 4, int(self._spills), self._n_slots, self._states, tiles.starts, n, tiles.tile_rows,
+            many_rows, out.view(np.uint64), shared_bytes=shared_bytes,
         )  # fmt: skip
         return many_rows
 
