@@ -1,27 +1,28 @@
 // Histograms of rows of symbols: g and h of every (node, bin), all nodes and features of a level in one launch per width.
 //
-// A warp takes 32 rows of a tile (tiles.cuh), a lane a row, and one group of COLUMNS features. Shared memory holds one
-// 32-bit sum per (symbol, statistic, column), so that a column is a memory bank where COLUMNS is 32. At step j lane l adds
-// its row's symbol of column l ^ j:
+// Features lie in groups of COLUMNS; of a row, a group's symbols are neighbours. Warps take rows, and add their columns in
+// an order in which no two lanes meet in a bank of shared memory: twisted.cuh, or, where positions are rows and columns
+// are SKEWED, fewer than 32, skewed.cuh.
 //
-//            step 0   step 1   step 2                no two lanes ever share a bank, whatever the data, which native
-//   lane 0   column 0 column 1 column 2              32-bit atomics reward with the rate of plain stores; rows can be
-//   lane 1   column 1 column 0 column 3              gathered in any order, since nothing but this order of steps is
-//   lane 2   column 2 column 3 column 0              skewed.
+// A block takes an equal share of all (group, row), however nodes divide it, and clears and hands over 64 KB once per
+// node and group that it meets: as much time as thousands of rows take. Sums stay 32 bits wide: rows have 15 bits, so
+// that after every 32,768 rows it is enough to hand over the sums that have reached 2^30. Small data's never do, by
+// their scale. All are integers, so that no order of blocks can show.
 //
-// Sums of TILE_ROWS <= 65,536 rows of 15 bits fit 32 bits; those of small data do by their scale. A block adds its sums to
-// the int64 histograms in device memory with 64-bit atomics: integers, so that no order of blocks can show.
+// A block fills a multiprocessor, or half of one (THREADS): where it meets many nodes and groups, another block adds while
+// it hands over.
 //
-// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SMALL=0,1
-// variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SMALL=0,1
+// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0,1 THREADS=1024
+// variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SKEWED=0 SMALL=0,1 THREADS=1024
+// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=0 SMALL=0 THREADS=512
+// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=20,24,28 BINS=64,128,256 SMALL=0 THREADS=1024
 // budget: add_rows registers=64 shared=0
-// budget: add_wide registers=40 shared=0
 #include "pair.cuh"
 #include "rounding.cuh"
-#include "tiles.cuh"
+#include "shares.cuh"
 
 #ifndef THREADS
-#define THREADS 512
+#define THREADS 1024
 #endif
 #ifndef SYMBOL_BYTES
 #define SYMBOL_BYTES 1
@@ -29,135 +30,147 @@
 #ifndef COLUMNS
 #define COLUMNS 32
 #endif
-#define PER_WORD (4 / SYMBOL_BYTES)                // symbols in a word
-#define WORDS ((COLUMNS + PER_WORD - 1) / PER_WORD)  // words of a row that a lane holds
-#define SYMBOL_MASK ((1u << 8 * SYMBOL_BYTES) - 1u)
+#ifndef SKEWED
+#define SKEWED 0
+#endif
+#if SKEWED
+#include "skewed.cuh"
+#else
+#include "twisted.cuh"
+#endif
 
-// A group of features, as it comes from the host: three numbers.
+constexpr i32 WARPS = THREADS / 32;
+constexpr i32 ROWS = 32 / LANES_PER_ROW;  // of a warp at a time
+constexpr i32 CHUNK = SETS * ROWS;
+constexpr i32 STRIDE = WARPS * CHUNK;             // rows that a block adds at a time
+constexpr i32 BINS_AT_ONCE = COPIES > 2 ? 1 : 2;  // of a thread that hands over: more copies take more registers
+
+// A group of features, as it comes from the host: five numbers.
 struct Group {
-    i32 first;    // feature in column 0, a multiple of COLUMNS
-    i32 n;        // features, at most COLUMNS; columns beyond them hold symbols of padding
-    i32 symbols;  // most symbols of a feature
+    i32 plane;    // place of its rows among those of this width
+    i32 first;    // feature in column 0
+    i32 n;        // features, at most COLUMNS; columns beyond them hold zeros
+    i32 low;      // first bin; not 0 only where a single feature's bins are divided among groups
+    i32 symbols;  // bins from there on, at most
 };
 
 static __device__ __forceinline__ Group group_of(const i32* groups, i32 place) {
-    return {groups[3 * place], groups[3 * place + 1], groups[3 * place + 2]};
+    const i32* of = groups + 5 * place;
+    return {of[0], of[1], of[2], of[3], of[4]};
 }
 
-#if COLUMNS * SYMBOL_BYTES >= 16
-static __device__ __forceinline__ void load_words(const u8* row, u32 (&words)[WORDS]) {
-    const uint4* from = reinterpret_cast<const uint4*>(row);
+// Adds the sums of at least `least` to the histogram of one node, and clears them. Four lanes to a feature: their cells
+// (two bins, g and h) are one 32-byte sector of the histogram.
+static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, i32 least, const i64* slot_offsets,
+                                                 u64* out) {
+    const i32 statistic = threadIdx.x % 2, column = threadIdx.x / 4 % COLUMNS;
+    const bool is_feature = column < group.n;
+    const i64 first = is_feature ? slot_offsets[group.first + column] + group.low : 0;
+    const i64 bins = is_feature ? slot_offsets[group.first + column + 1] - first : 0;
+#pragma unroll BINS_AT_ONCE
+    for (i32 bin = threadIdx.x / 4 / COLUMNS * 2 + threadIdx.x / 2 % 2; bin < group.symbols; bin += THREADS / 2 / COLUMNS) {
+        i64 sum = 0;
+        bool enough = false;
 #pragma unroll
-    for (i32 k = 0; k < WORDS / 4; ++k) {
-        const uint4 four = from[k];
-        words[4 * k] = four.x;
-        words[4 * k + 1] = four.y;
-        words[4 * k + 2] = four.z;
-        words[4 * k + 3] = four.w;
-    }
-}
-#elif COLUMNS * SYMBOL_BYTES >= 4
-static __device__ __forceinline__ void load_words(const u8* row, u32 (&words)[WORDS]) {
-#pragma unroll
-    for (i32 k = 0; k < WORDS; ++k) words[k] = reinterpret_cast<const u32*>(row)[k];
-}
-#else  // less than a word: one or two narrow features
-static __device__ __forceinline__ void load_words(const u8* row, u32 (&words)[WORDS]) {
-    words[0] = COLUMNS * SYMBOL_BYTES == 2 ? *reinterpret_cast<const u16*>(row) : *row;
-}
-#endif
-
-// Words in the order in which a lane needs them: word k becomes word k ^ (lane / PER_WORD).
-static __device__ __forceinline__ void rotate_words(u32 (&words)[WORDS], i32 lane) {
-#pragma unroll
-    for (i32 step = 1; step < WORDS; step <<= 1) {
-        const bool swap = (lane / PER_WORD & step) != 0;
-#pragma unroll
-        for (i32 k = 0; k < WORDS; ++k) {
-            if (k & step) continue;
-            const u32 low = words[k], high = words[k | step];
-            words[k] = swap ? high : low;
-            words[k | step] = swap ? low : high;
+        for (i32 copy = 0; copy < COPIES; ++copy) {
+            if (!has_copy(column, copy)) continue;
+            const i32 cell = static_cast<i32>(sums[cell_of(bin, statistic, column, copy)]);
+            sum += cell;
+            enough |= reaches(cell, least);
         }
+        if (!enough) continue;
+#pragma unroll
+        for (i32 copy = 0; copy < COPIES; ++copy)
+            if (has_copy(column, copy)) sums[cell_of(bin, statistic, column, copy)] = 0;
+        if (bin < bins) atomicAdd(out + 2 * (first + bin) + statistic, static_cast<u64>(sum));
     }
 }
 
-// `out` : shape (nodes, slots, 2), zeros. Blocks: tiles x groups, the groups of a tile
-// side by side. Dynamic shared memory: 8 bytes x COLUMNS x the
-// largest group's symbols. `row_bytes` between rows; `slot_offsets` says where features lie in a histogram.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) add_rows(
-    const u8* symbols, i64 row_bytes, const i32* groups, i32 n_groups, const i64* slot_offsets, i32 n_features, const i64* bounds,
-    const i32* nodes, const i32* starts, i32 n, i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
+// `symbols` : planes of rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` : the row at
+// each position, or null where positions are rows. `pairs` : by position. `out` : shape (nodes, slots, 2). Any grid: blocks
+// share the work, at least `least_tiles` each. Dynamic shared memory: `shared_words`, the cells of the largest group.
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
+    const u8* symbols, i64 plane_bytes, const i32* groups, i32 n_groups, i32 shared_words, i32 least_tiles,
+    const i64* slot_offsets, i32 n_features, const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows,
+    const u32* order, const Pair* pairs, u64* out) {
     DYNAMIC_SHARED(u32, sums);
-    const Tile tile = find_tile(blockIdx.x / n_groups, bounds, nodes, starts, n, tile_rows);
-    if (tile.segment < 0) return;
-    const Group group = group_of(groups, blockIdx.x % n_groups);
-    const i32 cells = group.symbols * 2 * COLUMNS;
-    for (i32 i = threadIdx.x; i < cells; i += THREADS) sums[i] = 0;
-    __syncthreads();
+    Share share(starts, n, n_groups, least_tiles);
+    if (share.at >= share.last) return;
+    for (i32 i = threadIdx.x; i < shared_words; i += THREADS) sums[i] = 0;
 
-    const i32 lane = threadIdx.x % 32;
-    const u8* column = symbols + (i64)group.first * SYMBOL_BYTES;
-    i32 shifts[PER_WORD];
+    const i32 warp = threadIdx.x / 32, place = threadIdx.x % 32 / LANES_PER_ROW, part = threadIdx.x % LANES_PER_ROW;
+    const Lane lane(place, part);
+    const bool gathers = order != nullptr;
+    u8* const cells = reinterpret_cast<u8*>(sums);
+    while (share.at < share.last) {
+        const Piece piece = share.next(bounds, nodes, starts, n, tile_rows);
+        const Group group = group_of(groups, piece.group);
+        const i32 n_rows = piece.n_rows;
+        const u8* own = symbols + group.plane * plane_bytes + part * (COLUMNS / LANES_PER_ROW * SYMBOL_BYTES);
+        u32 row = static_cast<u32>(piece.begin) + warp * CHUNK + place;
+        const u32* own_order = gathers ? order + row : nullptr;
+        const Pair* own_pairs = pairs + row;
+        i32 n_left = n_rows - warp * CHUNK - place;  // of the lane, a chunk's stride apart
+
+        // Three chunks are in flight: one is added while the next one's symbols and the places of the one after it are read.
+        Words next[SETS] = {};
+        Pair next_pair[SETS];
+        u32 rows[SETS] = {};
+        auto find_rows = [&](i32 ahead) {
 #pragma unroll
-    for (i32 k = 0; k < PER_WORD; ++k) shifts[k] = 8 * SYMBOL_BYTES * ((k ^ lane) % PER_WORD % COLUMNS);
-    // Three rows are in flight: one is added while the next one's symbols and the place of the one after it are read.
-    i64 i = tile.begin + threadIdx.x;
-    u32 next[WORDS];
-    Pair pair = 0;
-    u32 row = 0;
-    if (i < tile.end) {
-        pair = pairs[i];
-        load_words(column + order[i] * row_bytes, next);
-        if (i + THREADS < tile.end) row = order[i + THREADS];
-    }
-    for (; i < tile.end; i += THREADS) {
-        u32 words[WORDS];
+            for (i32 set = 0; set < SETS; ++set) {
+                rows[set] = row + ahead + set * ROWS;
+                if (gathers && ahead + set * ROWS < n_left) rows[set] = own_order[ahead + set * ROWS];
+            }
+        };
+        auto load_rows = [&](i32 ahead) {  // those beyond the end add zeros to the cells of the ones before
 #pragma unroll
-        for (i32 k = 0; k < WORDS; ++k) words[k] = next[k];
-        const u32 g = (u32)g_of(pair), h = (u32)h_of(pair);
-        if (i + THREADS < tile.end) {
-            pair = pairs[i + THREADS];
-            load_words(column + row * row_bytes, next);
-            if (i + 2 * THREADS < tile.end) row = order[i + 2 * THREADS];
+            for (i32 set = 0; set < SETS; ++set) {
+                next_pair[set] = 0;
+                if (ahead + set * ROWS >= n_left) continue;
+                next_pair[set] = own_pairs[ahead + set * ROWS];
+                next[set] = load_words(own + static_cast<u64>(rows[set]) * (COLUMNS * SYMBOL_BYTES));
+            }
+        };
+        find_rows(0);
+        load_rows(0);
+        find_rows(STRIDE);
+        for (i32 begin = 0; begin < n_rows;) {
+            const i32 end = n_rows - begin < ROWS_UNTIL_SPILL ? n_rows : begin + ROWS_UNTIL_SPILL;
+            __syncthreads();  // here, where the first rows are already being read, all cells are clear
+#pragma unroll 1
+            for (; begin < end; begin += STRIDE) {
+                Words turned[SETS];
+                u32 g[SETS], h[SETS];
+#pragma unroll
+                for (i32 set = 0; set < SETS; ++set) {
+                    turned[set] = lane.turn(next[set]);
+                    g[set] = static_cast<u32>(g_of(next_pair[set]));
+                    h[set] = static_cast<u32>(h_of(next_pair[set]));
+                }
+                load_rows(STRIDE);
+                find_rows(2 * STRIDE);
+                row += STRIDE;
+                own_order += STRIDE;
+                own_pairs += STRIDE;
+                n_left -= STRIDE;
+#pragma unroll
+                for (i32 step = 0; step < N_STEPS; ++step) {
+#pragma unroll
+                    for (i32 set = 0; set < SETS; ++set) {
+                        u32 offset = lane.offset(turned[set], step);
+                        if constexpr (COLUMNS == 1) {
+                            offset -= group.low * BIN_BYTES;
+                            if (offset >= static_cast<u32>(group.symbols * BIN_BYTES)) continue;
+                        }
+                        atomicAdd(reinterpret_cast<u32*>(cells + offset), g[set]);
+                        atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
+                    }
+                }
+            }
+            __syncthreads();
+            hand_over(sums, group, begin < n_rows ? SPILL_FROM : 1, slot_offsets,
+                      out + 2 * piece.segment * slot_offsets[n_features]);
         }
-        rotate_words(words, lane);
-#pragma unroll
-        for (i32 j = 0; j < COLUMNS; ++j) {
-            const u32 symbol = words[j / PER_WORD] >> shifts[j % PER_WORD] & SYMBOL_MASK;
-            u32* cell = sums + symbol * (2 * COLUMNS) + ((lane ^ j) & (COLUMNS - 1));
-            atomicAdd(cell, g);
-            atomicAdd(cell + COLUMNS, h);
-        }
-    }
-    __syncthreads();
-
-    // Four lanes to a feature: their cells (two bins, g and h) are one 32-byte sector of the histogram.
-    const i64 n_slots = slot_offsets[n_features];
-    const i32 statistic = threadIdx.x % 2, low_bin = threadIdx.x / 2 % 2;
-    const i32 quads = (group.symbols + 1) / 2 * group.n;
-    for (i32 quad = threadIdx.x / 4; quad < quads; quad += THREADS / 4) {
-        const i32 feature = quad % group.n, bin = quad / group.n * 2 + low_bin;
-        const i64 slot = slot_offsets[group.first + feature] + bin;
-        if (slot >= slot_offsets[group.first + feature + 1]) continue;
-        const i32 sum = (i32)sums[bin * (2 * COLUMNS) + statistic * COLUMNS + feature];
-        if (sum) atomicAdd(out + 2 * (tile.segment * n_slots + slot) + statistic, (u64)(i64)sum);
-    }
-}
-
-// A feature whose bins fit no shared memory, straight into device memory: so many bins seldom meet.
-extern "C" __global__ void __launch_bounds__(THREADS) add_wide(
-    const u8* symbols, i64 row_bytes, const i32* groups, i32 n_groups, const i64* slot_offsets, i32 n_features, const i64* bounds,
-    const i32* nodes, const i32* starts, i32 n, i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
-    const Tile tile = find_tile(blockIdx.x / n_groups, bounds, nodes, starts, n, tile_rows);
-    if (tile.segment < 0) return;
-    const i32 feature = group_of(groups, blockIdx.x % n_groups).first;
-    u64* own = out + 2 * (tile.segment * slot_offsets[n_features] + slot_offsets[feature]);
-    for (i64 i = tile.begin + threadIdx.x; i < tile.end; i += THREADS) {
-        const u8* at = symbols + order[i] * row_bytes + (i64)feature * SYMBOL_BYTES;
-        const u32 symbol = SYMBOL_BYTES == 1 ? *at : *reinterpret_cast<const u16*>(at);
-        const Pair pair = pairs[i];
-        atomicAdd(own + 2 * symbol, (u64)(i64)g_of(pair));
-        atomicAdd(own + 2 * symbol + 1, (u64)h_of(pair));
     }
 }

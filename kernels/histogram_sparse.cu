@@ -1,62 +1,178 @@
 // Histograms of CSR rows, whose entries are histogram slots: g and h of every (node, slot), all nodes of a level in one
-// launch.
+// launch. Three ways, the first of which the data decide, the other two by the number of nodes and of their rows:
 //
-// LANES lanes share a row and take its entries in turn. Where all slots fit shared memory a block adds there first, with
-// native 32-bit atomics, sums that TILE_ROWS <= 65,536 rows of 15 bits cannot overflow; otherwise entries are spread over
-// so many slots that they seldom meet, and go straight to device memory.
+// `add_shared`   all slots fit shared memory: LANES lanes share a row and take its entries in turn.
+// `add_columns`  few cells and many entries: a copy of the entries sorted by feature is read in full, block by block of
+//                slots that fit shared memory for all nodes together. An entry finds its row's node and pair in a table
+//                (`place_rows`). A warp's lanes are far apart in that order, or all would meet in the few bins of a feature.
+// `add_global`   many cells, or few rows: entries seldom meet, and go straight to device memory.
+//
+// Sums in shared memory are of 32 bits, as in histogram.cu.
 //
 // variants: SMALL=0,1
-// budget: add_shared registers=40 shared=0
-// budget: add_global registers=40 shared=0
+// budget: add_shared registers=64 shared=0
+// budget: place_rows registers=40 shared=0
+// budget: add_columns registers=64 shared=0
+// budget: add_global registers=48 shared=0
 #include "pair.cuh"
 #include "rounding.cuh"
-#include "tiles.cuh"
+#include "shares.cuh"
 
 #ifndef THREADS
-#define THREADS 512
+#define THREADS 1024
 #endif
 #ifndef LANES
 #define LANES 8
 #endif
 
-// `out` : shape (nodes, slots, 2), zeros. Grid: (tiles,). Dynamic shared memory: 8 bytes x slots.
-extern "C" __global__ void __launch_bounds__(THREADS) add_shared(
-    const i64* indptr, const i32* slots, i32 n_slots, const i64* bounds, const i32* nodes, const i32* starts, i32 n,
-    i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
-    DYNAMIC_SHARED(u32, sums);
-    const Tile tile = find_tile(blockIdx.x, bounds, nodes, starts, n, tile_rows);
-    if (tile.segment < 0) return;
-    for (i32 i = threadIdx.x; i < 2 * n_slots; i += THREADS) sums[i] = 0;
-    __syncthreads();
-    for (i64 i = tile.begin + threadIdx.x / LANES; i < tile.end; i += THREADS / LANES) {
-        const Pair pair = pairs[i];
-        const u32 row = order[i], g = (u32)g_of(pair), h = (u32)h_of(pair);
-        const i64 end = indptr[row + 1ll];
-        for (i64 entry = indptr[row] + threadIdx.x % LANES; entry < end; entry += LANES) {
-            atomicAdd(sums + 2 * slots[entry], g);
-            atomicAdd(sums + 2 * slots[entry] + 1, h);
-        }
+constexpr i32 AT_ONCE = 8;  // entries of a thread: a sector of rows, and one of slots
+
+// What entries need to know of their row.
+struct alignas(2 * sizeof(Pair)) RowState {
+    Pair pair;
+    Pair segment;  // place of its node in the list of nodes; -1 for none
+};
+
+// Slots that a block adds up for all nodes, and the entries that may have them.
+struct SlotGroup {
+    i64 first;
+    i64 n;
+    i64 begin;  // entries
+    i64 end;
+};
+
+// Adds sums of at least `least` to `out` and clears them.
+static __device__ __forceinline__ void hand_over(u32* sums, i32 n, i32 least, u64* out) {
+    for (i32 i = threadIdx.x; i < n; i += THREADS) {
+        const i32 sum = static_cast<i32>(sums[i]);
+        if (!reaches(sum, least)) continue;
+        sums[i] = 0;
+        atomicAdd(out + i, static_cast<u64>(static_cast<i64>(sum)));
     }
-    __syncthreads();
-    u64* own = out + 2 * (i64)tile.segment * n_slots;
-    for (i32 i = threadIdx.x; i < 2 * n_slots; i += THREADS)
-        if (sums[i]) atomicAdd(own + i, (u64)(i64)(i32)sums[i]);
 }
 
-// The same without shared memory.
-extern "C" __global__ void __launch_bounds__(THREADS) add_global(
-    const i64* indptr, const i32* slots, i32 n_slots, const i64* bounds, const i32* nodes, const i32* starts, i32 n,
-    i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
+// `out` : shape (nodes, slots, 2). `order` : the row at each position, or null where positions are rows. `pairs` : by
+// position. Any grid. Dynamic shared memory: 8 bytes x slots.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) add_shared(
+    const i64* indptr, const i32* slots, i32 n_slots, i32 least_tiles, const i64* bounds, const i32* nodes,
+    const i32* starts, i32 n, i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
+    DYNAMIC_SHARED(u32, sums);
+    Share share(starts, n, 1, least_tiles);
+    if (share.at >= share.last) return;
+    for (i32 i = threadIdx.x; i < 2 * n_slots; i += THREADS) sums[i] = 0;
+    __syncthreads();
+    while (share.at < share.last) {
+        const Piece piece = share.next(bounds, nodes, starts, n, tile_rows);
+        for (i32 begin = 0; begin < piece.n_rows;) {
+            const i32 end = piece.n_rows - begin < ROWS_UNTIL_SPILL ? piece.n_rows : begin + ROWS_UNTIL_SPILL;
+            for (i32 i = begin + threadIdx.x / LANES; i < end; i += THREADS / LANES) {
+                const i64 position = piece.begin + i, row = order ? order[position] : position;
+                const Pair pair = pairs[position];
+                const u32 g = static_cast<u32>(g_of(pair)), h = static_cast<u32>(h_of(pair));
+                const i64 stop = indptr[row + 1];
+                for (i64 entry = indptr[row] + threadIdx.x % LANES; entry < stop; entry += LANES) {
+                    atomicAdd(sums + 2 * slots[entry], g);
+                    atomicAdd(sums + 2 * slots[entry] + 1, h);
+                }
+            }
+            begin = end;
+            __syncthreads();
+            hand_over(sums, 2 * n_slots, begin < piece.n_rows ? SPILL_FROM : 1,
+                      out + 2 * static_cast<i64>(piece.segment) * n_slots);
+            __syncthreads();
+        }
+    }
+}
+
+// The nodes' rows, in tiles: many enough that `add_columns` is the better way?
+static __device__ __forceinline__ bool are_many(const i32* starts, i32 n, i32 tile_rows, i64 many_rows) {
+    return static_cast<i64>(starts[n]) * tile_rows >= many_rows;
+}
+
+// `states` : by row; -1 all over before. Grid: tiles.
+extern "C" __global__ void __launch_bounds__(THREADS) place_rows(
+    const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows, i64 many_rows, const u32* order,
+    const Pair* pairs, RowState* states) {
+    if (!are_many(starts, n, tile_rows, many_rows)) return;
     const Tile tile = find_tile(blockIdx.x, bounds, nodes, starts, n, tile_rows);
     if (tile.segment < 0) return;
-    u64* own = out + 2 * (i64)tile.segment * n_slots;
+    for (i64 i = tile.begin + threadIdx.x; i < tile.end; i += THREADS)
+        states[order ? order[i] : i] = {pairs[i], static_cast<Pair>(tile.segment)};
+}
+
+// `entry_rows`, `entry_slots` : sorted by feature, then by row; room for a multiple of AT_ONCE. `groups` : int64, shape
+// (groups, 4), see SlotGroup. `before` : entries of the groups before, and of all. `spills` : whether a feature may have
+// more than 65,536 rows. Any grid. Dynamic shared memory: 8 bytes x nodes x a group's slots.
+extern "C" __global__ void __launch_bounds__(THREADS, 1) add_columns(
+    const u32* entry_rows, const i32* entry_slots, const SlotGroup* groups, const i64* before, i32 n_groups,
+    i32 shared_words, i32 spills, i64 n_slots, const RowState* states, const i32* starts, i32 n, i32 tile_rows,
+    i64 many_rows, u64* out) {
+    DYNAMIC_SHARED(u32, sums);
+    if (!are_many(starts, n, tile_rows, many_rows)) return;
+    const i64 all = before[n_groups], last = all * (blockIdx.x + 1) / gridDim.x;
+    i64 at = all * blockIdx.x / gridDim.x;
+    for (i32 i = threadIdx.x; i < shared_words; i += THREADS) sums[i] = 0;
+    __syncthreads();
+    const i64 stream = threadIdx.x % 32 * (THREADS / 32) + threadIdx.x / 32;  // lanes far apart
+    i32 number = 0;
+    while (at < last) {
+        while (before[number + 1] <= at) ++number;
+        const SlotGroup group = groups[number];
+        const i64 begin = group.begin + at - before[number];
+        const i64 end = last < before[number + 1] ? group.begin + last - before[number] : group.end;
+        at += end - begin;
+        const i64 first = begin / AT_ONCE, each = ((end + AT_ONCE - 1) / AT_ONCE - first + THREADS - 1) / THREADS;
+        const u32 low = static_cast<u32>(group.first), n_own = static_cast<u32>(group.n);
+        for (i64 k = 0; k < each;) {
+            const i64 stop = spills && k + ROWS_UNTIL_SPILL / THREADS / AT_ONCE < each
+                ? k + ROWS_UNTIL_SPILL / THREADS / AT_ONCE : each;
+            for (; k < stop; ++k) {
+                const i64 entry = (first + stream * each + k) * AT_ONCE;
+                if (entry >= end) continue;
+#pragma unroll 1
+                for (i64 four = entry; four < entry + AT_ONCE; four += 4) {
+                    const uint4 in = *reinterpret_cast<const uint4*>(entry_rows + four);
+                    const int4 of = *reinterpret_cast<const int4*>(entry_slots + four);
+                    const u32 rows[4] = {in.x, in.y, in.z, in.w};
+                    const u32 own[4] = {of.x - low, of.y - low, of.z - low, of.w - low};
+                    RowState found[4];
+#pragma unroll
+                    for (i32 i = 0; i < 4; ++i) {
+                        found[i].segment = -1;
+                        if (four + i >= begin && four + i < end && own[i] < n_own) found[i] = states[rows[i]];
+                    }
+#pragma unroll
+                    for (i32 i = 0; i < 4; ++i) {
+                        if (found[i].segment < 0) continue;
+                        u32* cell = sums + 2 * (static_cast<u32>(found[i].segment) * n_own + own[i]);
+                        atomicAdd(cell, static_cast<u32>(g_of(found[i].pair)));
+                        atomicAdd(cell + 1, static_cast<u32>(h_of(found[i].pair)));
+                    }
+                }
+            }
+            __syncthreads();
+            for (i32 segment = 0; segment < n; ++segment)
+                hand_over(sums + 2 * segment * n_own, static_cast<i32>(2 * n_own), k < each ? SPILL_FROM : 1,
+                          out + 2 * (segment * n_slots + group.first));
+            __syncthreads();
+        }
+    }
+}
+
+// Grid: tiles.
+extern "C" __global__ void __launch_bounds__(THREADS) add_global(
+    const i64* indptr, const i32* slots, i64 n_slots, const i64* bounds, const i32* nodes, const i32* starts, i32 n,
+    i32 tile_rows, i64 many_rows, const u32* order, const Pair* pairs, u64* out) {
+    if (are_many(starts, n, tile_rows, many_rows)) return;
+    const Tile tile = find_tile(blockIdx.x, bounds, nodes, starts, n, tile_rows);
+    if (tile.segment < 0) return;
+    u64* own = out + 2 * tile.segment * n_slots;
     for (i64 i = tile.begin + threadIdx.x / LANES; i < tile.end; i += THREADS / LANES) {
+        const i64 row = order ? order[i] : i, end = indptr[row + 1];
         const Pair pair = pairs[i];
-        const u32 row = order[i];
-        const i64 end = indptr[row + 1ll];
         for (i64 entry = indptr[row] + threadIdx.x % LANES; entry < end; entry += LANES) {
-            atomicAdd(own + 2 * (i64)slots[entry], (u64)(i64)g_of(pair));
-            atomicAdd(own + 2 * (i64)slots[entry] + 1, (u64)h_of(pair));
+            atomicAdd(own + 2 * static_cast<i64>(slots[entry]), static_cast<u64>(static_cast<i64>(g_of(pair))));
+            atomicAdd(own + 2 * static_cast<i64>(slots[entry]) + 1, static_cast<u64>(h_of(pair)));
         }
     }
 }

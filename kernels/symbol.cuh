@@ -1,7 +1,8 @@
 // Which way a split sends a row, in whichever encoding the chunk has.
 //
-// SYMBOL_BYTES 1 or 2: a matrix of symbols, of which (row, feature) is `symbols[row * row_stride + feature *
-// feature_stride]`: rows of padded stride, or a column-major copy. The symbol `n_bins[feature]` is missing.
+// SYMBOL_BYTES 1 or 2: a column-major copy, of which (row, feature) is `symbols[row * row_stride + feature *
+// feature_stride]`, or rows by feature group, where pairs of numbers in `indptr` say of each feature where its first symbol
+// lies and how far it is to the next row's. The symbol `n_bins[feature]` is missing.
 // SYMBOL_BYTES 0: CSR rows of histogram slots in increasing order, from `symbols[indptr[row]]` on; a row without a slot of
 // the feature lacks it. `SYMBOLS` passes on what kernels take for either.
 #pragma once
@@ -30,7 +31,8 @@ static __device__ __forceinline__ bool is_left(i32 symbol, i32 missing, i32 last
 static __device__ __forceinline__ i32 symbol_of(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, u32 row, i32 feature) {
-    return symbols[row * row_stride + feature * feature_stride];
+    return symbols[indptr ? indptr[2 * feature] + row * indptr[2 * feature + 1]
+                          : row * row_stride + feature * feature_stride];
 }
 #endif
 

@@ -70,7 +70,8 @@ class ShardMargins:
         starts = np.cumsum([0, *(len(bins) for _, bins in rows)])
         indptr = np.concatenate([[0], *(own[1:] + start for (own, _), start in zip(rows, starts, strict=False))])
         bins = rows[0][1] if len(rows) == 1 else np.concatenate([bins for _, bins in rows])
-        return self._device.sparse_view(indptr.astype(np.int64), self._bin_to_slot[bins])
+        copy_columns = keep and self._column_room > 0
+        return self._device.sparse_view(indptr.astype(np.int64), self._bin_to_slot[bins], copy_columns=copy_columns)
 
     def set_base(self, margin: Any) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):

@@ -104,8 +104,8 @@ class Device(Protocol):
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
         """The view of dense chunks, one after the other, `n_rows` in all."""
 
-    def sparse_view(self, indptr: Int64, slots: Int32) -> View:
-        """The view of CSR rows whose entries are histogram slots."""
+    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> View:
+        """The view of CSR rows whose entries are histogram slots; `copy_columns` : where a copy by feature helps."""
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None) -> Rows:  # fmt: skip

@@ -51,7 +51,7 @@ class CpuDevice:
         symbols: Any = found[0] if len(found) == 1 else np.concatenate(found)
         return DenseView(symbols, self._layout, self.threads if copy_columns else None)
 
-    def sparse_view(self, indptr: Int64, slots: Int32) -> View:
+    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> View:
         return SparseView(indptr, slots, self._layout)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],

@@ -56,8 +56,8 @@ class GpuDevice:
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
         return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns)
 
-    def sparse_view(self, indptr: Int64, slots: Int32) -> SparseView:
-        return SparseView(self._layout, indptr, slots)
+    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
+        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None) -> GpuRows:  # fmt: skip

@@ -1,11 +1,11 @@
 """Which features a block's shared memory holds the histograms of.
 
-A block of the histogram kernel (`kernels/histogram.cu`) adds the rows of a tile to the bins of a group of neighbouring
-features. Groups are as wide as shared memory allows, at most a warp's 32 columns, and start at multiples of their
-width:
+A block of the histogram kernel (`kernels/histogram.cu`) adds rows to the bins of a group of neighbouring features. Of a
+row, a group's symbols lie side by side, and each group's rows follow one another, a "plane": what a group reads is
+dense in memory.
 
-    features   0 ... 31 with 256 bins   32 ... 39 with 1,000   40 with 60,000   41 ...
-    groups     one of 32                one of 8               one, "wide"      ...
+    features   0 ... 31 with 256 bins   32 ... 37 with 200   or, of 2 bytes:   0 ... 7 with 1,000   8 with 60,000
+    groups     one of 32 columns        one of 8 columns                       one of 8 columns     three of 1 column
 """
 
 from __future__ import annotations
@@ -17,53 +17,89 @@ import numpy as np
 from daskboost.dtypes import Int32, Int64
 
 MOST_COLUMNS = 32
-"""A warp's lanes, and the banks of shared memory."""
+"""The banks of shared memory."""
+LEAST_COLUMNS = {1: 4, 2: 1}
+"""By bytes of a symbol: as the kernel is compiled."""
 CELL_BYTES = 8
 """32 bits for g and 32 for h."""
-GROUP_BYTES = 64 * 1024
-"""Shared memory that every architecture gives a block, and three blocks at a time on the largest."""
-WIDE = 0
-"""In place of a number of columns: features whose bins fit no shared memory."""
+NARROW_BIN_BYTES = MOST_COLUMNS * CELL_BYTES
+"""Of a bin in a group of symbols of one byte: columns fewer than banks have several cells each."""
+MOST_GROUP_BYTES = 160 * 1024
+"""Of shared memory, where there is so much: the rest of a multiprocessor's is the cache that rows are read through."""
+
+
+SKEWED_COLUMNS = (20, 24, 28)
+"""Columns that `kernels/skewed.cuh` is compiled for."""
+SKEWED_BINS = (64, 128, 256)
+"""As there."""
+SKEWED_BIN_BYTES = 2 * NARROW_BIN_BYTES
+"""As there: most columns have two cells."""
 
 
 @dataclass(frozen=True)
 class FeatureGroups:
-    """Groups of equal width."""
+    """Groups of equal width, one launch."""
 
     columns: int
-    """Columns of a group, a power of two; `WIDE` for single features without shared memory."""
+    """Columns of a group, a power of two."""
     groups: Int32
-    """int32, shape (groups, 3): first feature, features, most symbols of one of them."""
+    """int32, shape (groups, 5): plane, first feature, features, first bin, most bins from there on of one of them."""
+    shared_bytes: int
+    """What a block needs."""
 
     @property
-    def shared_bytes(self) -> int:
-        """What a block needs."""
-        return int(self.groups[:, 2].max(initial=0)) * CELL_BYTES * self.columns
+    def n_planes(self) -> int:
+        return int(self.groups[-1, 0]) + 1
+
+    @property
+    def most_bins(self) -> int:
+        return int(self.groups[:, 4].max())
+
+    def skewed(self, symbol_bytes: int, shared_bytes: int) -> tuple[int, int] | None:
+        """Columns and bins of the kernel for rows in order; None where groups do not fit it, or are full."""
+        n_features = int(self.groups[:, 2].max())
+        columns = min((c for c in SKEWED_COLUMNS if c >= n_features), default=0)
+        bins = min((b for b in SKEWED_BINS if b >= self.most_bins), default=0)
+        fits = symbol_bytes == 1 and self.columns == MOST_COLUMNS and bins * SKEWED_BIN_BYTES <= shared_bytes
+        return (columns, bins) if fits and columns and bins else None
 
 
-def feature_groups(slots: Int64, n_padded: int) -> list[FeatureGroups]:
-    """Divide features with so many histogram slots each; rows have room for `n_padded` symbols."""
-    found: dict[int, list[tuple[int, int, int]]] = {}
+def row_columns(n_features: int, symbol_bytes: int) -> int:
+    """Columns of all groups together, at most: where bins are many, narrower groups have fewer columns to spare."""
+    rest = n_features % MOST_COLUMNS
+    columns = max(1 << (rest - 1).bit_length(), LEAST_COLUMNS[symbol_bytes]) if rest else 0
+    return n_features - rest + columns
+
+
+def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int) -> list[FeatureGroups]:
+    """Divide features with so many histogram slots each, on a device whose blocks may have so much shared memory.
+
+    Groups are as wide as shared memory allows. The last features get a narrower one where half of it would be empty,
+    since columns without a feature take as long as others.
+    """
+    limit = min(shared_bytes, MOST_GROUP_BYTES)
+    found: dict[int, list[list[int]]] = {}
+
+    def bin_bytes(columns: int) -> int:
+        return NARROW_BIN_BYTES if symbol_bytes == 1 else columns * CELL_BYTES
 
     def divide(first: int, columns: int) -> None:
         own = slots[first : first + columns]
         if not len(own):
             return
-        widest = int(own.max())
-        if first + columns <= n_padded and widest * CELL_BYTES * columns <= GROUP_BYTES:
-            found.setdefault(columns, []).append((first, len(own), widest))
-        elif columns > 1:
-            divide(first, columns // 2)
-            divide(first + columns // 2, columns // 2)
-        else:
-            found.setdefault(WIDE, []).append((first, 1, widest))
+        if columns > LEAST_COLUMNS[symbol_bytes]:
+            if len(own) <= columns // 2 or int(own.max()) * bin_bytes(columns) > limit:
+                divide(first, columns // 2)
+                divide(first + columns // 2, columns // 2)
+                return
+        widest, most = int(own.max()), limit // bin_bytes(columns)
+        groups = found.setdefault(columns, [])
+        plane = groups[-1][0] + 1 if groups else 0
+        groups.extend([plane, first, len(own), low, min(widest - low, most)] for low in range(0, widest, most))
 
     for first in range(0, len(slots), MOST_COLUMNS):
         divide(first, MOST_COLUMNS)
-    return [FeatureGroups(columns, np.array(groups, np.int32)) for columns, groups in sorted(found.items())]
-
-
-def padded_row_bytes(n_features: int, symbol_bytes: int) -> int:
-    """Bytes from row to row: whole sectors of 32 bytes, which memory hands out, or a power of two below one."""
-    needed = max(n_features * symbol_bytes, 4)
-    return -(-needed // 32) * 32 if needed > 16 else 1 << (needed - 1).bit_length()
+    return [
+        FeatureGroups(columns, np.array(groups, np.int32), max(group[4] for group in groups) * bin_bytes(columns))
+        for columns, groups in sorted(found.items(), reverse=True)
+    ]

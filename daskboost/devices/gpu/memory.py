@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
-from daskboost.devices.gpu.feature_groups import padded_row_bytes
+from daskboost.devices.gpu.feature_groups import CELL_BYTES, MOST_GROUP_BYTES, row_columns
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.rows import USUAL_SPLITS
+from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.plan import FitSize, Plan, SetSize
@@ -53,7 +54,7 @@ def _plan(size: FitSize, free_bytes: int | None) -> Plan:
     return Plan(
         device="cuda", free_bytes=free_bytes,
         chunks_bytes=view_bytes(train),
-        columns_bytes=columns_bytes(train),
+        columns_bytes=columns_bytes(train, size.n_slots),
         order_bytes=order_bytes(train.n_rows, size.small_data),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
@@ -69,13 +70,22 @@ def view_bytes(rows: SetSize) -> int:
     streamed = min(rows.streamed_rows, 2 * rows.chunk_rows)
     n = rows.resident_rows + streamed
     if rows.symbol_bytes:
-        return n * padded_row_bytes(rows.n_features, rows.symbol_bytes)
+        return n * rows.symbol_bytes * row_columns(rows.n_features, rows.symbol_bytes)
     return 8 * (n + 1) + int(4 * n * rows.entries_per_row)
 
 
-def columns_bytes(rows: SetSize) -> int:
-    """Of the column-major copy of `DenseView`."""
+def columns_bytes(rows: SetSize, n_slots: int) -> int:
+    """Of the column-major copy of `DenseView`, or of `SparseColumns`."""
+    if copied_entries(rows, n_slots):
+        return ENTRY_BYTES * copied_entries(rows, n_slots) + 8 * STATE_WORDS * rows.resident_rows
     return rows.resident_rows * rows.n_features * rows.symbol_bytes
+
+
+def copied_entries(rows: SetSize, n_slots: int) -> int:
+    """Entries that `SparseColumns` sorts by feature, on a GPU of much shared memory."""
+    n_entries = int(rows.resident_rows * rows.entries_per_row)
+    is_many = CELL_BYTES * n_slots > MOST_GROUP_BYTES and pays(1, n_slots, n_entries)
+    return n_entries if is_many and not rows.symbol_bytes else 0
 
 
 def order_bytes(n_rows: int, small_data: bool) -> int:
@@ -157,6 +167,7 @@ def scratch_bytes(size: FitSize) -> int:
     rows, k = size.train, size.n_outputs
     sets = (rows, *size.evals)
     upload = max(min(each.n_rows, each.chunk_rows) * each.n_features * each.symbol_bytes for each in sets)
+    upload = max(upload, SORT_BYTES * copied_entries(rows, size.n_slots))
     made = size.gpu_gradients == "expressions"
     gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS) if made else 0
     evaluation = max((4 * EVALUATION_TEMPORARIES * k * each.n_rows for each in size.evals), default=0)

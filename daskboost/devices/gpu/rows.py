@@ -31,12 +31,8 @@ SPLIT_THREADS = 128
 """As in `kernels/partition.cu`."""
 USUAL_SPLITS = 256
 """Splits in one pass that memory is taken for at first."""
-MOST_BUILD_ROWS = 65_536
-"""Rows of 15 bits whose sums fit 32 bits."""
-LEAST_BUILD_ROWS = 1024
-"""A block that adds up fewer rows spends more time on clearing and handing over its sums."""
-TILES_PER_PROCESSOR = 6
-"""Of a level's histograms: two rounds of three blocks, so that no multiprocessor waits long for another."""
+BUILD_ROWS = 256
+"""Of a tile of histograms: blocks take equal numbers of them, whatever the nodes' sizes."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
 
@@ -285,9 +281,7 @@ class GpuRows:
         return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
 
     def _build_tiles(self, chunk: DeviceOrder, nodes: DeviceArray) -> Tiles:
-        rows = -(-chunk.kept // (self._runtime.multiprocessors * TILES_PER_PROCESSOR))
-        rows = min(max(rows, LEAST_BUILD_ROWS), MOST_BUILD_ROWS)
-        return map_tiles(self._runtime, chunk.bounds, nodes, rows, chunk.kept)
+        return map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
 
 
 def _joined(pieces: Pieces) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""A chunk as kernels see it: rows of symbols, padded, with a column-major copy for splitting; or CSR rows of slots.
+"""A chunk as kernels see it: rows of symbols by feature group, with a column-major copy for splitting; or CSR rows.
 
 Both kinds offer the same operations, so that everything above this file is written once.
 """
@@ -14,26 +14,31 @@ import numpy as np
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.feature_groups import (
     CELL_BYTES,
-    GROUP_BYTES,
-    WIDE,
+    MOST_COLUMNS,
+    MOST_GROUP_BYTES,
+    SKEWED_BIN_BYTES,
     FeatureGroups,
     feature_groups,
-    padded_row_bytes,
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.gpu.sparse_columns import SORT_BYTES, SparseColumns, pays
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.dtypes import Symbols
 
-BUILD_THREADS = 512
-"""As in `kernels/histogram.cu` and `histogram_sparse.cu`."""
+BUILD_THREADS = 1024
+"""As in `kernels/histogram.cu` and `histogram_sparse.cu`: a block fills a multiprocessor."""
+MANY_PIECES = 4
+"""Of a block, nodes or groups: it is then halved, so that one half adds up while the other hands over."""
+LEAST_ROWS_PER_BIN = 8
+"""Of a block that builds histograms: with fewer it would take longer to hand over its sums than to add them."""
+LEAST_ENTRIES_PER_SLOT = 4
+"""The same of sparse rows."""
 WALK_THREADS = 256
 """As in `kernels/walk.cu`."""
 WALK_BLOCKS = 8
 """Of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
-LEAST_COLUMNS = {1: 4, 2: 1}
-"""By bytes of a symbol: kernels that read single symbols are compiled with it."""
 CSR = 0
 """In place of the bytes of a symbol, see `kernels/symbol.cuh`."""
 
@@ -51,9 +56,9 @@ class DeviceLayout:
         object.__setattr__(self, "offsets", self.runtime.xp.asarray(self.host.offsets))
         object.__setattr__(self, "n_bins", self.runtime.xp.asarray(self.host.n_bins))
 
-    def groups(self, n_padded: int) -> list[FeatureGroups]:
-        """Feature groups for rows of so many symbols."""
-        return feature_groups(np.diff(self.host.offsets), n_padded)
+    def groups(self, symbol_bytes: int) -> list[FeatureGroups]:
+        """Feature groups of symbols of so many bytes."""
+        return feature_groups(np.diff(self.host.offsets), symbol_bytes, self.runtime.shared_bytes)
 
 
 class GpuView(Protocol):
@@ -71,18 +76,22 @@ class GpuView(Protocol):
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
 
-    def add_rows(self, tiles: Tiles, order: DeviceArray, pairs: DeviceArray, out: DeviceArray) -> None:
-        """Add the tiles' rows to `out`, int64 of shape (segments, slots, 2)."""
+    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray) -> None:
+        """Add the rows of the tiles' segments to `out`, int64 of shape (segments, slots, 2).
+
+        `order` : uint32, the row at each position; None where positions are rows. `pairs` : by position. Launches and
+        nothing else: a captured graph may do it again.
+        """
 
 
 class DenseView:
-    """Rows of symbols, padded to whole sectors.
+    """Rows of symbols, feature group by feature group.
 
     Parameters
     ----------
     layout : DeviceLayout
     parts : iterable of uint8 or uint16 arrays, shape (rows, features)
-        Row after row, in the host's memory; copied one after the other.
+        Row after row, in the host's memory or the device's; copied one after the other.
     n_rows : int
         Of all parts.
     copy_columns : bool
@@ -92,58 +101,108 @@ class DenseView:
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> None:
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
         n_features = len(layout.host.n_bins)
-        rows: Any = None
+        self._columns: Any = None
         begin = 0
         for part in parts:
-            if rows is None:
-                width = padded_row_bytes(n_features, part.itemsize) // part.itemsize
-                rows = xp.zeros((n_rows, width), part.dtype)
-            rows[begin : begin + len(part), :n_features] = xp.asarray(part)
-            begin += len(part)
-        self._rows, self._bytes = rows, rows.view(np.uint8)
-        self._columns = xp.ascontiguousarray(rows[:, :n_features].T) if copy_columns else None
-        self._groups = [(each, xp.asarray(each.groups)) for each in layout.groups(rows.shape[1])]
-        self.symbol_bytes = int(rows.itemsize)
-        self.nbytes = int(rows.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
+            if begin == 0:
+                self._start(n_rows, np.dtype(part.dtype))
+                self._columns = xp.empty((n_features, n_rows), part.dtype) if copy_columns else None
+            symbols, end = xp.asarray(part), begin + len(part)
+            for each in self._planes:
+                for plane, first, n, low, _ in each.host.groups.tolist():
+                    if low == 0:
+                        each.planes[plane, begin:end, :n] = symbols[:, first : first + n]
+            if self._columns is not None:
+                self._columns[:, begin:end] = symbols.T
+            begin = end
+        self.nbytes = int(self._rows.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
+
+    def _start(self, n_rows: int, dtype: np.dtype[Any]) -> None:
+        """Room for the rows: planes of the widest groups first, so that all are aligned to their own rows."""
+        xp, layout = self.runtime.xp, self._layout
+        self.symbol_bytes = dtype.itemsize
+        found = layout.groups(dtype.itemsize)
+        self._rows = xp.zeros(n_rows * sum(each.n_planes * each.columns for each in found), dtype)
+        self._planes: list[_Planes] = []
+        places = np.empty((len(layout.host.n_bins), 2), np.int64)
+        start = 0
+        for each in found:
+            end = start + each.n_planes * n_rows * each.columns
+            planes = self._rows[start:end].reshape(each.n_planes, n_rows, each.columns)
+            self._planes.append(_Planes(each, xp.asarray(each.groups), planes))
+            for plane, first, n, _, _ in each.groups.tolist():
+                places[first : first + n, 0] = start + plane * n_rows * each.columns + np.arange(n)
+                places[first : first + n, 1] = each.columns
+            start = end
+        self._places = xp.asarray(places)
 
     @property
     def symbols(self) -> tuple[Any, ...]:
         if self._columns is None:
-            return (self._rows, None, self._rows.shape[1], 1, self._layout.n_bins, self._layout.offsets)
+            return (self._rows, self._places, 0, 0, self._layout.n_bins, self._layout.offsets)
         return (self._columns, None, 1, self._columns.shape[1], self._layout.n_bins, self._layout.offsets)
 
     @property
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
-        width, n_bins, offsets = self._rows.shape[1], self._layout.n_bins, self._layout.offsets
-        if width * self.symbol_bytes != SECTOR_BYTES:
+        first, *others = self._planes
+        if others or first.host.n_planes > 1 or first.host.columns * self.symbol_bytes != SECTOR_BYTES:
             return self.symbols, 0
-        return (self._rows, None, width, 1, n_bins, offsets), SECTOR_BYTES // 4
+        n_bins, offsets = self._layout.n_bins, self._layout.offsets
+        return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
 
-    def add_rows(self, tiles: Tiles, order: DeviceArray, pairs: DeviceArray, out: DeviceArray) -> None:
-        layout = self._layout
-        common = (layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, out.view(np.uint64))
-        for each, groups in self._groups:
-            columns = max(each.columns, LEAST_COLUMNS[self.symbol_bytes])
-            kernel = layout.runtime.kernel(
-                "histogram", "add_wide" if each.columns == WIDE else "add_rows", SYMBOL_BYTES=self.symbol_bytes,
-                COLUMNS=columns, SMALL=small_data(pairs),
+    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray) -> None:
+        layout, runtime, small = self._layout, self.runtime, small_data(pairs)
+        for each in self._planes:
+            host, symbols = each.host, each.planes.view(np.uint8)
+            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SKEWED": 0, "SMALL": small}
+            threads, shared_bytes = BUILD_THREADS, host.shared_bytes
+            skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
+            if skewed is not None:
+                shape["SKEWED"], shape["BINS"] = skewed
+                shared_bytes = SKEWED_BIN_BYTES * skewed[1]
+            elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
+                pieces = len(tiles.nodes) * len(host.groups)
+                if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
+                    threads //= 2
+            runtime.kernel("histogram", "add_rows", **shape, THREADS=threads)(
+                runtime.multiprocessors * BUILD_THREADS // threads, threads, symbols, symbols[0].nbytes, each.groups,
+                len(host.groups), shared_bytes // 4, max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows),
+                layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, out.view(np.uint64),
+                shared_bytes=shared_bytes,
             )  # fmt: skip
-            kernel(
-                tiles.most * len(groups), BUILD_THREADS, self._bytes, self._bytes.shape[1], groups, len(groups),
-                *common, shared_bytes=each.shared_bytes,
-            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Planes:
+    """Rows of all feature groups of one width."""
+
+    host: FeatureGroups
+    groups: DeviceArray
+    """`host.groups` on the device."""
+    planes: DeviceArray
+    """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
 
 
 class SparseView:
-    """CSR rows whose entries are histogram slots: `indptr` int64 and `slots` int32, in the host's memory."""
+    """CSR rows whose entries are histogram slots: `indptr` int64 and `slots` int32, in the host's memory.
+
+    With `copy_columns`, entries are copied in the order of features if not all slots fit shared memory, and if sorting
+    them fits device memory.
+    """
 
     symbol_bytes = CSR
 
-    def __init__(self, layout: DeviceLayout, indptr: Any, slots: Any) -> None:
+    def __init__(self, layout: DeviceLayout, indptr: Any, slots: Any, *, copy_columns: bool = True) -> None:
         xp = layout.runtime.xp
         self._layout, self.runtime = layout, layout.runtime
         self._indptr, self._slots = xp.asarray(indptr), xp.asarray(slots)
-        self.nbytes = int(indptr.nbytes + slots.nbytes)
+        self._columns: SparseColumns | None = None
+        n_slots, room_bytes = layout.host.n_slots, min(self.runtime.shared_bytes, MOST_GROUP_BYTES)
+        self._fits = CELL_BYTES * n_slots <= room_bytes
+        helps = copy_columns and not self._fits and pays(1, n_slots, len(slots))
+        if helps and SORT_BYTES * len(slots) < self.runtime.free_bytes:
+            self._columns = SparseColumns(self.runtime, layout.host.offsets, self._indptr, self._slots, room_bytes)
+        self.nbytes = int(indptr.nbytes + slots.nbytes) + (0 if self._columns is None else self._columns.nbytes)
 
     @property
     def symbols(self) -> tuple[Any, ...]:
@@ -153,16 +212,23 @@ class SparseView:
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         return self.symbols, 0
 
-    def add_rows(self, tiles: Tiles, order: DeviceArray, pairs: DeviceArray, out: DeviceArray) -> None:
-        n_slots = self._layout.host.n_slots
-        fits = CELL_BYTES * n_slots <= GROUP_BYTES
-        kernel = self._layout.runtime.kernel(
-            "histogram_sparse", "add_shared" if fits else "add_global", SMALL=small_data(pairs)
+    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray) -> None:
+        runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
+        rows, common = (self._indptr, self._slots, n_slots), (order, pairs, out.view(np.uint64))
+        if self._fits:
+            n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
+            least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
+            runtime.kernel("histogram_sparse", "add_shared", SMALL=small)(
+                runtime.multiprocessors, BUILD_THREADS, *rows, max(1, least_rows // tiles.tile_rows), *tiles.arguments,
+                *common, shared_bytes=CELL_BYTES * n_slots,
+            )  # fmt: skip
+            return
+        many_rows = np.iinfo(np.int64).max
+        if self._columns is not None:
+            many_rows = self._columns.add_rows(tiles, order, pairs, out, small)
+        runtime.kernel("histogram_sparse", "add_global", SMALL=small)(
+            tiles.most, BUILD_THREADS, *rows, *tiles.arguments, many_rows, *common
         )
-        kernel(
-            tiles.most, BUILD_THREADS, self._indptr, self._slots, n_slots, *tiles.arguments, order, pairs,
-            out.view(np.uint64), shared_bytes=CELL_BYTES * n_slots if fits else 0,
-        )  # fmt: skip
 
 
 def small_data(pairs: DeviceArray) -> int:

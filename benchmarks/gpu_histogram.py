@@ -1,0 +1,189 @@
+"""The histogram kernel alone, on one GPU: T updates per second at the root and below, beside what the GPU could do.
+
+    python -m benchmarks.gpu_histogram                          # all of CASES, under a minute
+    python -m benchmarks.gpu_histogram --cases 11m_28 --bins 256
+    python -m benchmarks.gpu_histogram --results /some/folder   # rows go there instead of benchmarks/results
+
+An update adds one row's g and h to one feature's bin. The root reads all rows in sequence; the levels below gather half
+of them, dealt at random to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
+the clock counts. Times are medians of CUDA events around recorded launches. Floors are of an H200: 4.5 TB/s of device
+memory and 7.7 T native shared-memory atomics per second, two to an update.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import RESULTS, record
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu.rows import BUILD_ROWS
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime
+from daskboost.devices.gpu.tiles import map_tiles
+from daskboost.devices.gpu.views import DenseView, DeviceLayout
+
+BYTES_PER_S = 4.5e12
+ATOMICS_PER_S = 7.7e12
+REPEATS = 20
+WARM_UPS = 3
+BUSY_BYTES = 1 << 31
+"""Written before the clock runs, so that launches queue up and none waits for the host."""
+LEVELS = (0, 2, 8, 64)
+"""Nodes of a level; 0 is the root."""
+HOT_SHARE = 179 / 256
+"""Of skewed symbols, in bin 0."""
+CHECKED_ROWS = 2_000_000
+"""At most so many of a node are compared with `bincount` at a time."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Rows of one shape."""
+
+    name: str
+    n_rows: int
+    n_features: int
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Config("11m_28", 11_000_000, 28),
+        Config("4m_200", 4_000_000, 200),
+        Config("400k_2000", 400_000, 2000),
+        Config("100k_28", 100_000, 28),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """The rows of some nodes."""
+
+    bounds: DeviceArray
+    order: DeviceArray | None
+    """None at the root."""
+    n_rows: int
+
+
+def make_symbols(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> DeviceArray:
+    """uint8, shape (rows, features), uniform or mostly 0."""
+    random, shape = runtime.xp.random.RandomState(7), (config.n_rows, config.n_features)
+    symbols = random.randint(0, n_bins, shape, dtype=np.uint8)
+    if skewed:
+        symbols *= random.randint(0, 256, shape, dtype=np.uint8) >= int(256 * HOT_SHARE)
+    return symbols
+
+
+def make_level(runtime: Runtime, n_rows: int, n_nodes: int) -> Level:
+    """The root, or half of the rows, stably in the order of their nodes."""
+    xp = runtime.xp
+    if n_nodes == 0:
+        return Level(xp.asarray(np.array([[0, n_rows]], np.int64)), None, n_rows)
+    node = xp.random.RandomState(11).randint(0, 2 * n_nodes, n_rows, dtype=np.int32)
+    ends = xp.cumsum(xp.bincount(node, minlength=2 * n_nodes))[:n_nodes].astype(np.int64)
+    bounds = xp.zeros((n_nodes, 2), np.int64)
+    bounds[1:, 0], bounds[:, 1] = ends[:-1], ends
+    order = xp.argsort(node, kind="stable").astype(np.uint32)
+    return Level(bounds, order, int(ends[-1]))
+
+
+def check(runtime: Runtime, symbols: DeviceArray, level: Level, pairs: DeviceArray, out: DeviceArray, n_bins: int
+          ) -> None:  # fmt: skip
+    """The first and the last feature's sums in the first and the last node.
+
+    Raises
+    ------
+    AssertionError
+        One is not what `bincount` finds.
+    """
+    xp = runtime.xp
+    for node in (0, len(level.bounds) - 1):
+        begin, end = (int(bound) for bound in level.bounds[node])
+        for feature in (0, symbols.shape[1] - 1):
+            expected = xp.zeros((n_bins, 2))
+            for start in range(begin, end, CHECKED_ROWS):
+                places = slice(start, min(end, start + CHECKED_ROWS))
+                own = symbols[places if level.order is None else level.order[places], feature].astype(np.int64)
+                for statistic, values in enumerate((pairs[places] >> 16, pairs[places] & 0xFFFF)):
+                    expected[:, statistic] += xp.bincount(own, values.astype(np.float64), n_bins)
+            found = out[node, feature * n_bins : (feature + 1) * n_bins]
+            assert bool((found == expected.astype(np.int64)).all()), f"wrong sums: node {node}, feature {feature}"
+
+
+def median_ms(runtime: Runtime, work: Callable[[], None]) -> float:
+    """Of `work`, ms on the GPU."""
+    cuda, busy = runtime.xp.cuda, runtime.xp.empty(BUSY_BYTES, np.uint8)
+    replay = runtime.record(work)
+    for _ in range(WARM_UPS):
+        replay()
+    busy.fill(0)
+    events = [(cuda.Event(), cuda.Event()) for _ in range(REPEATS)]
+    for begin, end in events:
+        begin.record()
+        replay()
+        end.record()
+    events[-1][1].synchronize()
+    return statistics.median(float(cuda.get_elapsed_time(begin, end)) for begin, end in events)
+
+
+def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> Iterator[dict[str, Any]]:
+    """A row per level."""
+    xp = runtime.xp
+    symbols = make_symbols(runtime, config, n_bins, skewed)
+    offsets = np.arange(config.n_features + 1, dtype=np.int64) * n_bins
+    layout = SlotLayout(offsets, np.full(config.n_features, n_bins, np.int32))
+    view = DenseView(DeviceLayout(runtime, layout), [symbols], config.n_rows, copy_columns=False)
+    pairs = xp.random.RandomState(5).randint(-(2**30), 2**30, config.n_rows, dtype=np.int32) & -0x8001  # 15-bit h
+    for n_nodes in LEVELS:
+        level = make_level(runtime, config.n_rows, n_nodes)
+        nodes = xp.arange(len(level.bounds), dtype=np.int32)
+        out = xp.zeros((len(nodes), layout.n_slots, 2), np.int64)
+        tiles = map_tiles(runtime, level.bounds, nodes, BUILD_ROWS, level.n_rows)
+
+        def work(tiles: Any = tiles, level: Level = level, out: DeviceArray = out) -> None:
+            view.add_rows(tiles, level.order, pairs, out)
+
+        work()
+        check(runtime, symbols, level, pairs, out, n_bins)
+        updates = level.n_rows * config.n_features
+        n_bytes = level.n_rows * (config.n_features + (4 if level.order is None else 8))
+        floor_ms = 1e3 * max(2 * updates / ATOMICS_PER_S, n_bytes / BYTES_PER_S)
+        ms = median_ms(runtime, work)
+        yield {
+            "case": config.name, "bins": n_bins, "symbols": "70 % in one bin" if skewed else "uniform",
+            "level": "root" if n_nodes == 0 else f"{n_nodes} nodes", "ms": round(ms, 4),
+            "t_updates_per_s": round(updates / ms / 1e9, 3), "floor_ms": round(floor_ms, 4),
+            "fraction_of_floor": round(floor_ms / ms, 3),
+        }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
+    parser.add_argument("--bins", default="64,256", help="at most 256")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    runtime = get_runtime()
+    gpu = runtime.xp.cuda.runtime.getDeviceProperties(runtime.device)["name"].decode()
+    for config in (CASES[name] for name in options.cases.split(",")):
+        for n_bins in map(int, options.bins.split(",")):
+            for skewed in (False, True):
+                rows = []
+                for row in bench_once(runtime, config, n_bins, skewed):
+                    rows.append({**row, "gpu": gpu})
+                    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+                record("gpu_histogram", config, rows, options.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""A copy of CSR entries sorted by feature, for histograms of few nodes: shared memory takes some features at a time.
+
+Read in full whatever the nodes' rows, it pays while a level's histograms have fewer cells than there are entries: more
+cells are mostly empty, and as quickly added to one by one where they lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.feature_groups import CELL_BYTES
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.tiles import Tiles
+from daskboost.dtypes import Int64
+
+THREADS = 1024
+"""As in `kernels/histogram_sparse.cu`."""
+AT_ONCE = 8
+"""As there."""
+ENTRIES_PER_CELL = 2
+"""At least, on average over all rows."""
+MOST_NODES = 64
+"""Beyond, so few bins of a feature fit that its entries would be read again and again."""
+LEAST_SHARE = 4
+"""Rows of the nodes are at least this part of all, or the few entries of theirs are looked up one by one."""
+ENTRY_BYTES = 8
+"""Of row and slot."""
+STATE_WORDS = 2
+"""Of a row's pair and node, int64; half of it where pairs take 32 bits."""
+EXACT_ROWS = 65_536
+"""Of a feature: more could overflow 32-bit sums."""
+SORT_BYTES = 40
+"""Of memory per entry while the copy is made."""
+
+
+@dataclass(frozen=True)
+class SlotGroups:
+    """The work of `add_columns` for some number of nodes."""
+
+    n: int
+    groups: DeviceArray
+    """int64, shape (n, 4): first slot, slots, first entry, end of the entries."""
+    before: DeviceArray
+    """int64, shape (n + 1,): entries of the groups before."""
+    most_slots: int
+
+
+class SparseColumns:
+    """Entries by feature, then by row.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    offsets : int64 array on the host, shape (features + 1,)
+        First slot of each feature.
+    indptr, slots : int64 and int32 arrays on the device
+        CSR rows.
+    room_bytes : int
+        Shared memory of a block.
+    """
+
+    def __init__(self, runtime: Runtime, offsets: Int64, indptr: DeviceArray, slots: DeviceArray, room_bytes: int
+                 ) -> None:  # fmt: skip
+        xp, n_entries = runtime.xp, len(slots)
+        self._runtime, self._n_rows, self._n_slots = runtime, len(indptr) - 1, int(offsets[-1])
+        feature = (xp.searchsorted(xp.asarray(offsets), slots.astype(np.int64), side="right") - 1).astype(np.int32)
+        order = xp.argsort(feature, kind="stable")
+        padded = -(-n_entries // AT_ONCE) * AT_ONCE
+        self._rows, self._slots = xp.zeros(padded, np.uint32), xp.zeros(padded, np.int32)
+        self._rows[:n_entries] = xp.searchsorted(indptr, order, side="right") - 1
+        self._slots[:n_entries] = slots[order]
+        counts = to_host(xp.bincount(feature, minlength=len(offsets) - 1))
+        self._spills = int(counts.max(initial=0)) > EXACT_ROWS
+        self._by_nodes: dict[int, SlotGroups] = {}
+        n_nodes = 1
+        while pays(n_nodes, self._n_slots, n_entries):
+            groups = slot_groups(offsets, counts, room_bytes // (CELL_BYTES * n_nodes))
+            before = np.concatenate([[0], np.cumsum(groups[:, 3] - groups[:, 2])]).astype(np.int64)
+            self._by_nodes[n_nodes] = SlotGroups(
+                len(groups), xp.asarray(groups), xp.asarray(before), int(groups[:, 1].max())
+            )
+            n_nodes *= 2
+        self._states = xp.empty(STATE_WORDS * self._n_rows, np.int64)
+        self.nbytes = int(self._rows.nbytes + self._slots.nbytes + self._states.nbytes)
+
+    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, small: int
+                 ) -> int:  # fmt: skip
+        """Add the rows of the tiles' segments to `out` if they are so many as are returned, or do nothing."""
+        runtime, n = self._runtime, len(tiles.nodes)
+        found = self._by_nodes.get(1 << (n - 1).bit_length())
+        if found is None:
+            return np.iinfo(np.int64).max
+        many_rows = -(-self._n_rows // LEAST_SHARE)
+        self._states.fill(-1)
+
+        def launch(kernel: str, grid: int, *arguments: Any, shared_bytes: int = 0) -> None:
+            entry = runtime.kernel("histogram_sparse", kernel, SMALL=small)
+            entry(grid, THREADS, *arguments, shared_bytes=shared_bytes)
+
+        launch("place_rows", tiles.most, *tiles.arguments, many_rows, order, pairs, self._states)
+        shared_bytes = CELL_BYTES * n * found.most_slots
+        launch(
+            "add_columns", runtime.multiprocessors, self._rows, self._slots, found.groups, found.before, found.n,
+            shared_bytes // 4, int(self._spills), self._n_slots, self._states, tiles.starts, n, tiles.tile_rows,
+            many_rows, out.view(np.uint64), shared_bytes=shared_bytes,
+        )  # fmt: skip
+        return many_rows
+
+
+def pays(n_nodes: int, n_slots: int, n_entries: int) -> bool:
+    """Whether histograms of so many nodes have few enough cells."""
+    return n_nodes <= MOST_NODES and n_nodes * n_slots * ENTRIES_PER_CELL <= n_entries
+
+
+def slot_groups(offsets: Int64, counts: Int64, room: int) -> Int64:
+    """Ranges of at most `room` slots, of whole features where possible, and their entries; as `SlotGroups.groups`."""
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    found: list[list[int]] = []
+    first = 0
+    while first < len(counts):
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + room, side="right")) - 1)
+        low, high = int(offsets[first]), int(offsets[last])
+        found += [
+            [start, min(room, high - start), int(ends[first]), int(ends[last])] for start in range(low, high, room)
+        ]
+        first = last
+    return np.array(found, np.int64).reshape(-1, 4)

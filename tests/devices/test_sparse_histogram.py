@@ -1,0 +1,72 @@
+"""Histograms of sparse rows on a GPU: by feature where cells are few and rows many, by row elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import make_layout, make_pairs, make_symbols, segments_of
+from devices.histograms import build, sparse
+
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu import sparse_columns
+from daskboost.dtypes import Int64
+
+
+def tangled(rng: np.random.Generator, n_rows: int) -> tuple[SlotLayout, Any]:
+    """Sparse rows of many slots: dense features among thin ones, and one with more bins than shared memory holds."""
+    n_bins = [2, 65_534, 1, 30, 1, 500]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n_rows, n_bins)
+    symbols[rng.random(symbols.shape) < [0.0, 0.0, 0.9, 0.5, 0.0, 0.7]] = 2**17
+    return layout, np.minimum(symbols, layout.n_bins)
+
+
+def slots_added(segments: list[list[int]], symbols: Any, layout: SlotLayout, g: Any, h: Any) -> Int64:
+    """As `naive`, faster."""
+    expected = np.zeros((len(segments), layout.n_slots, 2), np.int64)
+    for node, rows in enumerate(segments):
+        for feature, n_bins in enumerate(layout.n_bins):
+            own = np.array(rows, np.int64)[symbols[rows, feature] < n_bins]
+            np.add.at(expected[node], layout.offsets[feature] + symbols[own, feature], np.stack([g[own], h[own]], 1))
+    return expected
+
+
+@pytest.mark.parametrize("data", ["large", "small"])
+@pytest.mark.parametrize("sizes", [[3000], [2400], [1700, 0, 1100], [10, 5], [1]])
+def test_sparse_rows_by_feature_and_by_row(sizes: list[int], data: str, runtime: Any, rng: np.random.Generator,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Many rows of few nodes take the copy by feature, few rows do not: the last two of `sizes`."""
+    monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
+    monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
+    layout, symbols = tangled(rng, 3000)
+    g, h = make_pairs(rng, 3000, data)
+    segments = segments_of(rng, sizes, 3000)
+    view = sparse(runtime, symbols, layout)
+    expected = slots_added(segments, symbols, layout, g, h)
+    np.testing.assert_array_equal(build(view, layout, segments, g, h, data=data), expected)
+
+
+def test_many_nodes_of_sparse_rows_go_by_row(runtime: Any, rng: np.random.Generator) -> None:
+    layout, symbols = tangled(rng, 400)
+    g, h = make_pairs(rng, 400)
+    segments = segments_of(rng, [100, 200, 0, 31, 69], 400)
+    view = sparse(runtime, symbols, layout)
+    np.testing.assert_array_equal(
+        build(view, layout, segments, g, h), slots_added(segments, symbols, layout, g, h)
+    )
+
+
+@pytest.mark.parametrize("n_bins", [[2, 65_534], [2, 2]], ids=["by feature", "in shared memory"])
+def test_sums_of_sparse_rows_do_not_overflow(n_bins: list[int], runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
+    monkeypatch.setattr(sparse_columns, "MOST_NODES", 1)
+    n_rows = 2 * 70_000
+    layout = make_layout(n_bins)
+    symbols = np.stack([np.ones(n_rows, np.int64), np.full(n_rows, n_bins[1])], axis=1)
+    view = sparse(runtime, symbols, layout)
+    for pair in ((-(2**15), 2**15 - 1), (2**15 - 1, 2**15 - 1)):
+        g, h = np.full(n_rows, pair[0]), np.full(n_rows, pair[1])
+        found = build(view, layout, [list(range(n_rows))], g, h)[0]
+        assert found[1].tolist() == [n_rows * pair[0], n_rows * pair[1]]
+        assert np.count_nonzero(found.any(axis=1)) == 1
