@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.dtypes import Float32, Int32, Int64
 
 
@@ -64,7 +67,60 @@ class SparseRows:
         return len(self.indptr) - 1
 
 
+@dataclass(frozen=True)
+class DeviceDenseRows:
+    """Features as a matrix in a GPU's memory; NaN and `missing` stand for no value."""
+
+    runtime: Runtime
+    values: DeviceArray
+    """float32, any strides, shape (rows, features); present values are never infinite."""
+    missing: float
+    """Compared in float32; NaN for no value but NaN."""
+    n_missing: Int64
+    """int64, shape (features,): rows without a value; on the host."""
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.values.shape[1])
+
+    def on_host(self) -> DenseRows:
+        """The same rows in the host's memory."""
+        values = np.ascontiguousarray(to_host(self.values))
+        values[values == np.float32(self.missing)] = np.nan
+        return DenseRows(values)
+
+
+@dataclass(frozen=True)
+class DeviceSparseRows:
+    """Features as CSR in a GPU's memory; fields as of `SparseRows`."""
+
+    runtime: Runtime
+    indptr: DeviceArray
+    indices: DeviceArray
+    values: DeviceArray
+    n_features: int
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.indptr) - 1
+
+    def on_host(self) -> SparseRows:
+        """The same rows in the host's memory."""
+        return SparseRows(to_host(self.indptr), to_host(self.indices), to_host(self.values), self.n_features)
+
+
 Features = DenseRows | SparseRows
+DeviceRows = DeviceDenseRows | DeviceSparseRows
+AnyFeatures = Features | DeviceRows
+
+
+def host_features(features: AnyFeatures) -> Features:
+    """Features in the host's memory: themselves, or a copy of what lies in a GPU's."""
+    return features.on_host() if isinstance(features, DeviceRows) else features
 
 
 @dataclass(frozen=True)
@@ -73,13 +129,13 @@ class RowBatch:
 
     Parameters
     ----------
-    features : DenseRows or SparseRows
+    features : DenseRows or SparseRows, or either in a GPU's memory
     label : float32 array, shape (rows,), or None when predicting
     weight : float32 array, shape (rows,), or None for all ones
     base_margin : float32 array, shape (rows, outputs), or None for the model's base score
     """
 
-    features: Features
+    features: AnyFeatures
     label: Float32 | None = None
     weight: Float32 | None = None
     base_margin: Float32 | None = None
