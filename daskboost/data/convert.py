@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.device_read import host_block
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.dtypes import Bool, Float32
@@ -159,6 +160,7 @@ def plain_values(block: Any, name: str) -> npt.NDArray[Any]:
     DataTypeError
         When the block has more than one column.
     """
+    block = host_block(block)
     if not isinstance(block, np.ndarray):  # plain arrays do without pandas, whose import takes a quarter of a second
         block = _column_values(block, name)
     values = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
@@ -207,6 +209,7 @@ def margin_values(block: Any, columns: Columns) -> Float32:
     DataTypeError
         When it holds anything but numbers.
     """
+    block = host_block(block)
     one_dimensional = getattr(block, "ndim", 1) == 1 and not _is_table(block) and not isinstance(block, RowGroup)
     if one_dimensional:
         return float_vector(block, "base_margin").reshape(-1, 1)

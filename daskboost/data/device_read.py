@@ -112,13 +112,13 @@ def _column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArra
     """A cuDF Series of numbers as a CuPy array of its own type, and a byte that is 1 for each null."""
     if dtype_letter(series.dtype) not in FEATURE_KINDS:
         if bool(series.isna().all()):
-            series = series.isna().astype("float32")
-            return series.values, series.values.astype(np.uint8)
+            nothing = as_device_array(series.isna().values)
+            return nothing, nothing.view(np.uint8)
         _require_number(series.dtype, f"column {name!r}")
     if not series.null_count:
-        return series.values, None
-    nulls = series.isnull()
-    return series.fillna(0).values, nulls.values.view(np.uint8)
+        return as_device_array(series.values), None
+    nulls = as_device_array(series.isna().values)
+    return as_device_array(series.fillna(series.dtype.type(0)).values), nulls.view(np.uint8)
 
 
 def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
@@ -137,11 +137,12 @@ def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseR
         x.sum_duplicates()
     if x.dtype.kind not in "fiub":
         raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
-    runtime, n_features = runtime_of(x.data), int(x.shape[1])
+    indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
+    runtime, n_features = runtime_of(values), int(x.shape[1])
     xp = runtime.xp
-    indptr = x.indptr.astype(np.int64)
+    indptr = indptr.astype(np.int64)
     n_entries = int(indptr[-1])
-    values, indices = as_float32(runtime, x.data[:n_entries]), x.indices[:n_entries].astype(np.int32, copy=False)
+    values, indices = as_float32(runtime, values[:n_entries]), indices[:n_entries].astype(np.int32, copy=False)
     entries = Matrix(values[:, None], float(np.float32(missing)))
     n_absent, beyond = entries.inspect(runtime)
     if n_absent[0]:

@@ -20,7 +20,9 @@ from daskboost.data.convert import (
     margin_values,
     plain_values,
 )
-from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch, SparseRows
+from daskboost.data.device_input import device_kind
+from daskboost.data.device_read import dense_rows, sparse_rows
+from daskboost.data.rows import AnyFeatures, DenseRows, FeatureSchema, RowBatch, SparseRows
 from daskboost.data.schema import listed
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, DataTypeError
@@ -79,7 +81,7 @@ class ReadSpec:
 
         Parameters
         ----------
-        x : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup
+        x : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup; or its like of CuPy or cuDF
         y, weight, base_margin : 1-D (base_margin: 1-D or 2-D) block of as many rows, or None
         where : str
             What messages call the partition.
@@ -87,7 +89,7 @@ class ReadSpec:
         Returns
         -------
         RowBatch
-            Its arrays are read-only and may share memory with the blocks.
+            Its arrays are read-only and may share memory with the blocks. Features stay in the memory where they are.
 
         Raises
         ------
@@ -124,9 +126,16 @@ class ReadSpec:
             base_margin=None if base_margin is None else _of_length(self._margin(base_margin), n, "base_margin"),
         )
 
-    def _features(self, x: Any) -> Features:
-        if is_sparse(x):
-            features: Features = self._sparse(x)
+    def _features(self, x: Any) -> AnyFeatures:
+        kind = device_kind(x)
+        if kind is not None:
+            read = sparse_rows if kind == "cupy_sparse" else dense_rows
+            features: AnyFeatures
+            features, beyond = read(x, self.columns, self.missing)
+            if beyond.any():
+                self._refuse_infinite(beyond)
+        elif is_sparse(x):
+            features = self._sparse(x)
         else:
             values = dense_values(x, self.columns)
             if not math.isnan(self.missing):

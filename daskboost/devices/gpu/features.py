@@ -20,7 +20,8 @@ MOST_COLUMNS = 32
 """A warp's lanes: a row of so many float32 is one line of cache."""
 LEAST_STEPS = 16
 """Rows of a thread, at least: what it gathers in registers is to be worth handing over."""
-MOST_TILE_ROWS = 1 << 16
+MOST_TILE_ROWS = 1 << 14
+"""So that what blocks of neighbouring columns read and write of the same rows meets in the L2 cache."""
 TYPES = {name: number for number, name in enumerate(
     ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 )} | {"bool": 7}  # fmt: skip
@@ -40,13 +41,21 @@ class Matrix:
     def n_rows(self) -> int:
         return int(self.values.shape[0])
 
+    def columns(self, n_series: int, most: int = MOST_COLUMNS) -> int:
+        """Series of a block: neighbouring threads read what is contiguous, a row or a column."""
+        row_stride, column_stride = self.values.strides
+        return min(most, n_series) if abs(column_stride) <= abs(row_stride) else 1
+
     def launch(self, runtime: Runtime, kernel: Kernel, features: DeviceArray | None, n_series: int, *arguments: Any,
-               most_columns: int = MOST_COLUMNS, shared_bytes: int = 0) -> None:  # fmt: skip
-        """Launch a kernel that walks `n_series` of the columns, those of `features` (int32) or the first."""
+               columns: int = 0, shared_bytes: int = 0) -> None:  # fmt: skip
+        """Launch a kernel that walks `n_series` of the columns, those of `features` (int32) or the first.
+
+        `columns` : of a block; 0 for as many as `columns()` gives.
+        """
         if self.n_rows == 0 or n_series == 0:
             return
         row_stride, column_stride = (int(stride) // 4 for stride in self.values.strides)
-        columns = min(most_columns, n_series) if abs(column_stride) <= abs(row_stride) else 1
+        columns = columns or self.columns(n_series)
         groups = -(-n_series // columns)
         least = LEAST_STEPS * (THREADS // columns)
         rows = max(least, min(-(-self.n_rows * groups // (32 * runtime.multiprocessors)), MOST_TILE_ROWS))

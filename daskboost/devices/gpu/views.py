@@ -82,7 +82,8 @@ class DenseView:
     ----------
     layout : DeviceLayout
     parts : iterable of uint8 or uint16 arrays, shape (rows, features)
-        Row after row, in the host's memory; copied one after the other.
+        Row after row, on the host or the device, with or without padding; copied one after the other, but for a single
+        one that is padded and on the device already.
     n_rows : int
         Of all parts.
     copy_columns : bool
@@ -97,8 +98,11 @@ class DenseView:
         for part in parts:
             if rows is None:
                 width = padded_row_bytes(n_features, part.itemsize) // part.itemsize
+                if part.shape == (n_rows, width):
+                    rows = xp.asarray(part)
+                    break
                 rows = xp.zeros((n_rows, width), part.dtype)
-            rows[begin : begin + len(part), :n_features] = xp.asarray(part)
+            rows[begin : begin + len(part), :n_features] = xp.asarray(part)[:, :n_features]
             begin += len(part)
         self._rows, self._bytes = rows, rows.view(np.uint8)
         self._columns = xp.ascontiguousarray(rows[:, :n_features].T) if copy_columns else None
