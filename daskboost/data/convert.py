@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.device_input import device_kind
 from daskboost.data.device_read import host_block
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
@@ -209,7 +210,7 @@ def margin_values(block: Any, columns: Columns) -> Float32:
     DataTypeError
         When it holds anything but numbers.
     """
-    block = host_block(block)
+    block = host_block(block[list(columns)] if columns is not None and device_kind(block) == "cudf" else block)
     one_dimensional = getattr(block, "ndim", 1) == 1 and not _is_table(block) and not isinstance(block, RowGroup)
     if one_dimensional:
         return float_vector(block, "base_margin").reshape(-1, 1)
