@@ -73,6 +73,16 @@ class _Csr:
         return Csr(self._matrix[key])
 
 
+class _Rows:
+    """`iloc` of a Series."""
+
+    def __init__(self, series: Any) -> None:
+        self._series = series
+
+    def __getitem__(self, key: Any) -> Any:
+        return Series(self._series.host.iloc[key])
+
+
 class _Series:
     """Over pandas' nullable types, whose values are of NumPy's type once there is no null."""
 
@@ -94,6 +104,10 @@ class _Series:
     def values(self) -> Any:
         assert self.host.dtype.kind == "f" or not self.null_count, "cuDF has no values for nulls"
         return Array(self.host.to_numpy(self.dtype))
+
+    @property
+    def iloc(self) -> Any:
+        return _Rows(self)
 
     def isna(self) -> Any:
         return Series(self.host.isna())
