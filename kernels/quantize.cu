@@ -29,11 +29,11 @@ using Symbol = u16;
 
 constexpr i32 AT_ONCE = 4;
 
-// symbols[row, column] of row stride `symbol_stride`; an absent value becomes missing_symbols[column], and where that is
-// negative, `unrepresentable` becomes the column. `features` is null.
+// Column c's symbol of a row lies at places[2 * c] + (first_row + row) * places[2 * c + 1]. An absent value becomes
+// missing_symbols[c], and where that is negative, `unrepresentable` becomes the column. `features` is null.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_rows(
     MATRIX_PARAMETERS, const float* __restrict__ tables, const i64* table_offsets, const u8* depths,
-    const i32* missing_symbols, Symbol* __restrict__ symbols, i64 symbol_stride, i32* unrepresentable) {
+    const i32* missing_symbols, Symbol* __restrict__ symbols, const i64* places, i64 first_row, i32* unrepresentable) {
     const Walk walk = walk_of<THREADS>(n_rows, n_series, columns, tile_rows);
 #if TABLES
     DYNAMIC_SHARED(float, own);
@@ -51,7 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_rows(
 #endif
     const i32 top = (1 << depths[walk.series]) >> 1, missing_symbol = missing_symbols[walk.series];
     const float* const column = values + walk.series * column_stride;
-    Symbol* const out = symbols + walk.series;
+    const i64 symbol_stride = places[2 * walk.series + 1];
+    Symbol* const out = symbols + places[2 * walk.series] + first_row * symbol_stride;
     for (i64 row = walk.row; row < walk.end; row += AT_ONCE * walk.step) {
         float x[AT_ONCE];
         i32 found[AT_ONCE];

@@ -11,7 +11,7 @@
 // (number of the cell above) * 2**width + (next `width` bits). In `words` a bitmap's 32 bits have their first bit's rank
 // within the series in the upper half.
 //
-// SOURCE 0: a matrix; 1: entries of CSR rows, feature by entry; 2: keys of cells.
+// SOURCE 0: a matrix; 1: entries of CSR rows, feature by entry; 2: keys of cells, which are only marked.
 //
 // variants: SOURCE=0,1,2
 // budget: mark registers=56 shared=0
@@ -166,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_differences(
     if (i > offsets[series]) atomicAdd(&counts[32 * series + __clz(static_cast<int>(cells[i] ^ cells[i - 1]))], 1u);
 }
 
+#if SOURCE != 2
 static __device__ __forceinline__ void add_to_cell(u64* bounds, u64* counts, u64 cell, u32 key, u64 amount) {
     const u64 seen = __ldcg(&bounds[cell]);  // from the L2 cache: an old copy in L1 would make every key look new
     u32* const own = reinterpret_cast<u32*>(&bounds[cell]);
@@ -213,3 +214,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) count(
     });
     if (own_amount) add(own_series, own_key, own_amount);
 }
+#endif

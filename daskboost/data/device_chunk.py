@@ -18,8 +18,9 @@ from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.quantize import SearchTables, empty_symbols, quantize_entries, quantize_rows
+from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 
 SCATTER_BYTES = 1 << 28
 """Of a matrix into which sparse rows are spread before they are quantized, at most."""
@@ -36,9 +37,8 @@ class DeviceChunk:
     n_rows : int
     layout : DenseLayout or CsrLayout
         What packs the chunk once it leaves the device.
-    whole : array on the device
-        Dense: symbols of all rows of the partition, uint8 or uint16, shape (rows, features and padding). CSR: global
-        bins of all its entries, uint32.
+    whole : DeviceSymbols, or uint32 array on the device
+        Dense: symbols of all rows of the partition. CSR: global bins of all its entries.
     begin, end : int
         The chunk's rows, or entries, within `whole`.
     indptr : int64 array on the device, shape (rows + 1,), or None
@@ -48,7 +48,7 @@ class DeviceChunk:
     first_row: int
     n_rows: int
     layout: Layout
-    whole: DeviceArray
+    whole: DeviceSymbols | DeviceArray
     begin: int
     end: int
     indptr: DeviceArray | None = None
@@ -56,8 +56,9 @@ class DeviceChunk:
     @property
     def nbytes(self) -> int:
         """Of the device's memory."""
-        own = (self.end - self.begin) * self.whole[:1].nbytes
-        return int(own + (0 if self.indptr is None else self.indptr.nbytes))
+        if isinstance(self.whole, DeviceSymbols):
+            return self.whole.places.size(self.n_rows) * self.whole.places.dtype.itemsize
+        return int(self.values.nbytes) + (0 if self.indptr is None else int(self.indptr.nbytes))
 
     @property
     def is_dense(self) -> bool:
@@ -65,13 +66,15 @@ class DeviceChunk:
 
     @property
     def values(self) -> DeviceArray:
-        """The chunk's own symbols or bins."""
+        """The chunk's own symbols, shape (rows, features), or bins."""
+        if isinstance(self.whole, DeviceSymbols):
+            return self.whole.rows(self.begin, self.end)
         return self.whole[self.begin : self.end]
 
     def on_host(self, threads: int = 1) -> QuantizedChunk:
         """The same rows packed, in the host's memory."""
         if isinstance(self.layout, DenseLayout):
-            symbols = np.ascontiguousarray(to_host(self.values[:, : self.layout.n_features]))
+            symbols = np.ascontiguousarray(to_host(self.values))
             return QuantizedChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
         words = pack_csr(to_host(self.values), self.layout, threads)
         return QuantizedChunk(self.first_row, self.n_rows, self.layout, words, to_host(self.indptr).astype(np.uint32))
@@ -93,11 +96,11 @@ def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: in
     layout = quantizer.layout
     search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
     if isinstance(layout, DenseLayout):
-        symbols = empty_symbols(features.runtime, features.n_rows, features.n_features, layout.symbol_dtype)
+        runtime, places = features.runtime, SymbolPlaces(features.n_features, layout.symbol_dtype)
+        symbols = DeviceSymbols.empty(runtime, places, features.n_rows)
         for rows, begin in _matrices(features):
             matrix = Matrix(rows.values, rows.missing)
-            part = symbols[begin : begin + rows.n_rows]
-            check_representable(quantize_rows(features.runtime, matrix, search, quantizer.missing, part))
+            check_representable(quantize_rows(runtime, matrix, search, quantizer.missing, symbols, begin))
         for start, stop in spans:
             yield DeviceChunk(first_row + start, stop - start, layout, symbols, start, stop)
         return
@@ -126,14 +129,15 @@ def _matrices(features: DeviceRows) -> Iterator[tuple[DeviceDenseRows, int]]:
 
 
 def joined_symbols(chunks: Iterable[Chunk], threads: int) -> Iterator[Any]:
-    """Symbols of dense chunks, those that follow one another in one array on the device together."""
+    """Symbols of dense chunks, those on the device that follow one another together: `DeviceSymbols` where they are all
+    of a partition, else a matrix."""
     run: list[DeviceChunk] = []
     for chunk in itertools.chain(chunks, [None]):
         if run and not (
             isinstance(chunk, DeviceChunk) and chunk.whole is run[-1].whole and chunk.begin == run[-1].end
         ):
             whole, begin, end = run[0].whole, run[0].begin, run[-1].end
-            yield whole if end - begin == len(whole) else whole[begin:end]
+            yield whole if end - begin == whole.n_rows else whole.rows(begin, end)
             run = []
         if isinstance(chunk, DeviceChunk):
             run.append(chunk)

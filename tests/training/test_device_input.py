@@ -1,4 +1,4 @@
-"""Fits on rows that lie in a GPU's memory, or a stand-in for it: the model and the saved files of the rows on the host."""
+"""Fits on rows in a GPU's memory, or a stand-in for it: the models and saved files of the same rows on the host."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: py
     class Watched(views.DenseView):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            seen.append(self._rows)
+            seen.append(self._bytes)
 
     monkeypatch.setattr("daskboost.devices.gpu.device.DenseView", Watched)
     with quantized(place.array(data.X), data.y, None, chunk_rows=999) as dataset:
@@ -108,7 +108,9 @@ def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: py
         (shard,) = dataset.shards.shards
         chunks = [chunk for _, chunk in shard.chunks()]
     assert len(chunks) == 6
-    assert all(chunk.whole is seen[0] for chunk in chunks)
+    addresses = [getattr(array, "ctypes", array.data) for array in (seen[0], chunks[0].whole.flat)]
+    assert len({getattr(address, "ptr", None) or address.data for address in addresses}) == 1
+    assert all(chunk.whole is chunks[0].whole for chunk in chunks)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.feature_groups import padded_row_bytes
 from daskboost.devices.gpu.features import THREADS, Matrix
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.symbols import DeviceSymbols
 from daskboost.dtypes import Float32, Int32, Int64, UInt8
 
 TABLE_BYTES = 48 << 10
@@ -34,20 +33,14 @@ class SearchTables:
         return to_device(runtime, self.tables), to_device(runtime, self.offsets), to_device(runtime, self.depths)
 
 
-def empty_symbols(runtime: Runtime, n_rows: int, n_features: int, dtype: np.dtype[Any]) -> DeviceArray:
-    """Room for symbols, shape (rows, features and padding): rows of whole sectors, as views have them, all zero."""
-    width = padded_row_bytes(n_features, dtype.itemsize) // dtype.itemsize
-    return runtime.xp.zeros((n_rows, width), dtype)
-
-
-def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missing: Int32, symbols: DeviceArray) -> int:
-    """Write the symbols of a matrix; a feature that lacks one for its missing values, or -1.
+def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missing: Int32, symbols: DeviceSymbols,
+                  first_row: int = 0) -> int:  # fmt: skip
+    """Write the symbols of a matrix, from row `first_row` on; a feature that lacks one for its missing values, or -1.
 
     Parameters
     ----------
     missing : int32 array, shape (features,)
         Symbol of a missing value; -1 where there is none.
-    symbols : uint8 or uint16 array on the device, from `empty_symbols`, or rows of it
     """
     n_features = matrix.values.shape[1]
     unrepresentable = runtime.xp.full(1, -1, np.int32)
@@ -57,8 +50,9 @@ def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missin
     table_bytes = search.group_bytes(columns)
     fits = table_bytes <= TABLE_BYTES
     matrix.launch(
-        runtime, runtime.kernel("quantize", "quantize_rows", SYMBOL_BYTES=symbols.itemsize, TABLES=int(fits)), None,
-        n_features, *search.upload(runtime), to_device(runtime, missing), symbols, symbols.shape[1], unrepresentable,
+        runtime, runtime.kernel("quantize", "quantize_rows", SYMBOL_BYTES=symbols.flat.itemsize, TABLES=int(fits)),
+        None, n_features, *search.upload(runtime), to_device(runtime, missing), symbols.flat,
+        to_device(runtime, symbols.places.of(symbols.n_rows)), first_row, unrepresentable,
         columns=columns if fits else 0, shared_bytes=table_bytes if fits else 0,
     )  # fmt: skip
     return int(to_host(unrepresentable)[0])

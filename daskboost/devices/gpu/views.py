@@ -18,9 +18,9 @@ from daskboost.devices.gpu.feature_groups import (
     WIDE,
     FeatureGroups,
     feature_groups,
-    padded_row_bytes,
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.dtypes import Symbols
 
@@ -82,28 +82,20 @@ class DenseView:
     ----------
     layout : DeviceLayout
     parts : iterable of uint8 or uint16 arrays, shape (rows, features)
-        Row after row, on the host or the device, with or without padding; copied one after the other, but for a single
-        one that is padded and on the device already.
+        Row after row, on the host or the device, copied one after the other; `DeviceSymbols` of all rows are taken as
+        they are.
     n_rows : int
         Of all parts.
     copy_columns : bool
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
     """
 
-    def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> None:
+    def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
+                 copy_columns: bool) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
         n_features = len(layout.host.n_bins)
-        rows: Any = None
-        begin = 0
-        for part in parts:
-            if rows is None:
-                width = padded_row_bytes(n_features, part.itemsize) // part.itemsize
-                if part.shape == (n_rows, width):
-                    rows = xp.asarray(part)
-                    break
-                rows = xp.zeros((n_rows, width), part.dtype)
-            rows[begin : begin + len(part), :n_features] = xp.asarray(part)[:, :n_features]
-            begin += len(part)
+        symbols = _joined(self.runtime, n_features, parts, n_rows)
+        rows = symbols.flat.reshape(n_rows, symbols.places.columns)
         self._rows, self._bytes = rows, rows.view(np.uint8)
         self._columns = xp.ascontiguousarray(rows[:, :n_features].T) if copy_columns else None
         self._groups = [(each, xp.asarray(each.groups)) for each in layout.groups(rows.shape[1])]
@@ -136,6 +128,23 @@ class DenseView:
                 tiles.most * len(groups), BUILD_THREADS, self._bytes, self._bytes.shape[1], groups, len(groups),
                 *common, shared_bytes=each.shared_bytes,
             )  # fmt: skip
+
+
+def _joined(runtime: Runtime, n_features: int, parts: Iterable[Any], n_rows: int) -> DeviceSymbols:
+    """Parts one after the other, `n_rows` in all."""
+    found: DeviceSymbols | None = None
+    begin = 0
+    for part in parts:
+        if isinstance(part, DeviceSymbols):
+            if part.n_rows == n_rows:
+                return part
+            part = part.rows(0, part.n_rows)
+        if found is None:
+            found = DeviceSymbols.empty(runtime, SymbolPlaces(n_features, part.dtype), n_rows)
+        found.rows(begin, begin + len(part))[...] = runtime.xp.asarray(part)
+        begin += len(part)
+    assert found is not None
+    return found
 
 
 class SparseView:
