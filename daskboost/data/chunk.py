@@ -23,7 +23,7 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
-from daskboost.data.rows import DenseRows, Features, RowBatch, SparseRows
+from daskboost.data.rows import DenseRows, DeviceLabels, Features, RowBatch, SparseRows
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -100,7 +100,9 @@ class ChunkRows:
         def part(array: Float32 | None) -> Float32 | None:
             return None if array is None else np.array(array[start:stop], np.float32, order="C")
 
-        return cls(part(batch.label), part(batch.weight), part(batch.base_margin))
+        label = batch.label
+        own = label.on_host[start:stop] if isinstance(label, DeviceLabels) else part(label)  # fetched: nobody else's
+        return cls(own, part(batch.weight), part(batch.base_margin))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from daskboost.devices.gpu.labels import LabelSummary
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.dtypes import Float32, Int32, Int64
 
@@ -114,6 +116,24 @@ class DeviceSparseRows:
 
 
 Features = DenseRows | SparseRows
+@dataclass(frozen=True, eq=False)
+class DeviceLabels:
+    """Labels in a GPU's memory, looked at there; they are fetched, once, when chunks are made."""
+
+    values: DeviceArray
+    """float32, shape (rows,), contiguous."""
+    summary: LabelSummary
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def on_host(self) -> Float32:
+        """The same labels in the host's memory; float32, shape (rows,)."""
+        host: Float32 = to_host(self.values)
+        return host
+
+
 DeviceRows = DeviceDenseRows | DeviceSparseRows
 AnyFeatures = Features | DeviceRows
 
@@ -123,6 +143,11 @@ def host_features(features: AnyFeatures) -> Features:
     return features.on_host() if isinstance(features, DeviceRows) else features
 
 
+def host_labels(labels: Float32 | DeviceLabels) -> Float32:
+    """Labels in the host's memory."""
+    return labels.on_host if isinstance(labels, DeviceLabels) else labels
+
+
 @dataclass(frozen=True)
 class RowBatch:
     """One partition, converted and checked.
@@ -130,13 +155,13 @@ class RowBatch:
     Parameters
     ----------
     features : DenseRows or SparseRows, or either in a GPU's memory
-    label : float32 array, shape (rows,), or None when predicting
+    label : float32 array, shape (rows,), DeviceLabels, or None when predicting
     weight : float32 array, shape (rows,), or None for all ones
     base_margin : float32 array, shape (rows, outputs), or None for the model's base score
     """
 
     features: AnyFeatures
-    label: Float32 | None = None
+    label: Float32 | DeviceLabels | None = None
     weight: Float32 | None = None
     base_margin: Float32 | None = None
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from strategies.device_arrays import Place, place
 
-from daskboost.data.rows import DenseRows, DeviceDenseRows, DeviceRows, DeviceSparseRows, host_features
+from daskboost.data.rows import DenseRows, DeviceDenseRows, DeviceLabels, DeviceRows, DeviceSparseRows, host_features
 from daskboost.data.source import make_source
 from daskboost.errors import DataError
 
@@ -59,7 +59,11 @@ def assert_same(given: Any, host: Any, **arguments: Any) -> None:
         for name in ("indptr", "indices", "values"):
             assert getattr(rows, name).tobytes() == getattr(wanted, name).tobytes(), name
     for name in ("label", "weight", "base_margin"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(on_host(getattr(found, name)), getattr(expected, name))
+
+
+def on_host(column: Any) -> Any:
+    return column.on_host if isinstance(column, DeviceLabels) else column
 
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
@@ -97,7 +101,8 @@ def test_missing_values_labels_weights_and_margins(missing: float, place: Place,
     (a,), (b,) = found.batches(), expected.batches()
     np.testing.assert_array_equal(host_features(a.features).values, host_features(b.features).values)
     for name in ("label", "weight", "base_margin"):
-        assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
+        assert on_host(getattr(a, name)).tobytes() == getattr(b, name).tobytes()
+    assert isinstance(a.label, DeviceLabels)
     assert_same(place.array(values), values, y=y, missing=missing)
 
 
