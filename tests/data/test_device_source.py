@@ -59,7 +59,7 @@ def assert_same(given: Any, host: Any, **arguments: Any) -> None:
         for name in ("indptr", "indices", "values"):
             assert getattr(rows, name).tobytes() == getattr(wanted, name).tobytes(), name
     for name in ("label", "weight", "base_margin"):
-        np.testing.assert_array_equal(on_host(getattr(found, name)), getattr(expected, name))
+        np.testing.assert_array_equal(on_host(getattr(found, name)), on_host(getattr(expected, name)))
 
 
 def on_host(column: Any) -> Any:
