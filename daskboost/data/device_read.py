@@ -7,7 +7,8 @@ margins are small beside features and needed on the host: `host_block` fetches t
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from daskboost.devices.gpu.features import Matrix, as_float32, convert
 from daskboost.devices.gpu.labels import summarize_labels
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.dtypes import Bool
-from daskboost.errors import DataError, DataTypeError
+from daskboost.errors import DataError, DataTypeError, DeviceError
 
 Columns = tuple[Hashable, ...] | None
 
@@ -45,6 +46,19 @@ def runtime_of(x: Any, name: str = "X") -> Runtime:
             "by CUDA_VISIBLE_DEVICES."
         )
     return runtime
+
+
+@contextmanager
+def device_memory() -> Iterator[None]:
+    """Within it, a GPU's lack of memory (CuPy's is a MemoryError) is an error that says what to do."""
+    try:
+        yield
+    except MemoryError as error:
+        raise DeviceError(
+            f"the GPU's memory does not hold the rows and their bins together ({error}): free what else is there, pass "
+            "X in float32, which is not copied, pass X from the host's memory, or spread a Dask collection over more "
+            "GPUs"
+        ) from error
 
 
 def as_device_array(x: Any) -> DeviceArray:

@@ -21,7 +21,7 @@ from daskboost.data.convert import (
     plain_values,
 )
 from daskboost.data.device_input import device_kind
-from daskboost.data.device_read import dense_rows, device_labels, sparse_rows
+from daskboost.data.device_read import dense_rows, device_labels, device_memory, sparse_rows
 from daskboost.data.rows import (
     AnyFeatures,
     DenseRows,
@@ -140,7 +140,8 @@ class ReadSpec:
         if kind is not None:
             read = sparse_rows if kind == "cupy_sparse" else dense_rows
             features: AnyFeatures
-            features, beyond = read(x, self.columns, self.missing)
+            with device_memory():
+                features, beyond = read(x, self.columns, self.missing)
             if beyond.any():
                 self._refuse_infinite(beyond)
         elif is_sparse(x):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from daskboost.data.chunk import ChunkRows, Quantizer, rows_of
 from daskboost.data.cuts import Cuts
 from daskboost.data.device_chunk import Chunk, quantize_on_device
+from daskboost.data.device_read import device_memory
 from daskboost.data.pack import Layout
 from daskboost.data.rows import DeviceRows, RowBatch
 from daskboost.data.store import ChunkHandle, ChunkStore
@@ -117,7 +118,9 @@ class ShardBuilder:
         features = batch.features
         spans = list(self._spans(pieces or (0, batch.n_rows)))
         if isinstance(features, DeviceRows):
-            for chunk in quantize_on_device(self._quantizer, features, first_row, spans):
+            with device_memory():
+                chunks = list(quantize_on_device(self._quantizer, features, first_row, spans))
+            for chunk in chunks:
                 start = chunk.first_row - first_row
                 self.add_chunk(chunk, ChunkRows.of(batch, start, start + chunk.n_rows))
             return

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cell_counts import CellCounts, Refinement
+from daskboost.data.device_read import device_memory
 from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract, key_blocks
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
@@ -221,7 +222,8 @@ def _count(
     missing = np.zeros(features.n_features, np.int64)
     total: KeyTable | None = None
     if isinstance(features, DeviceRows):
-        table, missing[columns] = count_on_device(features, weights, columns, capacities, refinement)
+        with device_memory():
+            table, missing[columns] = count_on_device(features, weights, columns, capacities, refinement)
         return _spread(table, columns, capacities), missing
     with ThreadPoolExecutor(max_workers) as pool:
         for groups, extract in key_blocks(features, weights, columns, max_workers):

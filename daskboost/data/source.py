@@ -220,7 +220,7 @@ def make_source(
 
     Parameters
     ----------
-    X : Dask DataFrame or Array, pandas DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or path; CuPy \
+    X : Dask DataFrame or Array, pandas DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or path; CuPy
         array, cuDF DataFrame or cupyx.scipy.sparse matrix
         Features, shape (rows, features): floats, integers, booleans, nullable types. Dask Arrays may have unknown chunk
         sizes and scipy.sparse blocks. A path is a Parquet file or a directory of them (``protocol://`` through Dask).

@@ -15,6 +15,7 @@ from strategies.trees import Data, make_data
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.data import blocks
+from daskboost.errors import DeviceError
 
 __all__ = ["place"]
 
@@ -111,6 +112,16 @@ def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: py
     addresses = [getattr(array, "ctypes", array.data) for array in (seen[0], chunks[0].whole.flat)]
     assert len({getattr(address, "ptr", None) or address.data for address in addresses}) == 1
     assert all(chunk.whole is chunks[0].whole for chunk in chunks)
+
+
+@pytest.mark.parametrize("module", ["device_sketch.count_keys", "device_chunk.quantize_rows", "read.dense_rows"])
+def test_too_little_memory(module: str, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any) -> Any:
+        raise MemoryError("Out of memory allocating 7 bytes")
+
+    monkeypatch.setattr(f"daskboost.data.{module}", exhausted)
+    with pytest.raises(DeviceError, match=r"does not hold the rows and their bins together \(Out of memory allocating"):
+        quantized(place.array(data.X), data.y, None)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
