@@ -146,13 +146,14 @@ def _frame_values(frame: Any, names: Sequence[Hashable]) -> tuple[Runtime, Devic
 def _column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:
     """A cuDF Series of numbers as a CuPy array of its own type, and a byte that is 1 for each null."""
     if dtype_letter(series.dtype) not in FEATURE_KINDS:
-        if bool(series.isna().all()):
+        if not len(series) or bool(series.isna().all()):
             nothing = as_device_array(series.isna().values)
             return nothing, nothing.view(np.uint8)
         _require_number(series.dtype, f"column {name!r}")
-    if not series.null_count:
+    absent = series.isna()
+    if not bool(absent.any()):
         return as_device_array(series.values), None
-    nulls = as_device_array(series.isna().values)
+    nulls = as_device_array(absent.values)
     return as_device_array(series.fillna(series.dtype.type(0)).values), nulls.view(np.uint8)
 
 

@@ -196,6 +196,22 @@ def test_bad_frames_are_refused_in_the_same_words(place: Place) -> None:
         make_source(place.frame(large["a"]))
 
 
+@pytest.mark.gpu
+def test_batches_travel_between_processes(rng: np.random.Generator) -> None:
+    """Dask may move a partition's rows to another worker."""
+    import pickle
+
+    import cupy
+
+    values = rng.standard_normal((40, 3)).astype(np.float32)
+    (batch,) = make_source(cupy.asarray(values), cupy.arange(40)).batches()
+    found = pickle.loads(pickle.dumps(batch))
+    assert isinstance(found.features, DeviceDenseRows)
+    assert found.features.runtime is batch.features.runtime
+    np.testing.assert_array_equal(host_features(found.features).values, values)
+    np.testing.assert_array_equal(found.label.on_host, np.arange(40))
+
+
 @pytest.mark.emulated
 def test_another_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     from types import SimpleNamespace

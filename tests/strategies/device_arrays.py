@@ -96,13 +96,15 @@ class _Series:
     def __len__(self) -> int:
         return len(self.host)
 
-    @property
-    def null_count(self) -> int:
-        return int(self.host.isna().sum())
+    def any(self) -> Any:
+        return self.host.any()
+
+    def all(self) -> Any:
+        return self.host.all()
 
     @property
     def values(self) -> Any:
-        assert self.host.dtype.kind == "f" or not self.null_count, "cuDF has no values for nulls"
+        assert self.host.dtype.kind == "f" or not self.host.isna().any(), "cuDF has no values for nulls"
         return Array(self.host.to_numpy(self.dtype))
 
     @property

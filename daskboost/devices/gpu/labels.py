@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 
 THREADS = 256
 """As in `kernels/labels.cu`."""
@@ -29,8 +29,7 @@ class LabelSummary:
 def summarize_labels(runtime: Runtime, labels: DeviceArray) -> LabelSummary:
     """Look at labels, float32 of shape (rows,), contiguous."""
     xp, n = runtime.xp, len(labels)
-    counts, ends = xp.zeros(3, np.uint64), xp.zeros(2, np.uint32)
-    ends[0] = 0xFFFFFFFF
+    counts, ends = xp.zeros(3, np.uint64), to_device(runtime, np.array([0xFFFFFFFF, 0], np.uint32))
     if n:
         blocks = min(-(-n // THREADS), BLOCKS_PER_PROCESSOR * runtime.multiprocessors)
         runtime.kernel("labels", "summarize_labels")(blocks, THREADS, labels, n, counts, ends)

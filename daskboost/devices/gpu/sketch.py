@@ -29,6 +29,8 @@ MOST_LEVELS = 3
 """As in `kernels/sketch.cu`."""
 BATCH_SERIES = 64
 """Series counted together: 40 MB of bitmaps and ranks on the first level, and a row's part of two lines of cache."""
+BATCH_ENTRY_SERIES = 512
+"""Of entries, all of which every batch reads."""
 SAMPLED = 64
 """One row in so many is looked at first, so that most bits and bounds are there when all threads start."""
 
@@ -81,9 +83,10 @@ def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capac
     intervals : Intervals, optional
         Of the series; other keys are left out.
     """
+    step = BATCH_SERIES if isinstance(source, Matrix) else BATCH_ENTRY_SERIES
     parts = [
         _Batch(runtime, source, columns[at], capacities[at], weights, None if intervals is None else intervals.of(at))
-        for at in np.split(np.arange(len(columns)), range(BATCH_SERIES, len(columns), BATCH_SERIES))
+        for at in np.split(np.arange(len(columns)), range(step, len(columns), step))
     ]
     found = [batch.count() for batch in parts]
     return Counted(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
