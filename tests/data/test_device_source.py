@@ -205,6 +205,7 @@ def test_batches_travel_between_processes(rng: np.random.Generator) -> None:
 
     values = rng.standard_normal((40, 3)).astype(np.float32)
     (batch,) = make_source(cupy.asarray(values), cupy.arange(40)).batches()
+    assert isinstance(batch.features, DeviceDenseRows)
     found = pickle.loads(pickle.dumps(batch))
     assert isinstance(found.features, DeviceDenseRows)
     assert found.features.runtime is batch.features.runtime
