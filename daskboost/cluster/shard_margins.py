@@ -68,13 +68,19 @@ class ShardMargins:
             self._column_room -= nbytes if copy_columns else 0
             parts = joined_symbols(chunks, threads)
             return self._device.dense_view(parts, sum(chunk.n_rows for chunk in chunks), copy_columns=copy_columns)
-        xp = self._device.xp
-        rows = [_global_bins(chunk, threads) for chunk in chunks]
-        starts = np.cumsum([0, *(len(bins) for _, bins in rows)]).tolist()
+        rows = [self._slots(chunk, threads) for chunk in chunks]
+        xp = self._device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
+        starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
         indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
-        bins = [xp.asarray(bins) for _, bins in rows]
-        slots = xp.asarray(self._bin_to_slot)[bins[0] if len(bins) == 1 else xp.concatenate(bins)]
+        slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
         return self._device.sparse_view(xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots)
+
+    def _slots(self, chunk: Chunk, threads: int) -> tuple[Any, Any]:
+        """Row pointers (int64) and histogram slots (int32) of a CSR chunk, where it lies."""
+        if isinstance(chunk, DeviceChunk):
+            return chunk.indptr, self._device.xp.asarray(self._bin_to_slot)[chunk.values]
+        indptr, bins = chunk.global_bins(threads)
+        return indptr, self._bin_to_slot[bins]
 
     def set_base(self, margin: Any) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):
@@ -89,13 +95,6 @@ class ShardMargins:
     def add_tree(self, tree: WalkArrays, output: int) -> None:
         for index, view in self.views():
             self._device.walk(view, tree, self.margins[index][:, output])
-
-
-def _global_bins(chunk: Chunk, threads: int) -> tuple[Any, Any]:
-    """Row pointers (int64) and global bins (int32) of a CSR chunk, where they lie."""
-    if isinstance(chunk, DeviceChunk):
-        return chunk.indptr, chunk.values.view(np.int32)
-    return chunk.global_bins(threads)
 
 
 def _row_bytes(chunk: Chunk) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
 from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
-from daskboost.data.pack import CsrLayout, DenseLayout, Layout, pack_csr, pack_dense
+from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
@@ -55,10 +55,10 @@ class DeviceChunk:
 
     @property
     def nbytes(self) -> int:
-        """Of the device's memory."""
-        if isinstance(self.whole, DeviceSymbols):
-            return self.whole.places.size(self.n_rows) * self.whole.places.dtype.itemsize
-        return int(self.values.nbytes) + (0 if self.indptr is None else int(self.indptr.nbytes))
+        """Of the packed chunk, `on_host`: accounts of chunks are the same wherever they lie."""
+        if isinstance(self.layout, DenseLayout):
+            return 4 * n_words(8 * self.n_rows * self.layout.row_stride_bytes)
+        return 4 * n_words((self.end - self.begin) * self.layout.bits) + 4 * (self.n_rows + 1)
 
     @property
     def is_dense(self) -> bool:

@@ -76,6 +76,7 @@ def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.rand
         part = DenseRows(values[start:stop])
         expected, found = quantizer.quantize(part, 70 + start), chunk.on_host()
         assert found.words.tobytes() == expected.words.tobytes()
+        assert chunk.nbytes == expected.nbytes
         assert (found.first_row, found.n_rows, found.layout) == (expected.first_row, expected.n_rows, expected.layout)
         if chunk.is_dense:
             assert found.indptr is None
