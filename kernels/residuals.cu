@@ -5,6 +5,7 @@
 //
 // variants: DIGITS=2048
 // budget: count_residuals registers=48 shared=4*DIGITS
+#include "keys.cuh"
 #include "tiles.cuh"
 
 #ifndef THREADS
@@ -33,9 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_residuals(
     const i32 shift = 32 - known_bits - next_bits;
     for (i64 i = tile.begin + threadIdx.x; i < tile.end; i += THREADS) {
         const i64 row = order ? order[i] : i;
-        const float residual = (label[row] - margin[row * margin_stride]) + 0.0f;  // -0 becomes 0
-        const u32 bits = __float_as_uint(residual);
-        const u32 key = bits >> 31 ? ~bits : bits | 0x80000000u;
+        const u32 key = key_of(label[row] - margin[row * margin_stride]);
         if (known_bits > 0 && key >> (32 - known_bits) != prefix) continue;
         const u32 amount = weight ? (u32)rint((double)weight[row] * weight_scale) : 1u;
         atomicAdd(&own[key >> shift & (n_digits - 1u)], amount);

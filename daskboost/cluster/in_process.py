@@ -84,7 +84,7 @@ def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, mar
     try:
         builders = [ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads) for store in stores]
         for index, (first_row, batch) in enumerate(zip(info.first_rows, source.batches(), strict=True)):
-            builders[index % n_engines].add(first_row, with_margin(batch, margin_of))
+            builders[index % n_engines].add(first_row, with_margin(batch, margin_of), source.pieces)
             del batch
         return LocalShards([builder.finish() for builder in builders], stores)
     except BaseException:

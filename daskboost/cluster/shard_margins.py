@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster.row_groups import row_groups
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.device import Device, View
@@ -42,7 +42,7 @@ class ShardMargins:
             yield from self._kept.items()
             return
         group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
-        collected: list[QuantizedChunk] = []
+        collected: list[Chunk] = []
         for place, chunk in self.shard.chunks():
             index = group_of[place]
             collected.append(chunk)
@@ -58,20 +58,32 @@ class ShardMargins:
             collected = []
             yield index, view
 
-    def _open(self, chunks: Sequence[QuantizedChunk], keep: bool) -> View:
+    def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:
         threads = self._device.threads.count
+        if not self._device.reads_device_chunks:
+            chunks = [chunk.on_host(threads) for chunk in chunks]
         if chunks[0].is_dense:
             nbytes = sum(chunk.n_rows for chunk in chunks) * _row_bytes(chunks[0])
             copy_columns = keep and self._column_room >= nbytes  # for one pass, a copy does not pay
             self._column_room -= nbytes if copy_columns else 0
-            parts = (chunk.symbols(threads) for chunk in chunks)
+            parts = joined_symbols(chunks, threads)
             return self._device.dense_view(parts, sum(chunk.n_rows for chunk in chunks), copy_columns=copy_columns)
-        rows = [chunk.global_bins(threads) for chunk in chunks]
-        starts = np.cumsum([0, *(len(bins) for _, bins in rows)])
-        indptr = np.concatenate([[0], *(own[1:] + start for (own, _), start in zip(rows, starts, strict=False))])
-        bins = rows[0][1] if len(rows) == 1 else np.concatenate([bins for _, bins in rows])
+        rows = [self._slots(chunk, threads) for chunk in chunks]
+        xp = self._device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
+        starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
+        indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
+        slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
         copy_columns = keep and self._column_room > 0
-        return self._device.sparse_view(indptr.astype(np.int64), self._bin_to_slot[bins], copy_columns=copy_columns)
+        return self._device.sparse_view(
+            xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns
+        )
+
+    def _slots(self, chunk: Chunk, threads: int) -> tuple[Any, Any]:
+        """Row pointers (int64) and histogram slots (int32) of a CSR chunk, where it lies."""
+        if isinstance(chunk, DeviceChunk):
+            return chunk.indptr, self._device.xp.asarray(self._bin_to_slot)[chunk.values]
+        indptr, bins = chunk.global_bins(threads)
+        return indptr, self._bin_to_slot[bins]
 
     def set_base(self, margin: Any) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):
@@ -90,7 +102,7 @@ class ShardMargins:
             self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
 
 
-def _row_bytes(chunk: QuantizedChunk) -> int:
+def _row_bytes(chunk: Chunk) -> int:
     """Bytes of an unpacked row of a dense chunk."""
     layout: Any = chunk.layout
     return int(layout.n_features * layout.symbol_dtype.itemsize)

@@ -10,6 +10,8 @@ import numpy as np
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
 from daskboost.data.convert import is_sparse
+from daskboost.data.device_input import device_kind
+from daskboost.data.device_read import as_device_array
 from daskboost.data.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
 from daskboost.errors import DataError, DataTypeError
 
@@ -55,7 +57,7 @@ def aligned(value: Any, x: Blocks, name: str) -> Blocks:
 
     Parameters
     ----------
-    value : Dask Series, DataFrame or Array; pandas Series or DataFrame; NumPy or pyarrow array; list
+    value : Dask Series, DataFrame or Array; pandas or cuDF Series or DataFrame; NumPy, CuPy or pyarrow array; list
     x : Blocks
         The features.
     name : str
@@ -105,7 +107,11 @@ def _dask_blocks(value: Any, x: Blocks, name: str) -> DaskArrayBlocks | DaskFram
 def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
     if isinstance(value, list | tuple):
         value = _array_of(value, name)
-    elif is_sparse(value) or not hasattr(value, "__len__"):
+    elif device_kind(value) == "cupy":
+        value = as_device_array(value)
+    elif device_kind(value) == "cudf":
+        pass
+    elif is_sparse(value) or device_kind(value) == "cupy_sparse" or not hasattr(value, "__len__"):
         raise DataTypeError(f"{name} is of type {type(value).__name__}. Pass a dense one-dimensional collection.")
     elif not hasattr(value, "iloc") and type(value).__module__.split(".")[0] != "pyarrow":
         value = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)

@@ -47,7 +47,7 @@ class Blocks(ABC):
 
 @dataclass(frozen=True)
 class LocalBlocks(Blocks):
-    """NumPy, pandas, Arrow or CSR data in this process, sliced without a copy."""
+    """NumPy, pandas, Arrow, CSR, CuPy or cuDF data in this process, sliced without a copy."""
 
     data: Any
     cuts: tuple[int, ...]
@@ -70,6 +70,20 @@ class LocalBlocks(Blocks):
 
     def name_of(self, index: int) -> str:
         return "" if self.n_partitions == 1 else f"rows {self.cuts[index]} to {self.cuts[index + 1] - 1}"
+
+
+@dataclass(frozen=True)
+class DeviceBlocks(LocalBlocks):
+    """CuPy or cuDF data: one partition, since passes over it are cheap beside merging what they find."""
+
+    pieces: tuple[int, ...]
+    """Where the same data on the host would be cut: chunks end there."""
+
+    def blocks(self) -> list[Any]:
+        return [self.data]
+
+    def column_blocks(self, name: Hashable) -> list[Any]:
+        return [self.data[name]]
 
 
 @dataclass(frozen=True)

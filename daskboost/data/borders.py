@@ -28,7 +28,8 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
         Cells below each border: strictly increasing, within 1 and cells - 1.
     """
     # Quantiles are rounded to integers: weights that count rows must be the same ones as counts to round alike.
-    weights = weights // np.gcd.reduce(weights)
+    if weights.min() > 1:
+        weights = weights // np.gcd.reduce(weights)
     heavy = _heavy_cells(weights, max_bin)
     # Runs of light cells lie between heavy ones; a run is [start, stop).
     bounds = np.flatnonzero(np.diff(np.concatenate([[True], heavy, [True]])))

@@ -19,9 +19,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.data.cuts import Cuts, cuts_of_sketch
+from daskboost.data.device_sketch import missing_of
 from daskboost.data.labels import LabelStats
 from daskboost.data.pack import Layout, choose_layout
-from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch
+from daskboost.data.rows import AnyFeatures, DenseRows, DeviceRows, Features, FeatureSchema, RowBatch, host_features
 from daskboost.data.sketch import (
     DataSketch,
     Refinement,
@@ -228,7 +229,9 @@ def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, th
     )
 
 
-def _missing(features: Features) -> Any:
+def _missing(features: AnyFeatures) -> Any:
+    if isinstance(features, DeviceRows):
+        return missing_of(features)
     if isinstance(features, DenseRows):
         return np.array([np.count_nonzero(np.isnan(column)) for column in features.values.T], np.int64)
     return features.n_rows - np.bincount(features.indices, minlength=features.n_features)
@@ -257,4 +260,4 @@ def with_margin(batch: RowBatch, margin_of: MarginOf | None) -> RowBatch:
     """The batch, its rows starting from another model's margins."""
     if margin_of is None:
         return batch
-    return replace(batch, base_margin=margin_of(batch.features, batch.base_margin))
+    return replace(batch, base_margin=margin_of(host_features(batch.features), batch.base_margin))

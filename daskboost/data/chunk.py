@@ -23,7 +23,7 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
-from daskboost.data.rows import DenseRows, Features, RowBatch, SparseRows
+from daskboost.data.rows import DenseRows, DeviceLabels, Features, RowBatch, SparseRows
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -57,6 +57,10 @@ class QuantizedChunk:
     @property
     def is_dense(self) -> bool:
         return isinstance(self.layout, DenseLayout)
+
+    def on_host(self, threads: int = 1) -> QuantizedChunk:
+        """Itself, see `DeviceChunk`."""
+        return self
 
     def symbols(self, threads: int = 1) -> UInt8 | UInt16:
         """Symbols of a dense chunk, shape (rows, features); `n_bins[f]` stands for missing.
@@ -96,7 +100,9 @@ class ChunkRows:
         def part(array: Float32 | None) -> Float32 | None:
             return None if array is None else np.array(array[start:stop], np.float32, order="C")
 
-        return cls(part(batch.label), part(batch.weight), part(batch.base_margin))
+        label = batch.label
+        own = label.on_host[start:stop] if isinstance(label, DeviceLabels) else part(label)  # fetched: nobody else's
+        return cls(own, part(batch.weight), part(batch.base_margin))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +151,17 @@ class Quantizer:
             The rows have another number of features than the cuts, or a value is missing from a feature whose
             symbols, in a dense layout, have no room for missing.
         """
-        if features.n_features != self.cuts.n_features:
-            raise DataError(f"the rows have {features.n_features} features, the cuts have {self.cuts.n_features}")
+        self.check_features(features.n_features)
         if isinstance(self.layout, DenseLayout):
             words = self._dense_words(features, self.layout, threads)
             return QuantizedChunk(first_row, features.n_rows, self.layout, words)
         indptr, words = self._csr_words(features, self.layout, threads)
         return QuantizedChunk(first_row, features.n_rows, self.layout, words, indptr.astype(np.uint32))
+
+    def check_features(self, n_features: int) -> None:
+        """Refuse rows of another number of features."""
+        if n_features != self.cuts.n_features:
+            raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
 
     def _dense_words(self, features: Features, layout: DenseLayout, threads: int) -> UInt32:
         n_rows = features.n_rows
@@ -175,11 +185,7 @@ class Quantizer:
             return kernels.scatter_sparse(indptr, indices, values, *search, start, stop, out)
 
         unrepresentable = max(by_ranges(fill, features.n_rows, threads), default=-1)
-        if unrepresentable >= 0:
-            raise DataError(
-                f"feature {unrepresentable} has missing values, but the layout was chosen without a symbol for them: "
-                "pass has_missing that covers every data set of the fit, or use the CSR encoding"
-            )
+        check_representable(unrepresentable)
 
     def _csr_words(self, features: Features, layout: CsrLayout, threads: int) -> tuple[Int64, UInt32]:
         n_rows = features.n_rows
@@ -192,8 +198,7 @@ class Quantizer:
             by_ranges(lambda start, stop: count_present(values, start, stop, counts), n_rows, threads)
             indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         n_entries = int(indptr[-1])
-        if n_entries >= 1 << 32:
-            raise DataError(f"a chunk would have {n_entries} entries, more than 2**32 - 1: use a smaller chunk_rows")
+        check_entries(n_entries)
         if layout.bits == 32:
             words = np.zeros(n_words(32 * n_entries), SYMBOL_WORD)
             self._fill_bins(features, indptr, words[:n_entries], threads)
@@ -255,6 +260,21 @@ def rows_of(features: Features, start: int, stop: int) -> Features:
         features.values[first:last],
         features.n_features,
     )
+
+
+def check_representable(feature: int) -> None:
+    """Refuse a feature whose missing values have no symbol; -1 is none."""
+    if feature >= 0:
+        raise DataError(
+            f"feature {feature} has missing values, but the layout was chosen without a symbol for them: "
+            "pass has_missing that covers every data set of the fit, or use the CSR encoding"
+        )
+
+
+def check_entries(n_entries: int) -> None:
+    """Refuse more entries than a chunk's row pointers can count."""
+    if n_entries >= 1 << 32:
+        raise DataError(f"a chunk would have {n_entries} entries, more than 2**32 - 1: use a smaller chunk_rows")
 
 
 def _check_room_for_bins(cuts: Cuts, layout: DenseLayout) -> None:

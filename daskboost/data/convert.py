@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.device_input import device_kind
+from daskboost.data.device_read import host_block
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.dtypes import Bool, Float32
@@ -58,7 +60,7 @@ def _dense_array(block: Any, columns: Columns) -> Float32:
     if isinstance(block, np.ma.MaskedArray):
         block = _unmask(block)
     array = np.asarray(block)
-    _require_number(array.dtype, "X")
+    require_number(array.dtype, "X")
     if columns is not None:
         array = array[:, np.asarray(columns, dtype=np.intp)]
     return np.ascontiguousarray(array, dtype=np.float32)
@@ -96,7 +98,7 @@ def pandas_column(series: Any, name: Hashable) -> npt.NDArray[Any]:
     if letter not in FEATURE_KINDS:
         if len(series) == 0 or bool(series.isna().all()):
             return np.full(len(series), np.nan, dtype=np.float32)
-        _require_number(dtype, f"column {name!r}")
+        require_number(dtype, f"column {name!r}")
     if isinstance(dtype, np.dtype):
         return np.asarray(series)
     if hasattr(dtype, "pyarrow_dtype"):
@@ -117,7 +119,7 @@ def arrow_column(column: Any, name: Hashable) -> npt.NDArray[Any]:
     """
     import pyarrow as pa
 
-    _require_number(column.type, f"column {name!r}")
+    require_number(column.type, f"column {name!r}")
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # pyarrow keeps the wrapper where the chunks do not fit into one array
@@ -144,7 +146,7 @@ def float_vector(block: Any, name: str) -> Float32:
     values = plain_values(block, name)
     if values.dtype.kind == "O":
         values = _numbers_of_objects(values, name)
-    _require_number(values.dtype, name)
+    require_number(values.dtype, name)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float32)
 
@@ -159,6 +161,7 @@ def plain_values(block: Any, name: str) -> npt.NDArray[Any]:
     DataTypeError
         When the block has more than one column.
     """
+    block = host_block(block)
     if not isinstance(block, np.ndarray):  # plain arrays do without pandas, whose import takes a quarter of a second
         block = _column_values(block, name)
     values = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
@@ -207,6 +210,7 @@ def margin_values(block: Any, columns: Columns) -> Float32:
     DataTypeError
         When it holds anything but numbers.
     """
+    block = host_block(block[list(columns)] if columns is not None and device_kind(block) == "cudf" else block)
     one_dimensional = getattr(block, "ndim", 1) == 1 and not _is_table(block) and not isinstance(block, RowGroup)
     if one_dimensional:
         return float_vector(block, "base_margin").reshape(-1, 1)
@@ -254,7 +258,7 @@ def _numbers_of_objects(values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]
     return numbers
 
 
-def _require_number(dtype: Any, what: str) -> None:
+def require_number(dtype: Any, what: str) -> None:
     if dtype_letter(dtype) not in FEATURE_KINDS:
         raise DataTypeError(
             f"{what} is of type {dtype}, which is not a number. Encode it as numbers (strings and categories, e.g. "

@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, ParquetBlocks, even_cuts
+from daskboost.data.blocks import (
+    Blocks,
+    DaskArrayBlocks,
+    DaskFrameBlocks,
+    DeviceBlocks,
+    LocalBlocks,
+    ParquetBlocks,
+    even_cuts,
+)
 from daskboost.data.convert import is_sparse
+from daskboost.data.device_input import device_kind
+from daskboost.data.device_read import as_device_array
 from daskboost.data.parquet import ParquetTable, open_parquet
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.errors import DataError, DataTypeError
@@ -23,6 +33,8 @@ _TYPES = {
     "pyarrow.RecordBatch": "pyarrow",
 }
 
+DEVICE_KINDS = ("cupy", "cupy_sparse", "cudf")
+"""What lies in a GPU's memory."""
 _SPARSE_ENTRY_BYTES = 8  # a float32 value and an int32 column
 
 
@@ -33,7 +45,8 @@ def kind_of(X: Any) -> str:
     -------
     str
         ``"dask_dataframe"``, ``"dask_array"``, ``"pandas"``, ``"numpy"`` (also lists and what has `__array__`),
-        ``"pyarrow"``, ``"sparse"`` or ``"parquet"`` (a path).
+        ``"pyarrow"``, ``"sparse"``, ``"parquet"`` (a path), or, in a GPU's memory, ``"cupy"``, ``"cupy_sparse"`` or
+        ``"cudf"``.
 
     Raises
     ------
@@ -48,13 +61,17 @@ def kind_of(X: Any) -> str:
         kind = _TYPES.get(f"{cls.__module__.split('.')[0]}.{cls.__name__}")
         if kind is not None:
             return kind
+    device = device_kind(X)
+    if device is not None:
+        return device
     if is_sparse(X):
         return "sparse"
     if hasattr(X, "__array__") and not hasattr(X, "__dask_graph__"):
         return "numpy"
     raise DataTypeError(
         f"X is of type {type(X).__module__}.{type(X).__name__}, which is not supported. Pass a Dask DataFrame, Dask "
-        "Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or the path of Parquet files."
+        "Array, pandas or cuDF DataFrame, NumPy or CuPy array, pyarrow Table, sparse matrix of SciPy or CuPy, or the "
+        "path of Parquet files."
     )
 
 
@@ -82,9 +99,13 @@ class OpenedInput:
         if self.kind == "dask_array":
             return DaskArrayBlocks(self.data)
         n_rows = self.data.shape[0]
-        if self.kind == "sparse":
-            return LocalBlocks(self.data, even_cuts(n_rows, _SPARSE_ENTRY_BYTES * self.data.nnz / max(n_rows, 1)))
-        return LocalBlocks(self.data, even_cuts(n_rows, 4 * (self.n_columns if columns is None else len(columns))))
+        if self.kind in ("sparse", "cupy_sparse"):
+            cuts = even_cuts(n_rows, _SPARSE_ENTRY_BYTES * self.data.nnz / max(n_rows, 1))
+        else:
+            cuts = even_cuts(n_rows, 4 * (self.n_columns if columns is None else len(columns)))
+        if self.kind in DEVICE_KINDS:
+            return DeviceBlocks(self.data, (0, n_rows), cuts)
+        return LocalBlocks(self.data, cuts)
 
 
 def open_input(X: Any) -> OpenedInput:
@@ -110,9 +131,16 @@ def open_input(X: Any) -> OpenedInput:
         if np.isnan(X.shape[1]):
             raise DataError("X is a Dask Array with an unknown number of columns. Call X.compute_chunk_sizes() first.")
         X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
-    elif kind == "sparse":
+    elif kind in ("sparse", "cupy_sparse"):
         _require_two_dimensions(X)
         X = X.tocsr()
+    elif kind == "cupy":
+        X = as_device_array(X)
+        _require_two_dimensions(X)
+    elif kind == "cudf":
+        _require_two_dimensions(X)
+        names = tuple(X.dtypes.index)
+        return OpenedInput(kind, X, names, tuple(X.dtypes), len(names))
     else:
         X = _as_array(X, "X")
         _require_two_dimensions(X)

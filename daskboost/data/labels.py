@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from daskboost.data.classes import ClassWeights, class_array, class_codes, merge_classes, unique_labels
 from daskboost.data.convert import plain_values
-from daskboost.data.rows import DenseRows, RowBatch
+from daskboost.data.key_counts import values_of
+from daskboost.data.rows import DenseRows, DeviceLabels, RowBatch
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
 if TYPE_CHECKING:
@@ -56,12 +58,12 @@ class LabelStats:
         """The summary of one partition; a batch without labels counts its rows and weights only."""
         if batch.n_rows == 0:
             return cls()
-        label = np.zeros(0, dtype=np.float32) if batch.label is None else batch.label
+        minimum, maximum, all_integer = _range(batch.label)
         return cls(
             n_rows=batch.n_rows,
-            minimum=float(label.min(initial=np.float32(np.inf))),
-            maximum=float(label.max(initial=np.float32(-np.inf))),
-            all_integer=bool((label == np.rint(label)).all()),
+            minimum=minimum,
+            maximum=maximum,
+            all_integer=all_integer,
             max_weight=1.0 if batch.weight is None else float(batch.weight.max()),
             positive_weight_rows=batch.n_rows if batch.weight is None else int(np.count_nonzero(batch.weight)),
         )
@@ -91,6 +93,18 @@ class LabelStats:
                 f"weight is 0 in all {self.n_rows} rows. Give at least one row a positive weight; rows whose weight is "
                 "zero do not count."
             )
+
+
+def _range(label: Float32 | DeviceLabels | None) -> tuple[float, float, bool]:
+    """Least and greatest label, zero never negative, and whether all are whole numbers."""
+    if label is None:
+        return math.inf, -math.inf, True
+    if isinstance(label, DeviceLabels):
+        seen = label.summary
+        ends = values_of(np.array([seen.least_key, seen.greatest_key], np.uint32)).tolist()
+        return ends[0], ends[1], seen.all_whole
+    minimum, maximum = label.min(initial=np.float32(np.inf)), label.max(initial=np.float32(-np.inf))
+    return float(minimum) + 0.0, float(maximum) + 0.0, bool((label == np.rint(label)).all())
 
 
 def column_labels(source: Source) -> list[Any]:

@@ -20,12 +20,23 @@ from daskboost.data.convert import (
     margin_values,
     plain_values,
 )
-from daskboost.data.rows import DenseRows, Features, FeatureSchema, RowBatch, SparseRows
+from daskboost.data.device_input import device_kind
+from daskboost.data.device_read import dense_rows, device_labels, device_memory, sparse_rows
+from daskboost.data.rows import (
+    AnyFeatures,
+    DenseRows,
+    DeviceLabels,
+    FeatureSchema,
+    RowBatch,
+    SparseRows,
+    host_labels,
+)
 from daskboost.data.schema import listed
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, DataTypeError
 
 T = TypeVar("T", bound=np.generic)
+Column = TypeVar("Column", Float32, DeviceLabels, Float32 | DeviceLabels)
 
 _LIMIT = np.finfo(np.float32).max  # the split that sends all present values left is `x < _LIMIT`
 
@@ -79,7 +90,7 @@ class ReadSpec:
 
         Parameters
         ----------
-        x : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup
+        x : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup; or its like of CuPy or cuDF
         y, weight, base_margin : 1-D (base_margin: 1-D or 2-D) block of as many rows, or None
         where : str
             What messages call the partition.
@@ -87,7 +98,7 @@ class ReadSpec:
         Returns
         -------
         RowBatch
-            Its arrays are read-only and may share memory with the blocks.
+            Its arrays are read-only and may share memory with the blocks. Features stay in the memory where they are.
 
         Raises
         ------
@@ -116,7 +127,7 @@ class ReadSpec:
         label = None if y is None else _of_length(self.label(y), n, "y")
         weight = None if weight is None else _of_length(_checked_weight(weight), n, "weight")
         if self.class_weights is not None and label is not None:
-            weight = _frozen(self.class_weights.weigh(label, weight))
+            weight = _frozen(self.class_weights.weigh(host_labels(label), weight))
         return RowBatch(
             features,
             label=label,
@@ -124,9 +135,17 @@ class ReadSpec:
             base_margin=None if base_margin is None else _of_length(self._margin(base_margin), n, "base_margin"),
         )
 
-    def _features(self, x: Any) -> Features:
-        if is_sparse(x):
-            features: Features = self._sparse(x)
+    def _features(self, x: Any) -> AnyFeatures:
+        kind = device_kind(x)
+        if kind is not None:
+            read = sparse_rows if kind == "cupy_sparse" else dense_rows
+            features: AnyFeatures
+            with device_memory():
+                features, beyond = read(x, self.columns, self.missing)
+            if beyond.any():
+                self._refuse_infinite(beyond)
+        elif is_sparse(x):
+            features = self._sparse(x)
         else:
             values = dense_values(x, self.columns)
             if not math.isnan(self.missing):
@@ -173,8 +192,11 @@ class ReadSpec:
             "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
         )
 
-    def label(self, y: Any) -> Float32:
+    def label(self, y: Any) -> Float32 | DeviceLabels:
         """Convert and check one partition's labels; float32, shape (rows,). Raises as `read`."""
+        if self.classes is None and (found := device_labels(y)) is not None:
+            _refuse_counts(found.summary.n_missing, found.summary.n_infinite, "y", "labels", "Drop these rows")
+            return found
         if self.classes is not None:
             return class_codes(plain_values(y, "y"), self.classes)
         label = float_vector(y, "y")
@@ -209,21 +231,23 @@ def _checked_weight(block: Any) -> Float32:
 
 
 def _require_finite(values: Float32, name: str, what: str, remedy: str) -> None:
-    missing = int(np.isnan(values).sum())
+    _refuse_counts(int(np.isnan(values).sum()), int(np.isinf(values).sum()), name, what, remedy)
+
+
+def _refuse_counts(missing: int, infinite: int, name: str, what: str, remedy: str) -> None:
     if missing:
         raise DataError(f"{name} has {missing} missing values; {what} must be present. {remedy}.")
-    infinite = int(np.isinf(values).sum())
     if infinite:
         raise DataError(f"{name} has {infinite} values that are infinite or too large for float32 (3.4e38). {remedy}.")
 
 
-def _of_length(values: Float32, n_rows: int, name: str) -> Float32:
+def _of_length(values: Column, n_rows: int, name: str) -> Column:
     if len(values) != n_rows:
         raise DataError(
             f"{name} has {len(values)} rows where X has {n_rows}. Pass them with the same rows in the same order and, "
             "as Dask collections, cut into partitions at the same rows."
         )
-    return _frozen(values)
+    return values if isinstance(values, DeviceLabels) else _frozen(values)
 
 
 def _beyond(values: Float32) -> bool:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+
+from daskboost.devices.gpu.labels import LabelSummary
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.dtypes import Float32, Int32, Int64
 
 
@@ -64,7 +69,83 @@ class SparseRows:
         return len(self.indptr) - 1
 
 
+@dataclass(frozen=True)
+class DeviceDenseRows:
+    """Features as a matrix in a GPU's memory; NaN and `missing` stand for no value."""
+
+    runtime: Runtime
+    values: DeviceArray
+    """float32, any strides, shape (rows, features); present values are never infinite."""
+    missing: float
+    """Compared in float32; NaN for no value but NaN."""
+    n_missing: Int64
+    """int64, shape (features,): rows without a value; on the host."""
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.values.shape[1])
+
+    def on_host(self) -> DenseRows:
+        """The same rows in the host's memory."""
+        values = np.ascontiguousarray(to_host(self.values))
+        values[values == np.float32(self.missing)] = np.nan
+        return DenseRows(values)
+
+
+@dataclass(frozen=True)
+class DeviceSparseRows:
+    """Features as CSR in a GPU's memory; fields as of `SparseRows`."""
+
+    runtime: Runtime
+    indptr: DeviceArray
+    indices: DeviceArray
+    values: DeviceArray
+    n_features: int
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.indptr) - 1
+
+    def on_host(self) -> SparseRows:
+        """The same rows in the host's memory."""
+        return SparseRows(to_host(self.indptr), to_host(self.indices), to_host(self.values), self.n_features)
+
+
 Features = DenseRows | SparseRows
+@dataclass(frozen=True, eq=False)
+class DeviceLabels:
+    """Labels in a GPU's memory, looked at there; they are fetched, once, when chunks are made."""
+
+    values: DeviceArray
+    """float32, shape (rows,), contiguous."""
+    summary: LabelSummary
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def on_host(self) -> Float32:
+        """The same labels in the host's memory; float32, shape (rows,)."""
+        host: Float32 = to_host(self.values)
+        return host
+
+
+DeviceRows = DeviceDenseRows | DeviceSparseRows
+AnyFeatures = Features | DeviceRows
+
+
+def host_features(features: AnyFeatures) -> Features:
+    """Features in the host's memory: themselves, or a copy of what lies in a GPU's."""
+    return features.on_host() if isinstance(features, DeviceRows) else features
+
+
+def host_labels(labels: Float32 | DeviceLabels) -> Float32:
+    """Labels in the host's memory."""
+    return labels.on_host if isinstance(labels, DeviceLabels) else labels
 
 
 @dataclass(frozen=True)
@@ -73,14 +154,14 @@ class RowBatch:
 
     Parameters
     ----------
-    features : DenseRows or SparseRows
-    label : float32 array, shape (rows,), or None when predicting
+    features : DenseRows or SparseRows, or either in a GPU's memory
+    label : float32 array, shape (rows,), DeviceLabels, or None when predicting
     weight : float32 array, shape (rows,), or None for all ones
     base_margin : float32 array, shape (rows, outputs), or None for the model's base score
     """
 
-    features: Features
-    label: Float32 | None = None
+    features: AnyFeatures
+    label: Float32 | DeviceLabels | None = None
     weight: Float32 | None = None
     base_margin: Float32 | None = None
 

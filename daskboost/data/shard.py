@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from daskboost.data.chunk import ChunkRows, QuantizedChunk, Quantizer, rows_of
+from daskboost.data.chunk import ChunkRows, Quantizer, rows_of
 from daskboost.data.cuts import Cuts
+from daskboost.data.device_chunk import Chunk, quantize_on_device
+from daskboost.data.device_read import device_memory
 from daskboost.data.pack import Layout
-from daskboost.data.rows import RowBatch
+from daskboost.data.rows import DeviceRows, RowBatch
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.stream import stream
 from daskboost.errors import DataError, ParameterError
@@ -49,7 +51,7 @@ class Shard:
     def n_rows(self) -> int:
         return sum(entry.n_rows for entry in self.entries)
 
-    def chunks(self, ahead: int = 1) -> Iterator[tuple[int, QuantizedChunk]]:
+    def chunks(self, ahead: int = 1) -> Iterator[tuple[int, Chunk]]:
         """All chunks with their positions in `entries`, those on disk read ahead (see `stream`)."""
         return stream(self.store, [entry.handle for entry in self.entries], ahead)
 
@@ -108,15 +110,33 @@ class ShardBuilder:
         for entry in self._entries:
             self._store.delete(entry.handle)
 
-    def add(self, first_row: int, batch: RowBatch) -> None:
-        """Quantize a batch, the first row of which has global id `first_row`."""
-        for start in range(0, batch.n_rows, self._chunk_rows):
-            stop = min(start + self._chunk_rows, batch.n_rows)
-            features = rows_of(batch.features, start, stop)
-            chunk = self._quantizer.quantize(features, first_row + start, self._threads)
-            self.add_chunk(chunk, ChunkRows.of(batch, start, stop))
+    def add(self, first_row: int, batch: RowBatch, pieces: Sequence[int] | None = None) -> None:
+        """Quantize a batch, the first row of which has global id `first_row`.
 
-    def add_chunk(self, chunk: QuantizedChunk, rows: ChunkRows) -> None:
+        `pieces` : rows at which chunks must end, from 0 to the number of rows, where the batch is several partitions.
+        """
+        features = batch.features
+        spans = list(self._spans(pieces or (0, batch.n_rows)))
+        if isinstance(features, DeviceRows):
+            with device_memory():
+                chunks = list(quantize_on_device(self._quantizer, features, first_row, spans))
+            for chunk in chunks:
+                start = chunk.first_row - first_row
+                self.add_chunk(chunk, ChunkRows.of(batch, start, start + chunk.n_rows))
+            return
+        for start, stop in spans:
+            rows = rows_of(features, start, stop)
+            self.add_chunk(
+                self._quantizer.quantize(rows, first_row + start, self._threads), ChunkRows.of(batch, start, stop)
+            )
+
+    def _spans(self, pieces: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """First row of each chunk and the one after its last."""
+        for begin, end in itertools.pairwise(pieces):
+            for start in range(begin, end, self._chunk_rows):
+                yield start, min(start + self._chunk_rows, end)
+
+    def add_chunk(self, chunk: Chunk, rows: ChunkRows) -> None:
         """Take over a chunk that is quantized already, as from a saved data set."""
         self._entries.append(ShardChunk(self._store.put(chunk), rows, chunk.first_row, chunk.n_rows))
 

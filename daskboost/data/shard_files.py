@@ -161,7 +161,8 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
         A chunk could not be read or written.
     """
     records = []
-    for index, chunk in shard.chunks():
+    for index, kept in shard.chunks():
+        chunk = kept.on_host()
         if chunk.n_rows == 0:
             continue
         rows = shard.entries[index].rows

@@ -24,9 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cell_counts import CellCounts, Refinement
+from daskboost.data.device_read import device_memory
+from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract, key_blocks
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
-from daskboost.data.rows import Features
+from daskboost.data.rows import AnyFeatures, DeviceRows
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import DataError
 
@@ -149,7 +151,7 @@ class DataSketch:
 
 
 def sketch_batch(
-    features: Features,
+    features: AnyFeatures,
     weight: Float32 | None = None,
     *,
     capacity: int,
@@ -160,7 +162,7 @@ def sketch_batch(
 
     Parameters
     ----------
-    features : DenseRows or SparseRows
+    features : DenseRows or SparseRows, or either in a GPU's memory
         Absent entries of sparse rows are missing, as NaNs of dense ones are.
     weight : float32 array, shape (rows,), or None for ones
         Not negative. Rows of weight zero leave no trace but in the count of missing values.
@@ -184,7 +186,7 @@ def sketch_batch(
 
 
 def refine_batch(
-    features: Features,
+    features: AnyFeatures,
     weight: Float32 | None,
     refinement: Refinement,
     *,
@@ -209,7 +211,7 @@ def _checked_weights(weight: Float32 | None, exponent: int | None) -> Int64:
 
 
 def _count(
-    features: Features,
+    features: AnyFeatures,
     weights: Int64,
     columns: Int64,
     capacities: Int64,
@@ -219,6 +221,10 @@ def _count(
     """Key counts of all features, empty but for the columns, and the missing values of these columns."""
     missing = np.zeros(features.n_features, np.int64)
     total: KeyTable | None = None
+    if isinstance(features, DeviceRows):
+        with device_memory():
+            table, missing[columns] = count_on_device(features, weights, columns, capacities, refinement)
+        return _spread(table, columns, capacities), missing
     with ThreadPoolExecutor(max_workers) as pool:
         for groups, extract in key_blocks(features, weights, columns, max_workers):
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
-from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
+from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
 from daskboost.data.classes import class_array
 from daskboost.data.features import choose_features
 from daskboost.data.frontend import OpenedInput, kind_of, open_input
@@ -83,6 +83,11 @@ class Source:
     @property
     def n_partitions(self) -> int:
         return self.x.n_partitions
+
+    @property
+    def pieces(self) -> tuple[int, ...] | None:
+        """Rows at which chunks end besides those at which partitions do; None for no others."""
+        return self.x.pieces if isinstance(self.x, DeviceBlocks) else None
 
     @property
     def n_rows(self) -> int | None:
@@ -215,7 +220,8 @@ def make_source(
 
     Parameters
     ----------
-    X : Dask DataFrame or Array, pandas DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or path
+    X : Dask DataFrame or Array, pandas DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or path; CuPy
+        array, cuDF DataFrame or cupyx.scipy.sparse matrix
         Features, shape (rows, features): floats, integers, booleans, nullable types. Dask Arrays may have unknown chunk
         sizes and scipy.sparse blocks. A path is a Parquet file or a directory of them (``protocol://`` through Dask).
         In sparse data an absent entry is missing and a stored zero is a value.

@@ -12,16 +12,18 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.chunk_file import read_chunk, write_chunk
+from daskboost.data.device_chunk import Chunk, DeviceChunk
 from daskboost.data.pack import Layout
 from daskboost.errors import StorageError
 
-TierName = Literal["ram", "disk"]
+TierName = Literal["device", "ram", "disk"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class StoreCounters:
     disk_bytes: int
     disk_reads: int
     disk_read_bytes: int
+    device_bytes: int = 0
 
 
 class Tier(Protocol):
@@ -55,9 +58,9 @@ class Tier(Protocol):
     def release(self, n_bytes: int) -> None:
         """Give room back."""
 
-    def put(self, key: int, chunk: QuantizedChunk) -> None: ...
+    def put(self, key: int, chunk: Any) -> None: ...
 
-    def get(self, key: int) -> QuantizedChunk: ...
+    def get(self, key: int) -> Chunk: ...
 
     def delete(self, key: int) -> None: ...
 
@@ -72,7 +75,7 @@ class RamTier:
     """None for no limit."""
     used_bytes: int = 0
     name: TierName = "ram"
-    _chunks: dict[int, QuantizedChunk] = field(default_factory=dict)
+    _chunks: dict[int, Chunk] = field(default_factory=dict)
 
     def reserve(self, n_bytes: int) -> bool:
         if self.budget_bytes is not None and self.used_bytes + n_bytes > self.budget_bytes:
@@ -83,10 +86,10 @@ class RamTier:
     def release(self, n_bytes: int) -> None:
         self.used_bytes -= n_bytes
 
-    def put(self, key: int, chunk: QuantizedChunk) -> None:
+    def put(self, key: int, chunk: Chunk) -> None:
         self._chunks[key] = chunk
 
-    def get(self, key: int) -> QuantizedChunk:
+    def get(self, key: int) -> Chunk:
         return self._chunks[key]
 
     def delete(self, key: int) -> None:
@@ -94,6 +97,13 @@ class RamTier:
 
     def close(self) -> None:
         self._chunks.clear()
+
+
+class DeviceTier(RamTier):
+    """Chunks in a GPU's memory, which is taken when they are made: more than it has is refused then."""
+
+    def __init__(self) -> None:
+        super().__init__(budget_bytes=None, name="device")
 
 
 class DiskTier:
@@ -173,7 +183,8 @@ def _remove_own_directory(directory: Path, owner: int) -> None:
 
 
 class ChunkStore:
-    """Chunks in RAM up to a budget, beyond it on disk. Thread safe; use it as a context manager.
+    """Chunks in RAM up to a budget, beyond it on disk; those made on a GPU stay there. Thread safe; use it as a context
+    manager.
 
     Parameters
     ----------
@@ -192,6 +203,7 @@ class ChunkStore:
     def __init__(self, directory: str | os.PathLike[str] | None = None, ram_budget_bytes: int | None = None) -> None:
         self._ram = RamTier(ram_budget_bytes)
         self._disk = None if directory is None else DiskTier(Path(directory))
+        self._device = DeviceTier()
         self._tiers: list[Tier] = [self._ram] if self._disk is None else [self._ram, self._disk]
         self._homes: dict[int, tuple[Tier, ChunkHandle]] = {}
         self._next_key = 0
@@ -204,9 +216,9 @@ class ChunkStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def put(self, chunk: QuantizedChunk) -> ChunkHandle:
+    def put(self, chunk: Chunk) -> ChunkHandle:
         """Keep a chunk."""
-        key, tier = self._reserve(chunk.nbytes)
+        key, tier = self._reserve(chunk.nbytes, [self._device] if isinstance(chunk, DeviceChunk) else self._tiers)
         handle = ChunkHandle(key, chunk.first_row, chunk.n_rows, chunk.nbytes)
         try:
             tier.put(key, chunk)
@@ -222,7 +234,7 @@ class ChunkStore:
             raise StorageError("the chunk store was closed while a chunk was written to it")
         return handle
 
-    def get(self, handle: ChunkHandle) -> QuantizedChunk:
+    def get(self, handle: ChunkHandle) -> Chunk:
         """The chunk; from disk, in fresh memory at each call."""
         tier = self._home(handle)
         try:
@@ -245,10 +257,10 @@ class ChunkStore:
 
     def counters(self) -> StoreCounters:
         with self._lock:
-            disk = self._disk
+            disk, ram, device = self._disk, self._ram.used_bytes, self._device.used_bytes
             if disk is None:
-                return StoreCounters(self._ram.used_bytes, 0, 0, 0)
-            return StoreCounters(self._ram.used_bytes, disk.used_bytes, disk.reads, disk.read_bytes)
+                return StoreCounters(ram, 0, 0, 0, device)
+            return StoreCounters(ram, disk.used_bytes, disk.reads, disk.read_bytes, device)
 
     def close(self) -> None:
         """Free all memory and remove all files; may be called more than once."""
@@ -257,14 +269,14 @@ class ChunkStore:
             for tier, handle in self._homes.values():
                 tier.release(handle.nbytes)
             self._homes.clear()
-        for tier in self._tiers:
+        for tier in (self._device, *self._tiers):
             tier.close()
 
-    def _reserve(self, n_bytes: int) -> tuple[int, Tier]:
+    def _reserve(self, n_bytes: int, tiers: Sequence[Tier]) -> tuple[int, Tier]:
         with self._lock:
             if self._closed:
                 raise StorageError("the chunk store is closed")
-            for tier in self._tiers:
+            for tier in tiers:
                 if tier.reserve(n_bytes):
                     self._next_key += 1
                     return self._next_key, tier

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 
 from daskboost.data.array_file import Array
 from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.device_chunk import Chunk
 from daskboost.data.store import ChunkHandle, ChunkStore
 
 
-def stream(store: ChunkStore, handles: Sequence[ChunkHandle], ahead: int = 1) -> Iterator[tuple[int, QuantizedChunk]]:
+def stream(store: ChunkStore, handles: Sequence[ChunkHandle], ahead: int = 1) -> Iterator[tuple[int, Chunk]]:
     """Iterate over chunks in the order of `handles`.
 
     Parameters
@@ -35,7 +36,7 @@ def stream(store: ChunkStore, handles: Sequence[ChunkHandle], ahead: int = 1) ->
     ------
     index : int
         Position in `handles`.
-    chunk : QuantizedChunk
+    chunk : QuantizedChunk or DeviceChunk
 
     Raises
     ------
@@ -97,7 +98,10 @@ class Prefetcher:
             if not self._wait_for_room():
                 return
             try:
-                self._deliver(store.get(handle))
+                chunk = store.get(handle)
+                assert isinstance(chunk, QuantizedChunk)  # it comes from disk
+                self._deliver(chunk)
+                del chunk
             except BaseException as error:
                 with self._changed:
                     self._ready.append(error)

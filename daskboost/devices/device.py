@@ -85,6 +85,8 @@ class Device(Protocol):
     """Rows up to which neighbouring chunks are worked on together."""
     joins_for_free: bool
     """Whether views copy chunks anyway, so that joining some takes no more memory."""
+    reads_device_chunks: bool
+    """Whether views are made of chunks in a GPU's memory, which otherwise come to the host."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
     histogram_room: int

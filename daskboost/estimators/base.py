@@ -53,6 +53,8 @@ class BoostedTrees(EstimatorParameters):
         Parameters
         ----------
         X : Dask DataFrame or Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or Parquet path
+            CuPy arrays and matrices, cuDF DataFrames, and Dask collections of them stay on their GPU; with
+            ``device="cpu"`` their bins are copied to the host.
             Shape (rows, features). NaN, nulls and absent sparse entries are missing.
         y, sample_weight, base_margin : column name of `X`, or an aligned collection
             Labels; weights (finite, at least 0; default 1); margins that rows start from, (rows,) or (rows, outputs).

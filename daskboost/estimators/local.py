@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.data.device_input import is_device_array
 from daskboost.errors import DataError, DataTypeError
 
 
@@ -67,9 +68,12 @@ def labels_of(y: Any) -> Any:
 
 
 def _is_array_like(X: Any) -> bool:
-    """NumPy arrays, and what can become one; not frames, sparse matrices, Arrow tables and Dask collections."""
+    """NumPy arrays, and what can become one; not frames, sparse matrices, Arrow tables, Dask collections, nor what lies
+    in a GPU's memory."""
     if isinstance(X, list | tuple):
         return True
+    if is_device_array(X):
+        return False
     return hasattr(X, "__array__") and not any(hasattr(X, name) for name in ("columns", "__dask_graph__", "tocsr"))
 
 

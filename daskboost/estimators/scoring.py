@@ -9,7 +9,7 @@ from operator import add
 
 import numpy as np
 
-from daskboost.data.rows import RowBatch
+from daskboost.data.rows import RowBatch, host_labels
 from daskboost.data.source import Source
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
@@ -85,7 +85,7 @@ def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
 def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
     assert batch.label is not None
     weights = np.ones(batch.n_rows) if batch.weight is None else batch.weight.astype(np.float64)
-    return weights, batch.label.astype(np.float64)
+    return weights, host_labels(batch.label).astype(np.float64)
 
 
 def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.rows import RowBatch
+from daskboost.data.rows import RowBatch, host_features
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 
@@ -34,14 +34,15 @@ class PredictRequest:
         """Predict rows in memory."""
         from daskboost.model.predict import add_margins, find_leaves
 
+        features = host_features(batch.features)
         if self.output == "leaf":
-            return find_leaves(self.booster.forest, batch.features, self.trees, self.n_threads)
+            return find_leaves(self.booster.forest, features, self.trees, self.n_threads)
         start = self.start(batch)
         if self.output == "contributions":
             from daskboost.model.explain import contributions
 
-            return contributions(self.booster, batch.features, start, self.trees)
-        add_margins(self.booster.forest, batch.features, self.trees, start, self.n_threads)
+            return contributions(self.booster, features, start, self.trees)
+        add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
         return self.finish(start)
 
     def start(self, batch: RowBatch) -> Float32:

@@ -49,6 +49,9 @@ class QuantizedDataset:
         Parameters
         ----------
         X : Dask DataFrame or Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or Parquet path
+            Also a CuPy array (or what has ``__cuda_array_interface__``), cuDF DataFrame, cupyx.scipy.sparse matrix, or
+            a Dask collection of such: quantized on its GPU, where the bins stay. A fit with ``device="cpu"`` copies
+            them, a byte or two per value, to the host.
         y, weight, base_margin : column name of `X`, or an aligned collection
         missing : float, default NaN
             The value that stands for missing; NaN always does.

@@ -160,7 +160,7 @@ def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_r
     if data is not None:
         source = make_source(data)
         n_rows, n_features = source.n_rows if n_rows is None else n_rows, source.schema.n_features
-        if kind_of(data) == "sparse":
+        if kind_of(data) in ("sparse", "cupy_sparse"):
             nonzeros_per_row = data.nnz / max(n_rows or 0, 1)
     if n_rows is None or n_features is None:
         what = "its rows cannot be counted without computing it: pass n_rows" if data is not None else (

@@ -18,7 +18,7 @@ from reference import quantize as naive
 
 from daskboost.data.cuts import Cuts
 from daskboost.data.pack import DenseLayout
-from daskboost.data.rows import DenseRows, RowBatch
+from daskboost.data.rows import DenseRows, RowBatch, host_features
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.store import ChunkStore
 from daskboost.errors import DataError, ParameterError
@@ -36,7 +36,7 @@ def rows(n_rows: int, seed: int = 0) -> RowBatch:
 
 
 def part(batch: RowBatch, start: int, stop: int) -> RowBatch:
-    assert isinstance(batch.features, DenseRows) and batch.label is not None
+    assert isinstance(batch.features, DenseRows) and isinstance(batch.label, np.ndarray)
     assert batch.weight is not None and batch.base_margin is not None
     return RowBatch(
         DenseRows(batch.features.values[start:stop]),
@@ -60,8 +60,8 @@ def test_no_row_is_lost_however_rows_are_divided(sizes: list[int], chunk_rows: i
         assert all(0 < entry.n_rows <= chunk_rows for entry in shard.entries)
         for entry, chunk in zip(shard.entries, chunks, strict=True):
             assert (entry.first_row, entry.n_rows) == (chunk.first_row, chunk.n_rows)
-        symbols = np.concatenate([chunk.symbols() for chunk in chunks] or [np.empty((0, 2), np.uint8)])
-        np.testing.assert_array_equal(symbols, naive.symbols(whole.features, CUTS))
+        symbols = np.concatenate([chunk.on_host().symbols() for chunk in chunks] or [np.empty((0, 2), np.uint8)])
+        np.testing.assert_array_equal(symbols, naive.symbols(host_features(whole.features), CUTS))
         for name in ("label", "weight", "base_margin"):
             parts = [getattr(entry.rows, name) for entry in shard.entries]
             expected = getattr(whole, name)
@@ -99,7 +99,7 @@ def test_a_batch_is_freed_before_the_next_is_made() -> None:
 
     def watched(references: list[weakref.ref[object]]) -> RowBatch:
         batch = rows(10)
-        assert isinstance(batch.features, DenseRows) and batch.label is not None
+        assert isinstance(batch.features, DenseRows) and isinstance(batch.label, np.ndarray)
         references += [weakref.ref(batch.features.values), weakref.ref(batch.label)]
         return batch
 

@@ -19,7 +19,7 @@ from strategies.saved_dataset import CUTS, N_ROWS, SCHEMA, batch, layout_for, re
 from daskboost.data.cuts import Cuts
 from daskboost.data.manifest import ChunkRecord
 from daskboost.data.pack import Encoding, Packing, choose_layout
-from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch
+from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch, host_features
 from daskboost.data.shard import Shard
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files, write_dataset
 from daskboost.data.store import ChunkStore
@@ -45,10 +45,11 @@ def test_any_number_of_engines_opens_what_was_saved(
         seen = []
         for engine in range(n_engines):
             shard = open_shard(dataset, range(engine, len(dataset.chunks), n_engines), store)
-            for index, chunk in shard.chunks():
+            for index, kept in shard.chunks():
+                chunk = kept.on_host()
                 position = [entry.first_row for entry in expected.entries].index(chunk.first_row)
                 seen.append(position)
-                original, rows = chunks[position], shard.entries[index].rows
+                original, rows = chunks[position].on_host(), shard.entries[index].rows
                 np.testing.assert_array_equal(chunk.words, original.words)
                 assert (chunk.indptr is None) == (original.indptr is None)
                 if chunk.indptr is not None and original.indptr is not None:
@@ -174,6 +175,6 @@ def test_the_reader_in_the_documentation_reads_the_format(tmp_path: Path, encodi
     label = batch().label
     assert label is not None
     np.testing.assert_array_equal([row["label"] for row in found], label)
-    expected = naive.symbols(batch().features, CUTS)
+    expected = naive.symbols(host_features(batch().features), CUTS)
     for row, symbols in zip(found, expected.tolist(), strict=True):
         assert row["bins"] == {f: bin_ for f, bin_ in enumerate(symbols) if bin_ < CUTS.n_bins[f]}

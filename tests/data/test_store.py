@@ -15,6 +15,7 @@ import pytest
 
 from daskboost.data.array_file import ArrayFile
 from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
 from daskboost.data.store import ChunkStore
 from daskboost.errors import StorageError
@@ -32,7 +33,8 @@ def csr_chunk() -> QuantizedChunk:
     return QuantizedChunk(3, 4, CsrLayout(3), pack_csr(bins, CsrLayout(3)), np.array([0, 2, 2, 6, 7], np.uint32))
 
 
-def assert_equal_chunks(first: QuantizedChunk, second: QuantizedChunk) -> None:
+def assert_equal_chunks(one: Chunk, other: Chunk) -> None:
+    first, second = one.on_host(), other.on_host()
     assert (first.first_row, first.n_rows, first.layout) == (second.first_row, second.n_rows, second.layout)
     np.testing.assert_array_equal(first.words, second.words)
     assert (first.indptr is None) == (second.indptr is None)
@@ -106,6 +108,7 @@ def test_files_go_when_the_interpreter_exits(tmp_path: Path, ending: str) -> Non
     program = f"""
 import numpy as np
 from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import CsrLayout
 from daskboost.data.store import ChunkStore
 store = ChunkStore({str(tmp_path)!r}, 0)

@@ -47,7 +47,7 @@ class CountingStore(ChunkStore):
         self._seen: list[weakref.ref[object]] = []
 
     def get(self, handle: ChunkHandle) -> QuantizedChunk:
-        got = super().get(handle)
+        got = super().get(handle).on_host()
         if self.residency(handle) == "disk":
             self.readers.add(threading.current_thread().name)
             self._seen.append(weakref.ref(got.words))
@@ -66,7 +66,8 @@ def test_all_chunks_come_in_order(tmp_path: Path, ahead: int, ram_chunks: int) -
     store, handles = filled(tmp_path, ram_chunks)
     with store:
         order = [5, 0, 7, 1, 1, 2, 6, 3, 4]
-        got = [(index, int(c.symbols()[0, 0])) for index, c in stream(store, [handles[i] for i in order], ahead)]
+        found = stream(store, [handles[i] for i in order], ahead)
+        got = [(index, int(c.on_host().symbols()[0, 0])) for index, c in found]
         assert got == list(enumerate(order))
 
 
@@ -89,12 +90,12 @@ def test_at_most_ahead_plus_one_streamed_chunks_are_alive(
 
         def slowly(self: ChunkStore, handle: ChunkHandle) -> QuantizedChunk:
             time.sleep(0.005)
-            return get(self, handle)
+            return get(self, handle).on_host()
 
         monkeypatch.setattr(ChunkStore, "get", slowly)
     with store:
         for _, c in stream(store, handles, ahead):
-            symbols = c.symbols()
+            symbols = c.on_host().symbols()
             del c
             if slow == "caller":
                 time.sleep(0.005)
@@ -119,7 +120,7 @@ def test_a_caller_that_keeps_chunks_is_not_blocked(tmp_path: Path) -> None:
     store, handles = filled(tmp_path, 0)
     with store:
         kept = [c for _, c in stream(store, handles, ahead=1)]
-        assert [int(c.symbols()[0, 0]) for c in kept] == list(range(N_CHUNKS))
+        assert [int(c.on_host().symbols()[0, 0]) for c in kept] == list(range(N_CHUNKS))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -202,4 +203,4 @@ def test_two_streams_over_one_store(tmp_path: Path) -> None:
     store, handles = filled(tmp_path, 2)
     with store:
         for (_, first), (_, second) in zip(stream(store, handles), stream(store, handles[::-1]), strict=True):
-            assert int(first.symbols()[0, 0]) + int(second.symbols()[0, 0]) == N_CHUNKS - 1
+            assert int(first.on_host().symbols()[0, 0]) + int(second.on_host().symbols()[0, 0]) == N_CHUNKS - 1

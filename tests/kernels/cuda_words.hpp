@@ -132,6 +132,7 @@ inline void __threadfence() {}
 inline void __threadfence_block() {}
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcs(const T* p) { return *p; }
+template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> void __stcs(T* p, Same<T> v) { *p = v; }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -61,6 +61,7 @@ class EmulatedRuntime:
     xp = np
     multiprocessors = 2
     free_bytes = 1 << 30
+    device = 0
 
     def __init__(self, seed: int = 0, sm: int = LEAST_SM) -> None:
         self.seed = seed

@@ -27,6 +27,7 @@ class CpuDevice:
     group_rows = 2**18
     """Beyond it, a chunk's fixed costs are a few percent."""
     joins_for_free = False
+    reads_device_chunks = False
     gradient_rows = 8_192
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""

@@ -34,6 +34,10 @@ class CudaRuntime:
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
 
+    def __reduce__(self) -> Any:
+        """As the GPU of that index in another process, to which Dask may move rows that lie on this one."""
+        return get_runtime, (self.device,)
+
     @property
     def free_bytes(self) -> int:
         """What the driver has left and what CuPy's pool holds unused, within the pool's limit."""

@@ -32,6 +32,7 @@ class GpuDevice:
     group_rows = 2**31
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     joins_for_free = True
+    reads_device_chunks = True
     gradient_rows = 2**24
     """A bound on the temporary arrays of an objective's expressions."""
 

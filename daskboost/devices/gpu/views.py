@@ -5,7 +5,7 @@ Both kinds offer the same operations, so that everything above this file is writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,10 +18,10 @@ from daskboost.devices.gpu.feature_groups import (
     MOST_GROUP_BYTES,
     SKEWED_BIN_BYTES,
     FeatureGroups,
-    feature_groups,
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.gpu.sparse_columns import SORT_BYTES, SparseColumns, pays
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.dtypes import Symbols
 
@@ -56,9 +56,9 @@ class DeviceLayout:
         object.__setattr__(self, "offsets", self.runtime.xp.asarray(self.host.offsets))
         object.__setattr__(self, "n_bins", self.runtime.xp.asarray(self.host.n_bins))
 
-    def groups(self, symbol_bytes: int) -> list[FeatureGroups]:
-        """Feature groups of symbols of so many bytes."""
-        return feature_groups(np.diff(self.host.offsets), symbol_bytes, self.runtime.shared_bytes)
+    def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
+        """Where symbols of that type lie."""
+        return SymbolPlaces.of_slots(np.diff(self.host.offsets), dtype, self.runtime.shared_bytes)
 
 
 class GpuView(Protocol):
@@ -91,50 +91,26 @@ class DenseView:
     ----------
     layout : DeviceLayout
     parts : iterable of uint8 or uint16 arrays, shape (rows, features)
-        Row after row, in the host's memory or the device's; copied one after the other.
+        Row after row, on the host or the device, copied one after the other; `DeviceSymbols` of all rows are taken as
+        they are.
     n_rows : int
         Of all parts.
     copy_columns : bool
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
     """
 
-    def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> None:
+    def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
+                 copy_columns: bool) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
-        n_features = len(layout.host.n_bins)
-        self._columns: Any = None
-        begin = 0
-        for part in parts:
-            if begin == 0:
-                self._start(n_rows, np.dtype(part.dtype))
-                self._columns = xp.empty((n_features, n_rows), part.dtype) if copy_columns else None
-            symbols, end = xp.asarray(part), begin + len(part)
-            for each in self._planes:
-                for plane, first, n, low, _ in each.host.groups.tolist():
-                    if low == 0:
-                        each.planes[plane, begin:end, :n] = symbols[:, first : first + n]
-            if self._columns is not None:
-                self._columns[:, begin:end] = symbols.T
-            begin = end
+        symbols = _joined(self.runtime, layout.places, parts, n_rows)
+        self._rows, self._columns = symbols.flat, symbols.by_feature() if copy_columns else None
+        self._places = xp.asarray(symbols.places.of(n_rows))
+        self._planes = [
+            _Planes(each, xp.asarray(each.groups), planes)
+            for each, planes in zip(symbols.places.groups, symbols.planes, strict=True)
+        ]
+        self.symbol_bytes = int(self._rows.itemsize)
         self.nbytes = int(self._rows.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
-
-    def _start(self, n_rows: int, dtype: np.dtype[Any]) -> None:
-        """Room for the rows: planes of the widest groups first, so that all are aligned to their own rows."""
-        xp, layout = self.runtime.xp, self._layout
-        self.symbol_bytes = dtype.itemsize
-        found = layout.groups(dtype.itemsize)
-        self._rows = xp.zeros(n_rows * sum(each.n_planes * each.columns for each in found), dtype)
-        self._planes: list[_Planes] = []
-        places = np.empty((len(layout.host.n_bins), 2), np.int64)
-        start = 0
-        for each in found:
-            end = start + each.n_planes * n_rows * each.columns
-            planes = self._rows[start:end].reshape(each.n_planes, n_rows, each.columns)
-            self._planes.append(_Planes(each, xp.asarray(each.groups), planes))
-            for plane, first, n, _, _ in each.groups.tolist():
-                places[first : first + n, 0] = start + plane * n_rows * each.columns + np.arange(n)
-                places[first : first + n, 1] = each.columns
-            start = end
-        self._places = xp.asarray(places)
 
     @property
     def symbols(self) -> tuple[Any, ...]:
@@ -181,6 +157,24 @@ class _Planes:
     """`host.groups` on the device."""
     planes: DeviceArray
     """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
+
+
+def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces], parts: Iterable[Any], n_rows: int
+            ) -> DeviceSymbols:  # fmt: skip
+    """Parts one after the other, `n_rows` in all."""
+    found: DeviceSymbols | None = None
+    begin = 0
+    for part in parts:
+        if isinstance(part, DeviceSymbols):
+            if part.n_rows == n_rows and part.places.agrees(places_of(part.places.dtype)):
+                return part
+            part = part.rows(0, part.n_rows)
+        if found is None:
+            found = DeviceSymbols.empty(runtime, places_of(np.dtype(part.dtype)), n_rows)
+        found.put(begin, runtime.xp.asarray(part))
+        begin += len(part)
+    assert found is not None
+    return found
 
 
 class SparseView:

@@ -1,0 +1,146 @@
+"""Chunks in a GPU's memory: symbols as training views have them, so that a fit neither copies nor packs them.
+
+All chunks made of one partition are parts of one array, which a view over them takes as it is. Packed words exist only
+on the host: `on_host` gives the chunk that the same rows on the host would have made, byte for byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
+from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
+from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
+from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
+from daskboost.devices.gpu.features import Matrix
+from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
+from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
+
+SCATTER_BYTES = 1 << 28
+"""Of a matrix into which sparse rows are spread before they are quantized, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceChunk:
+    """The bins of consecutive rows in a GPU's memory.
+
+    Parameters
+    ----------
+    first_row : int
+        Global id of the chunk's first row.
+    n_rows : int
+    layout : DenseLayout or CsrLayout
+        What packs the chunk once it leaves the device.
+    whole : DeviceSymbols, or uint32 array on the device
+        Dense: symbols of all rows of the partition. CSR: global bins of all its entries.
+    begin, end : int
+        The chunk's rows, or entries, within `whole`.
+    indptr : int64 array on the device, shape (rows + 1,), or None
+        First entry of each row within the chunk, for CSR.
+    """
+
+    first_row: int
+    n_rows: int
+    layout: Layout
+    whole: DeviceSymbols | DeviceArray
+    begin: int
+    end: int
+    indptr: DeviceArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed chunk, `on_host`: accounts of chunks are the same wherever they lie."""
+        if isinstance(self.layout, DenseLayout):
+            return 4 * n_words(8 * self.n_rows * self.layout.row_stride_bytes)
+        return 4 * n_words((self.end - self.begin) * self.layout.bits) + 4 * (self.n_rows + 1)
+
+    @property
+    def is_dense(self) -> bool:
+        return isinstance(self.layout, DenseLayout)
+
+    @property
+    def values(self) -> DeviceArray:
+        """The chunk's own symbols, shape (rows, features), or bins."""
+        if isinstance(self.whole, DeviceSymbols):
+            return self.whole.rows(self.begin, self.end)
+        return self.whole[self.begin : self.end]
+
+    def on_host(self, threads: int = 1) -> QuantizedChunk:
+        """The same rows packed, in the host's memory."""
+        if isinstance(self.layout, DenseLayout):
+            symbols = np.ascontiguousarray(to_host(self.values))
+            return QuantizedChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
+        words = pack_csr(to_host(self.values), self.layout, threads)
+        return QuantizedChunk(self.first_row, self.n_rows, self.layout, words, to_host(self.indptr).astype(np.uint32))
+
+
+Chunk = QuantizedChunk | DeviceChunk
+
+
+def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: int, spans: Sequence[tuple[int, int]]
+                       ) -> Iterator[DeviceChunk]:  # fmt: skip
+    """Quantize rows where they lie, the first of which has global id `first_row`; a chunk for each span of them.
+
+    Raises
+    ------
+    DataError
+        See `Quantizer.quantize`.
+    """
+    quantizer.check_features(features.n_features)
+    layout = quantizer.layout
+    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
+    if isinstance(layout, DenseLayout):
+        runtime, slots = features.runtime, quantizer.cuts.n_bins.astype(np.int64) + quantizer.cuts.has_missing
+        places = SymbolPlaces.of_slots(slots, np.dtype(layout.symbol_dtype), runtime.shared_bytes)
+        symbols = DeviceSymbols.empty(runtime, places, features.n_rows)
+        for rows, begin in _matrices(features):
+            matrix = Matrix(rows.values, rows.missing)
+            check_representable(quantize_rows(runtime, matrix, search, quantizer.missing, symbols, begin))
+        for start, stop in spans:
+            yield DeviceChunk(first_row + start, stop - start, layout, symbols, start, stop)
+        return
+    entries = features if isinstance(features, DeviceSparseRows) else sparse_of_dense(features)
+    yield from _sparse_chunks(quantizer, entries, layout, search, first_row, spans)
+
+
+def _sparse_chunks(quantizer: Quantizer, rows: DeviceSparseRows, layout: CsrLayout, search: SearchTables,
+                   first_row: int, spans: Sequence[tuple[int, int]]) -> Iterator[DeviceChunk]:  # fmt: skip
+    bins = quantize_entries(rows.runtime, rows.indices, rows.values, search, quantizer.cuts.bin_offsets)
+    for start, stop in spans:
+        begin, end = int(rows.indptr[start]), int(rows.indptr[stop])
+        check_entries(end - begin)
+        own = rows.indptr[start : stop + 1] - begin
+        yield DeviceChunk(first_row + start, stop - start, layout, bins, begin, end, own)
+
+
+def _matrices(features: DeviceRows) -> Iterator[tuple[DeviceDenseRows, int]]:
+    """Rows as matrices with their first rows: sparse ones piece by piece."""
+    if isinstance(features, DeviceDenseRows):
+        yield features, 0
+        return
+    step = max(1, SCATTER_BYTES // (4 * features.n_features))
+    for start in range(0, features.n_rows, step):
+        yield dense_of_sparse(features, start, min(start + step, features.n_rows)), start
+
+
+def joined_symbols(chunks: Iterable[Chunk], threads: int) -> Iterator[Any]:
+    """Symbols of dense chunks, those on the device that follow one another together: `DeviceSymbols` where they are all
+    of a partition, else a matrix."""
+    run: list[DeviceChunk] = []
+    for chunk in itertools.chain(chunks, [None]):
+        if run and not (
+            isinstance(chunk, DeviceChunk) and chunk.whole is run[-1].whole and chunk.begin == run[-1].end
+        ):
+            whole, begin, end = run[0].whole, run[0].begin, run[-1].end
+            yield whole if end - begin == whole.n_rows else whole.rows(begin, end)
+            run = []
+        if isinstance(chunk, DeviceChunk):
+            run.append(chunk)
+        elif chunk is not None:
+            yield chunk.symbols(threads)

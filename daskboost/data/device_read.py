@@ -1,0 +1,228 @@
+"""One block in a GPU's memory (CuPy, cuDF) becomes checked rows there: what `convert.py` is for blocks on the host.
+
+Float32 stays where it is, whatever its strides; other numbers are rounded once, into a copy. Labels, weights and base
+margins are small beside features and needed on the host: `host_block` fetches them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.device_input import device_kind
+from daskboost.data.rows import DeviceDenseRows, DeviceLabels, DeviceSparseRows
+from daskboost.data.schema import FEATURE_KINDS, dtype_letter
+from daskboost.devices.gpu.features import Matrix, as_float32, convert
+from daskboost.devices.gpu.labels import summarize_labels
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.dtypes import Bool
+from daskboost.errors import DataError, DataTypeError, DeviceError
+
+Columns = tuple[Hashable, ...] | None
+
+
+def runtime_of(x: Any, name: str = "X") -> Runtime:
+    """The GPU that holds an array; messages call it `name`.
+
+    Raises
+    ------
+    DeviceError
+        For a GPU that is too old.
+    DataError
+        When it lies on another GPU than the one that fits run on.
+    """
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    runtime = get_runtime()
+    device = getattr(x, "device", None)
+    number = getattr(device, "id", runtime.device)
+    if number != runtime.device:
+        raise DataError(
+            f"{name} lies on GPU {number}, but fits run on GPU {runtime.device}. Copy it there, or choose another GPU "
+            "by CUDA_VISIBLE_DEVICES."
+        )
+    return runtime
+
+
+@contextmanager
+def device_memory() -> Iterator[None]:
+    """Within it, a GPU's lack of memory (CuPy's is a MemoryError) is an error that says what to do."""
+    try:
+        yield
+    except MemoryError as error:
+        raise DeviceError(
+            f"the GPU's memory does not hold the rows and their bins together ({error}): free what else is there, pass "
+            "X in float32, which is not copied, pass X from the host's memory, or spread a Dask collection over more "
+            "GPUs"
+        ) from error
+
+
+def as_device_array(x: Any) -> DeviceArray:
+    """A CuPy array; of anything else with `__cuda_array_interface__` one that shares its memory."""
+    if any(cls.__module__.split(".")[0] == "cupy" for cls in type(x).__mro__):
+        return x
+    import cupy
+
+    return cupy.asarray(x)
+
+
+def host_block(block: Any) -> Any:
+    """A block of labels, weights or margins in the host's memory: NumPy, or Arrow for cuDF; others as they are."""
+    kind = device_kind(block)
+    if kind == "cupy":
+        return to_host(as_device_array(block))
+    return block.to_arrow() if kind == "cudf" else block
+
+
+def device_labels(y: Any) -> DeviceLabels | None:
+    """Labels that are a CuPy vector or a cuDF Series of numbers; None for all others."""
+    kind = device_kind(y)
+    nulls: DeviceArray | None = None
+    if kind == "cupy":
+        values = as_device_array(y)
+        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    elif kind == "cudf" and y.ndim == 1 and dtype_letter(y.dtype) in FEATURE_KINDS:
+        values, nulls = _column_values(y, "y")
+    else:
+        return None
+    if values.ndim != 1 or dtype_letter(values.dtype) not in FEATURE_KINDS:
+        return None
+    runtime = runtime_of(values, "y")
+    if values.dtype != np.float32 or nulls is not None or not values.flags.c_contiguous:
+        given, values = values, runtime.xp.empty(values.shape, np.float32)
+        convert(runtime, given, values, nulls)
+    return DeviceLabels(values, summarize_labels(runtime, values))
+
+
+def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRows, Bool]:
+    """Features of a CuPy array or a cuDF frame, and which of them have values at or beyond float32's largest.
+
+    Parameters
+    ----------
+    x : 2-D CuPy array, or cuDF DataFrame
+    columns : tuple or None
+        Column names of a frame, column positions of an array; None for all.
+    missing : float
+        A further value that stands for missing.
+
+    Raises
+    ------
+    DataTypeError
+        When a column's actual type is not a number, whatever the metadata said.
+    """
+    if device_kind(x) == "cudf":
+        names = list(x.dtypes.index) if columns is None else list(columns)
+        runtime, values = _frame_values(x, names)
+    else:
+        array = as_device_array(x)
+        runtime = runtime_of(array)
+        _require_number(array.dtype, "X")
+        if columns is not None:
+            array = array[:, to_device(runtime, np.asarray(columns, np.int64))]
+        values = as_float32(runtime, array)
+    missing = float(np.float32(missing))
+    n_missing, beyond = Matrix(values, missing).inspect(runtime)
+    return DeviceDenseRows(runtime, values, missing, n_missing), beyond
+
+
+def _frame_values(frame: Any, names: Sequence[Hashable]) -> tuple[Runtime, DeviceArray]:
+    """Columns of a cuDF frame side by side, each contiguous as in the frame."""
+    runtime: Runtime | None = None
+    out: DeviceArray = None
+    for i, name in enumerate(names):
+        values, nulls = _column_values(frame[name], name)
+        if runtime is None:
+            runtime = runtime_of(values)
+            out = runtime.xp.empty((len(frame), len(names)), np.float32, order="F")
+        convert(runtime, values, out[:, i], nulls)
+    assert runtime is not None
+    return runtime, out
+
+
+def _column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:
+    """A cuDF Series of numbers as a CuPy array of its own type, and a byte that is 1 for each null."""
+    if dtype_letter(series.dtype) not in FEATURE_KINDS:
+        if not len(series) or bool(series.isna().all()):
+            nothing = as_device_array(series.isna().values)
+            return nothing, nothing.view(np.uint8)
+        _require_number(series.dtype, f"column {name!r}")
+    absent = series.isna()
+    if not bool(absent.any()):
+        return as_device_array(series.values), None
+    nulls = as_device_array(absent.values)
+    return as_device_array(series.fillna(series.dtype.type(0)).values), nulls.view(np.uint8)
+
+
+def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
+    """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest.
+
+    Raises
+    ------
+    DataTypeError
+        For entries that are not numbers.
+    """
+    x = x.tocsr()
+    if columns is not None:
+        x = x[:, np.asarray(columns, np.intp)]
+    if not x.has_canonical_format:
+        x = x.copy()
+        x.sum_duplicates()
+    if x.dtype.kind not in "fiub":
+        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+    indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
+    runtime, n_features = runtime_of(values), int(x.shape[1])
+    xp = runtime.xp
+    indptr = indptr.astype(np.int64)
+    n_entries = int(indptr[-1])
+    values, indices = as_float32(runtime, values[:n_entries]), indices[:n_entries].astype(np.int32, copy=False)
+    entries = Matrix(values[:, None], float(np.float32(missing)))
+    n_absent, beyond = entries.inspect(runtime)
+    if n_absent[0]:
+        present = entries.present(runtime)[:, 0]
+        kept = xp.zeros(n_entries + 1, np.int64)
+        kept[1:] = xp.cumsum(present, dtype=np.int64)
+        values, indices, indptr = values[present], indices[present], kept[indptr]
+    rows = DeviceSparseRows(runtime, indptr, indices, values, n_features)
+    columns_beyond = np.zeros(n_features, np.bool_)
+    if beyond[0]:
+        host = to_host(values)
+        columns_beyond[to_host(indices)[np.abs(host) >= np.finfo(np.float32).max]] = True
+    return rows, columns_beyond
+
+
+def dense_of_sparse(rows: DeviceSparseRows, start: int, stop: int) -> DeviceDenseRows:
+    """Rows `start..stop` as a matrix, NaN where an entry is absent."""
+    from daskboost.data.device_sketch import rows_of_entries
+
+    runtime, xp = rows.runtime, rows.runtime.xp
+    part = slice_sparse(rows, start, stop)
+    values = xp.full((part.n_rows, part.n_features), np.nan, np.float32)
+    values[rows_of_entries(part), part.indices] = part.values
+    return DeviceDenseRows(runtime, values, math.nan, np.zeros(part.n_features, np.int64))
+
+
+def slice_sparse(rows: DeviceSparseRows, start: int, stop: int) -> DeviceSparseRows:
+    """Rows `start..stop`; their entries share the memory."""
+    first, last = (int(rows.indptr[at]) for at in (start, stop))
+    indptr = rows.indptr[start : stop + 1] - first
+    return DeviceSparseRows(rows.runtime, indptr, rows.indices[first:last], rows.values[first:last], rows.n_features)
+
+
+def sparse_of_dense(rows: DeviceDenseRows) -> DeviceSparseRows:
+    """A matrix as CSR."""
+    xp = rows.runtime.xp
+    present = Matrix(rows.values, rows.missing).present(rows.runtime)
+    indptr = xp.zeros(rows.n_rows + 1, np.int64)
+    indptr[1:] = xp.cumsum(present.sum(axis=1), dtype=np.int64)
+    indices = xp.nonzero(present)[1].astype(np.int32)
+    return DeviceSparseRows(rows.runtime, indptr, indices, rows.values[present], rows.n_features)
+
+
+def _require_number(dtype: Any, what: str) -> None:
+    from daskboost.data.convert import require_number
+
+    require_number(dtype, what)

@@ -1,0 +1,65 @@
+"""Key counts of rows in a GPU's memory, which give the bytes that `KeyTable` gives of the same rows on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daskboost.data.cell_counts import Refinement
+from daskboost.data.key_counts import KeyTable
+from daskboost.data.rows import DeviceDenseRows, DeviceRows
+from daskboost.devices.gpu.features import Matrix
+from daskboost.devices.gpu.runtime import DeviceArray, to_device, to_host
+from daskboost.devices.gpu.sketch import Entries, Intervals, count_keys
+from daskboost.dtypes import Int64
+
+
+def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capacities: Int64,
+                    refinement: Refinement | None) -> tuple[KeyTable, Int64]:  # fmt: skip
+    """Count the keys of some columns, only those in the heavy cells of a refinement if there is one.
+
+    Parameters
+    ----------
+    features : DeviceDenseRows or DeviceSparseRows
+    weights : int64 array, shape (rows,) or (0,)
+        On the host.
+    columns : int64 array, shape (columns,)
+    capacities : int64 array, shape (features,)
+    refinement : Refinement or None
+
+    Returns
+    -------
+    tuple of (KeyTable, int64 array)
+        A series per column, and rows without a value.
+    """
+    runtime = features.runtime
+    on_device = to_device(runtime, weights) if len(weights) else None
+    source: Matrix | Entries
+    if isinstance(features, DeviceDenseRows):
+        source, missing = Matrix(features.values, features.missing), features.n_missing
+    else:
+        source = Entries(features.indices, features.values, features.n_features)
+        missing = missing_of(features)
+        on_device = None if on_device is None else on_device[rows_of_entries(features)]
+    intervals = None
+    if refinement is not None:
+        intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
+    found = count_keys(runtime, source, columns, capacities[columns], on_device, intervals)
+    offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
+    counts = found.counts.reshape(-1, 1)
+    return KeyTable(capacities[columns], found.bits, offsets, found.lower, found.upper, counts), missing[columns]
+
+
+def missing_of(features: DeviceRows) -> Int64:
+    """Rows without a value of each feature; int64, on the host."""
+    if isinstance(features, DeviceDenseRows):
+        return features.n_missing
+    present = features.runtime.xp.bincount(features.indices, minlength=features.n_features)
+    return np.asarray(features.n_rows - to_host(present), np.int64)
+
+
+def rows_of_entries(features: DeviceRows) -> DeviceArray:
+    """The row of each entry of sparse rows; int64, on the device."""
+    assert not isinstance(features, DeviceDenseRows)
+    xp = features.runtime.xp
+    places = xp.arange(len(features.values), dtype=np.int64)
+    return xp.searchsorted(features.indptr, places, side="right") - 1

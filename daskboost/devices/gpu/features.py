@@ -1,0 +1,105 @@
+"""Features in a GPU's memory: numbers of any type become float32 without leaving it; launches of `kernels/features.cu`.
+
+What walks a matrix (`kernels/matrix.cuh`) takes it with any strides, so float32 is never copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Runtime, to_host
+from daskboost.dtypes import Int64
+
+THREADS = 256
+"""As in `kernels/features.cu`, `sketch.cu` and `quantize.cu`."""
+MOST_COLUMNS = 32
+"""A warp's lanes: a row of so many float32 is one line of cache."""
+LEAST_STEPS = 16
+"""Rows of a thread, at least: what it gathers in registers is to be worth handing over."""
+MOST_TILE_ROWS = 1 << 14
+"""So that what blocks of neighbouring columns read and write of the same rows meets in the L2 cache."""
+TYPES = {name: number for number, name in enumerate(
+    ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+)} | {"bool": 7}  # fmt: skip
+"""As `kernels/features.cu` numbers them."""
+_BITS = {"float16": np.uint16, "bool": np.uint8}
+"""How types that kernels do not know are passed."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix of float32 with any strides; NaN and `missing` stand for no value."""
+
+    values: DeviceArray
+    missing: float
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.values.shape[0])
+
+    def columns(self, n_series: int, most: int = MOST_COLUMNS) -> int:
+        """Series of a block: neighbouring threads read what is contiguous, a row or a column."""
+        row_stride, column_stride = self.values.strides
+        return min(most, n_series) if abs(column_stride) <= abs(row_stride) else 1
+
+    def launch(self, runtime: Runtime, kernel: Kernel, features: DeviceArray | None, n_series: int, *arguments: Any,
+               columns: int = 0, shared_bytes: int = 0) -> None:  # fmt: skip
+        """Launch a kernel that walks `n_series` of the columns, those of `features` (int32) or the first.
+
+        `columns` : of a block; 0 for as many as `columns()` gives.
+        """
+        if self.n_rows == 0 or n_series == 0:
+            return
+        row_stride, column_stride = (int(stride) // 4 for stride in self.values.strides)
+        columns = columns or self.columns(n_series)
+        groups = -(-n_series // columns)
+        least = LEAST_STEPS * (THREADS // columns)
+        rows = max(least, min(-(-self.n_rows * groups // (32 * runtime.multiprocessors)), MOST_TILE_ROWS))
+        kernel(
+            -(-self.n_rows // rows) * groups, THREADS, self.values, row_stride, column_stride, self.n_rows, features,
+            n_series, columns, rows, self.missing, *arguments, shared_bytes=shared_bytes,
+        )  # fmt: skip
+
+    def inspect(self, runtime: Runtime) -> tuple[Int64, npt.NDArray[np.bool_]]:
+        """Absent values of each column, and whether it has values at or beyond float32's largest; on the host."""
+        n = int(self.values.shape[1])
+        found, beyond = runtime.xp.zeros(n, np.uint64), runtime.xp.zeros(n, np.int32)
+        self.launch(runtime, runtime.kernel("features", "inspect", TYPE=0), None, n, found, beyond)
+        return to_host(found).astype(np.int64), to_host(beyond) > 0
+
+    def present(self, runtime: Runtime) -> DeviceArray:
+        """Whether there is a value; bool, shape (rows, columns)."""
+        found = runtime.xp.zeros(self.values.shape, np.uint8)
+        self.launch(runtime, runtime.kernel("features", "find_present", TYPE=0), None, self.values.shape[1], found)
+        return found.view(np.bool_)
+
+
+def as_float32(runtime: Runtime, values: DeviceArray) -> DeviceArray:
+    """Numbers as float32, rounded once; the same array where they are that, else a copy in the same order of axes."""
+    if values.dtype == np.float32:
+        return values
+    rows_first = values.ndim == 1 or abs(values.strides[0]) >= abs(values.strides[1])
+    out = runtime.xp.empty(values.shape, np.float32, order="C" if rows_first else "F")
+    convert(runtime, values, out)
+    return out
+
+
+def convert(runtime: Runtime, values: DeviceArray, out: DeviceArray, nulls: DeviceArray | None = None) -> None:
+    """Write numbers into float32 `out`, a vector or matrix of that shape; NaN where uint8 `nulls` of a vector is 1."""
+    name = str(values.dtype)
+    given = values.view(_BITS[name]) if name in _BITS else values
+    if given.ndim == 1:
+        given, out = given[:, None], out[:, None]
+    if abs(given.strides[0]) < abs(given.strides[1]) and nulls is None:
+        given, out = given.T, out.T
+    if given.size == 0:
+        return
+    (i, j), (out_i, out_j) = ([int(stride) // a.itemsize for stride in a.strides] for a in (given, out))
+    blocks = min(-(-given.size // THREADS), 64 * runtime.multiprocessors)
+    runtime.kernel("features", "convert", TYPE=TYPES[name])(
+        blocks, THREADS, given, i, j, nulls, given.shape[0], given.shape[1], out, out_i, out_j
+    )

@@ -1,0 +1,137 @@
+"""Quantizing on a GPU, or its emulation: the naive twin's symbols, and on the host the CPU's chunks to the byte."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import quantize as reference
+from strategies.device_rows import device_dense, device_sparse
+
+from daskboost.data.chunk import Quantizer
+from daskboost.data.cuts import Cuts
+from daskboost.data.device_chunk import DeviceChunk, joined_symbols, quantize_on_device
+from daskboost.data.pack import CsrLayout, DenseLayout, Layout
+from daskboost.data.rows import DenseRows, SparseRows
+from daskboost.devices.gpu import quantize as gpu
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError
+
+N_CUTS = (0, 1, 2, 3, 7, 8, 254, 255, 30)
+
+
+def make_cuts(n_cuts: tuple[int, ...], rng: np.random.Generator) -> Cuts:
+    values = [np.sort(rng.choice(4000, n, replace=False)).astype(np.float32) / 7 - 250 for n in n_cuts]
+    offsets = np.concatenate([[0], np.cumsum(n_cuts)]).astype(np.int32)
+    return Cuts(np.concatenate([*values, np.empty(0, np.float32)]), offsets, np.ones(len(n_cuts), np.bool_))
+
+
+def make_values(n_rows: int, cuts: Cuts, rng: np.random.Generator) -> Float32:
+    """Values between cut points, on them, beyond them, and none."""
+    values = rng.uniform(-300, 400, (n_rows, cuts.n_features)).astype(np.float32)
+    for feature in range(cuts.n_features):
+        on_cuts = rng.random(n_rows) < 0.3
+        if len(cuts.of(feature)):
+            values[on_cuts, feature] = rng.choice(cuts.of(feature), on_cuts.sum())
+    values[rng.random(values.shape) < 0.2] = np.nan
+    return values
+
+
+def sparse(values: Float32) -> SparseRows:
+    present = ~np.isnan(values)
+    indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
+    return SparseRows(indptr, np.nonzero(present)[1].astype(np.int32), values[present], values.shape[1])
+
+
+LAYOUTS: dict[str, Layout] = {
+    "aligned": DenseLayout(np.full(len(N_CUTS), 16, np.uint8)),
+    "tight": DenseLayout(np.array([1, 2, 3, 3, 4, 4, 8, 9, 5], np.uint8)),
+    "csr": CsrLayout(32),
+    "tight csr": CsrLayout(11),
+}
+
+
+def chunks_of(runtime: Runtime, quantizer: Quantizer, features: Any, step: int) -> list[DeviceChunk]:
+    edges = [*range(0, features.n_rows, step), features.n_rows]
+    return list(quantize_on_device(quantizer, features, 70, list(itertools.pairwise(edges))))
+
+
+@pytest.mark.parametrize("storage", ["rows", "columns", "entries"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.random.Generator) -> None:
+    cuts = make_cuts(N_CUTS, rng)
+    quantizer = Quantizer.of(cuts, LAYOUTS[name])
+    values = make_values(700, cuts, rng)
+    host: Any = sparse(values) if storage == "entries" else DenseRows(values)
+    features: Any = device_sparse(runtime, host) if storage == "entries" else device_dense(
+        runtime, np.asfortranarray(values) if storage == "columns" else values
+    )  # fmt: skip
+    chunks = chunks_of(runtime, quantizer, features, 300)
+    assert [(chunk.first_row, chunk.n_rows) for chunk in chunks] == [(70, 300), (370, 300), (670, 100)]
+    for chunk, start in zip(chunks, (0, 300, 600), strict=True):
+        stop = start + chunk.n_rows
+        part = DenseRows(values[start:stop])
+        expected, found = quantizer.quantize(part, 70 + start), chunk.on_host()
+        assert found.words.tobytes() == expected.words.tobytes()
+        assert chunk.nbytes == expected.nbytes
+        assert (found.first_row, found.n_rows, found.layout) == (expected.first_row, expected.n_rows, expected.layout)
+        if chunk.is_dense:
+            assert found.indptr is None
+            np.testing.assert_array_equal(to_host(chunk.values), reference.symbols(part, cuts))
+        else:
+            assert found.indptr is not None and expected.indptr is not None
+            assert found.indptr.tobytes() == expected.indptr.tobytes()
+    if chunks[0].is_dense:
+        (joined,) = joined_symbols(chunks, 1)
+        assert joined is chunks[0].whole
+        everything = to_host(joined.rows(0, 700))
+        assert np.count_nonzero(everything) == np.count_nonzero(to_host(joined.flat))  # padding stays zero
+        parts = list(joined_symbols([chunks[0], chunks[2], chunks[1].on_host()], 1))
+        assert [len(part) for part in parts] == [300, 100, 300]
+
+
+@pytest.mark.parametrize("n_cuts", [(255,) * 3, (254,) * 40, (5000, 3, 9000), (60_000, 2), (0,)])
+def test_tables_of_any_size(runtime: Runtime, n_cuts: tuple[int, ...], rng: np.random.Generator) -> None:
+    """In shared memory for many columns, for few, for none."""
+    offsets = np.concatenate([[0], np.cumsum(n_cuts)]).astype(np.int32)
+    values = [np.sort(rng.choice(70_000, n, replace=False)).astype(np.float32) for n in n_cuts]
+    cuts = Cuts(np.concatenate([*values, np.empty(0, np.float32)]), offsets, np.ones(len(n_cuts), np.bool_))
+    quantizer = Quantizer.of(cuts, DenseLayout.aligned(cuts.n_bins + 1))
+    rows = rng.integers(-5, 70_005, (150, len(n_cuts))).astype(np.float32)
+    (chunk,) = quantize_on_device(quantizer, device_dense(runtime, rows), 0, [(0, 150)])
+    assert chunk.on_host().words.tobytes() == quantizer.quantize(DenseRows(rows), 0).words.tobytes()
+
+
+def test_a_further_value_stands_for_missing(runtime: Runtime, rng: np.random.Generator) -> None:
+    cuts = make_cuts((3, 5), rng)
+    values = rng.integers(-3, 3, (90, 2)).astype(np.float32)
+    hidden = DenseRows(np.where(values == -1, np.float32(np.nan), values))
+    for layout in (DenseLayout.aligned(cuts.n_bins + 1), CsrLayout(32)):
+        quantizer = Quantizer.of(cuts, layout)
+        (chunk,) = quantize_on_device(quantizer, device_dense(runtime, values, missing=-1.0), 0, [(0, 90)])
+        assert chunk.on_host().words.tobytes() == quantizer.quantize(hidden, 0).words.tobytes()
+
+
+def test_refusals(runtime: Runtime, rng: np.random.Generator) -> None:
+    cuts = make_cuts((255, 3), rng)
+    quantizer = Quantizer.of(cuts, DenseLayout(np.array([8, 8], np.uint8)))
+    values = make_values(50, cuts, rng)
+    with pytest.raises(DataError, match="feature 0 has missing values, but the layout was chosen without a symbol"):
+        list(quantize_on_device(quantizer, device_dense(runtime, values), 0, [(0, 50)]))
+    with pytest.raises(DataError, match="the rows have 1 features, the cuts have 2"):
+        list(quantize_on_device(quantizer, device_dense(runtime, values[:, :1]), 0, [(0, 50)]))
+
+
+def test_no_rows(runtime: Runtime, rng: np.random.Generator) -> None:
+    cuts = make_cuts((3, 5), rng)
+    for layout in (DenseLayout.aligned(cuts.n_bins + 1), CsrLayout(32)):
+        nothing = device_dense(runtime, np.empty((0, 2), np.float32))
+        assert list(quantize_on_device(Quantizer.of(cuts, layout), nothing, 0, [])) == []
+
+
+def test_groups_of_columns_have_room_for_their_tables() -> None:
+    search = gpu.SearchTables(np.empty(0, np.float32), np.array([0, 255, 510, 513, 513]), np.array([8, 8, 2, 0]))
+    assert [search.group_bytes(columns) for columns in (1, 2, 3, 4, 8)] == [1020, 2040, 2052, 2052, 2052]

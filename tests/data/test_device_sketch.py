@@ -1,0 +1,124 @@
+"""Key counts made on a GPU, or its emulation: the CPU's bytes, and the naive twin's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import sketch as reference
+from strategies.device_rows import device_dense, device_sparse
+
+from daskboost.data import sketch
+from daskboost.data.rows import DenseRows, SparseRows
+from daskboost.data.sketch import DataSketch, integer_weights, refine_batch, sketch_batch
+from daskboost.devices.gpu import sketch as gpu
+from daskboost.devices.gpu.runtime import Runtime
+from daskboost.dtypes import Float32
+
+
+def dump(part: DataSketch) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in part.to_arrays().items()}
+
+
+def sparse(values: Float32) -> SparseRows:
+    present = ~np.isnan(values)
+    indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
+    return SparseRows(indptr, np.nonzero(present)[1].astype(np.int32), values[present], values.shape[1])
+
+
+def table(n: int, rng: np.random.Generator) -> Float32:
+    """Columns whose resolution is found on the first, second and third level, or on none."""
+    columns = [
+        rng.standard_normal(n),
+        np.round(rng.standard_normal(n) * 3),
+        np.exp(rng.normal(0, 12, n)),
+        np.where(rng.random(n) < 0.6, 0, rng.random(n)),
+        np.full(n, np.nan),
+        np.where(rng.random(n) < 0.7, np.nan, 5 + rng.integers(0, 2000, n) * 2.0**-21),
+        np.where(rng.random(n) < 0.99, 1 + 2.0**-20 * rng.random(n), rng.standard_normal(n) * 1e30),
+        np.where(rng.random(n) < 0.5, -0.0, 1e-42 * rng.integers(-3, 3, n)),
+        np.full(n, -7.25),
+    ]
+    return np.stack(columns, axis=1).astype(np.float32)
+
+
+@pytest.mark.parametrize("storage", ["rows", "columns", "strided", "entries"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("capacity", [1, 2, 100, 700])
+def test_the_cpus_bytes(
+    runtime: Runtime, capacity: int, weighted: bool, storage: str, rng: np.random.Generator
+) -> None:
+    values = table(900, rng)
+    weight = np.where(rng.random(900) < 0.2, 0, rng.random(900) * 5).astype(np.float32) if weighted else None
+    exponent = 40 if weighted else None
+    host: Any = DenseRows(values)
+    if storage == "entries":
+        host = sparse(values)
+        features: Any = device_sparse(runtime, host)
+    elif storage == "strided":
+        spaced = np.repeat(np.repeat(values, 2, axis=0), 3, axis=1)
+        whole = device_dense(runtime, spaced)
+        features = type(whole)(runtime, whole.values[::2, ::3], whole.missing, whole.n_missing[::3] // 2)
+    else:
+        features = device_dense(runtime, values if storage == "rows" else np.asfortranarray(values))
+    expected = sketch_batch(host, weight, capacity=capacity, weight_exponent=exponent)
+    found = sketch_batch(features, weight, capacity=capacity, weight_exponent=exponent)
+    assert dump(found) == dump(expected)
+    for max_bin in (3, 50):
+        refinement = expected.cells().heavy(max_bin)
+        if refinement is not None:
+            fine = [refine_batch(each, weight, refinement, weight_exponent=exponent) for each in (host, features)]
+            assert dump(fine[1]) == dump(fine[0])
+
+
+def test_the_naive_twins_numbers(runtime: Runtime, rng: np.random.Generator) -> None:
+    values = table(60, rng)[:, [0, 3, 6]]
+    weight = rng.integers(0, 3, 60).astype(np.float32)
+    units = integer_weights(weight, 3)
+    found = sketch_batch(device_dense(runtime, values), weight, capacity=9, weight_exponent=3)
+    for feature, column in enumerate(reference.columns(DenseRows(values))):
+        own = slice(*found.table.offsets[feature : feature + 2])
+        bits, cells = reference.key_counts([x for _, x in column], [[int(units[row])] for row, _ in column], 9)
+        assert found.table.bits[feature] == bits
+        assert list(zip(found.table.lower[own].tolist(), found.table.upper[own].tolist(),
+                        found.table.counts[own].tolist(), strict=True)) == cells  # fmt: skip
+
+
+def test_a_further_value_stands_for_missing(runtime: Runtime, rng: np.random.Generator) -> None:
+    values = rng.integers(-2, 3, (500, 3)).astype(np.float32)
+    hidden = np.where(values == 0, np.float32(np.nan), values)
+    found = sketch_batch(device_dense(runtime, values, missing=0.0), capacity=50)
+    assert dump(found) == dump(sketch_batch(DenseRows(hidden), capacity=50))
+
+
+@pytest.mark.parametrize(("n", "columns"), [(0, 2), (1, 1), (3, 70), (40_000, 1)])
+def test_shapes(runtime: Runtime, n: int, columns: int, rng: np.random.Generator) -> None:
+    """Nothing, one value, more series than a batch, rows enough to be sampled first."""
+    values = rng.standard_normal((n, columns)).astype(np.float32)
+    found = sketch_batch(device_dense(runtime, values), capacity=1 << 11)
+    assert dump(found) == dump(sketch_batch(DenseRows(values), capacity=1 << 11))
+
+
+@pytest.mark.parametrize("first_bits", [5, 9, 14])
+def test_levels(runtime: Runtime, first_bits: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the tree is cut into levels; narrow ones below many cells."""
+    monkeypatch.setattr(gpu, "FIRST_BITS", first_bits)
+    monkeypatch.setattr(gpu, "NEXT_BITS", 9 if first_bits == 14 else 14)
+    monkeypatch.setattr(gpu, "MORE_NEXT_BITS", 16)
+    monkeypatch.setattr(gpu, "MORE_CELLS", 20)
+    values = table(400, rng)
+    for capacity in (5, 64, 399):
+        found = sketch_batch(device_dense(runtime, values), capacity=capacity)
+        assert dump(found) == dump(sketch_batch(DenseRows(values), capacity=capacity))
+
+
+@pytest.mark.gpu
+def test_many_rows(rng: np.random.Generator) -> None:
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    values = table(1_000_000, rng)
+    capacity = sketch.default_capacity(256, values.shape[1])
+    expected = sketch_batch(DenseRows(values), capacity=capacity)
+    for order in (values, np.asfortranarray(values)):
+        assert dump(sketch_batch(device_dense(get_runtime(), order), capacity=capacity)) == dump(expected)

@@ -1,0 +1,149 @@
+"""Fits on rows in a GPU's memory, or a stand-in for it: the models and saved files of the same rows on the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from strategies.device_arrays import Place, place
+from strategies.trees import Data, make_data
+
+from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
+from daskboost.data import blocks
+from daskboost.errors import DeviceError
+
+__all__ = ["place"]
+
+PARAMS = {"objective": "binary:logistic", "max_depth": 4, "subsample": 0.8}
+ROWS = 5_000
+
+
+@pytest.fixture
+def data(rng: np.random.Generator) -> Data:
+    return make_data(rng, "binary:logistic", ROWS, 6, n_values=900, missing=0.3)
+
+
+def quantized(X: Any, y: Any, weight: Any, **options: Any) -> QuantizedDataset:
+    return QuantizedDataset.from_dask(X, y, weight=weight, max_bin=32, n_jobs=1, **options)
+
+
+def model(dataset: QuantizedDataset, device: str, **more: Any) -> bytes:
+    return train({**PARAMS, "device": device, "n_jobs": 1, **more.pop("params", {})}, dataset, 2, **more).to_bytes()
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "dense": {}, "tight": {"packing": "tight", "chunk_rows": 700}, "csr": {"encoding": "csr", "chunk_rows": 1_000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["array", "columns", "csr", "frame"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_model_and_files_are_the_hosts(
+    options: str, kind: str, place: Place, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "MAX_ROWS", 2_100)  # so that the host reads three partitions
+    X: Any = data.X
+    if kind == "csr":
+        X = scipy.sparse.csr_matrix(np.where(np.isnan(X), 0, X + 9))
+        given = place.csr(X)
+    elif kind == "frame":
+        X = pd.DataFrame({f"c{i}": column for i, column in enumerate(X.T)})
+        given = place.frame(X)
+    else:
+        given = place.array(np.asfortranarray(X) if kind == "columns" else X)
+    with quantized(X, data.y, data.weight, **OPTIONS[options]) as host:
+        expected = model(host, "cpu")
+        host.save(tmp_path / "host")
+    with quantized(given, place.array(data.y), place.array(data.weight), **OPTIONS[options]) as there:
+        (store,) = {shard.store for shard in there.shards.shards}
+        counters = store.counters()
+        assert counters.device_bytes > 0
+        assert counters.ram_bytes == counters.disk_bytes == 0
+        assert model(there, "cuda") == expected
+        assert model(there, "cpu") == expected
+        there.save(tmp_path / "there")
+    assert store.counters().device_bytes == 0
+    assert files(tmp_path / "there") == files(tmp_path / "host")
+
+
+def test_evaluation_sets_and_earlier_models(place: Place, data: Data) -> None:
+    first = slice(0, 1_000)
+    outcomes = []
+    for put, device in ((place.array, "cuda"), (np.asarray, "cpu")):
+        results: Any = {}
+        with (
+            quantized(put(data.X), put(data.y), put(data.weight)) as dataset,
+            quantized(put(data.X[first]), put(data.y[first]), None, reference=dataset, encoding="csr") as other,
+        ):
+            earlier = train({**PARAMS, "device": device}, dataset, 2)
+            evals = [(dataset, "a"), (other, "b")]
+            found = model(dataset, device, evals=evals, evals_result=results, init_model=earlier)
+        with quantized(put(data.X), put(data.y), None, init_model=earlier) as dataset:
+            outcomes.append((found, results, model(dataset, device, init_model=earlier)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view is the chunks' own array, whatever the number of chunks."""
+    from daskboost.devices.gpu import views
+
+    seen: list[Any] = []
+
+    class Watched(views.DenseView):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            seen.append(self._bytes)
+
+    monkeypatch.setattr("daskboost.devices.gpu.device.DenseView", Watched)
+    with quantized(place.array(data.X), data.y, None, chunk_rows=999) as dataset:
+        model(dataset, "cuda")
+        (shard,) = dataset.shards.shards
+        chunks = [chunk for _, chunk in shard.chunks()]
+    assert len(chunks) == 6
+    addresses = [getattr(array, "ctypes", array.data) for array in (seen[0], chunks[0].whole.flat)]
+    assert len({getattr(address, "ptr", None) or address.data for address in addresses}) == 1
+    assert all(chunk.whole is chunks[0].whole for chunk in chunks)
+
+
+@pytest.mark.parametrize("module", ["device_sketch.count_keys", "device_chunk.quantize_rows", "read.dense_rows"])
+def test_too_little_memory(module: str, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: Any) -> Any:
+        raise MemoryError("Out of memory allocating 7 bytes")
+
+    monkeypatch.setattr(f"daskboost.data.{module}", exhausted)
+    with pytest.raises(DeviceError, match=r"does not hold the rows and their bins together \(Out of memory allocating"):
+        quantized(place.array(data.X), data.y, None)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_dask_arrays(partitions: int, place: Place, data: Data) -> None:
+    """Partitions on the device, labels there or not."""
+    lengths = tuple(len(part) for part in np.array_split(data.y, partitions))
+    X, y = (da.from_array(a, chunks=(lengths, *a.shape[1:])).map_blocks(
+        place.array, dtype=a.dtype, meta=np.empty((0,) * a.ndim, a.dtype)) for a in (data.X, data.y))  # fmt: skip
+    with quantized(data.X, data.y, None) as host, quantized(X, y, None) as there:
+        assert [shard.store.counters().ram_bytes for shard in there.shards.shards] == [0]
+        assert model(there, "cuda") == model(host, "cpu")
+
+
+def test_estimators(place: Place, data: Data) -> None:
+    X, y = np.nan_to_num(data.X), data.X[:, 0] * 3
+    found = DaskBoostRegressor(n_estimators=2, device="cuda", max_bin=16).fit(place.array(X), place.array(y))
+    expected = DaskBoostRegressor(n_estimators=2, device="cpu", max_bin=16).fit(X, y)
+    assert found.booster_.to_bytes() == expected.booster_.to_bytes()
+    names = np.array(["no", "yes"])[(y > 1).astype(int)]
+    classified = DaskBoostClassifier(n_estimators=2, device="cuda", max_bin=16).fit(place.array(X), names)
+    numbered = DaskBoostClassifier(n_estimators=2, device="cpu", max_bin=16).fit(X, names)
+    assert classified.classes_.tolist() == ["no", "yes"]
+    assert classified.booster_.to_bytes() == numbered.booster_.to_bytes()
+    coded = DaskBoostClassifier(n_estimators=2, device="cuda", max_bin=16).fit(place.array(X), place.array(y > 1))
+    assert coded.classes_.tolist() == [False, True]
