@@ -94,18 +94,18 @@ class BestFirstGrower:
             inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, address_of(self._kept),
             self._built, self._built_places,
         )  # fmt: skip
-        self._search(inputs.allowed, rows)
+        self._search(inputs.allowed, rows, is_root=True)
 
     def _steps(self, allowed: DeviceArray, rows: ChunkRows) -> None:
         for _ in range(STEPS):
             rows.split(self._splits)
             self._search(allowed, rows)
 
-    def _search(self, allowed: DeviceArray, rows: ChunkRows) -> None:
+    def _search(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool = False) -> None:
         """Build and search histograms of the nodes that were opened last, choose, and open more."""
         slots, rules, regular, kernels = self._slots, self._rules, self._rules.regular, self._kernels
         width, built = self._width, (self._built, self._built_places, self._width)
-        rows.build(self._built, self._added)
+        rows.build(self._built, self._added, is_root=is_root)
         numbers = 2 * kernels.layout.host.n_slots
         self._launch("keep_histograms")(COPY_BLOCKS * width, THREADS, *built, numbers, self._added, self._kept)
         level = Level(

@@ -84,9 +84,9 @@ class ChunkRows:
         """See `GpuRows.reserve`."""
         self.rows.reserve(n_nodes, n_splits)
 
-    def build(self, nodes: DeviceArray, out: DeviceArray) -> None:
-        """See `GpuRows.build`."""
-        self.rows.build(self.view, self.chunk, nodes, out)
+    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False) -> None:
+        """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
+        self.rows.build(self.view, self.chunk, nodes, out, in_order=is_root and self.in_order)
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
@@ -184,9 +184,13 @@ class GpuRows:
                 self.build(view, chunk, built, out)
         return out
 
-    def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray) -> None:
-        """Add the rows of `nodes`, int32 of which -1 has none, to their histograms: int64, shape (nodes, slots, 2)."""
-        view.add_rows(self._build_tiles(chunk, nodes), chunk.order, chunk.pairs, out)
+    def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
+              in_order: bool = False) -> None:  # fmt: skip
+        """Add the rows of `nodes`, int32 of which -1 has none, to their histograms: int64, shape (nodes, slots, 2).
+
+        `in_order` says that the positions of these nodes' rows are the rows themselves.
+        """
+        view.add_rows(self._build_tiles(chunk, nodes), None if in_order else chunk.order, chunk.pairs, out)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""

@@ -101,7 +101,7 @@ def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: py
     class Watched(views.DenseView):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            seen.append(self._bytes)
+            seen.append(self._rows)
 
     monkeypatch.setattr("daskboost.devices.gpu.device.DenseView", Watched)
     with quantized(place.array(data.X), data.y, None, chunk_rows=999) as dataset:
