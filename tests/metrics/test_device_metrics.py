@@ -80,7 +80,7 @@ def test_extreme_classes(runtime: Runtime, name: str, rng: np.random.Generator) 
     assert_same_states(runtime, make_metric(name), label, prediction, None)
     with pytest.raises(DataError, match="labels from 0 to 3 for metric"):
         make_metric(name).partial_on_device(
-            MetricKernels(runtime), runtime.xp.asarray(np.float32([3, 0])), runtime.xp.asarray(prediction[:2])
+            MetricKernels(runtime), runtime.xp.asarray(np.array([3, 0], np.float32)), runtime.xp.asarray(prediction[:2])
         )
 
 
