@@ -51,7 +51,7 @@ static __device__ __forceinline__ u32 rank_at(const u8* rows, u32 node, i32 slot
 
 // One level down: to `2 place`, or to `2 place + 1` if the row's rank exceeds the node's. The difference is negative then.
 static __device__ __forceinline__ u32 descend(u32 place, u32 node, u32 rank) {
-    return place << 1 | (node - (rank << 16)) >> 31;
+    return __funnelshift_l(node - (rank << 16), place, 1);
 }
 
 // From a node below the heap to the leaf's value.
