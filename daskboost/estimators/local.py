@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.errors import DataError, DataTypeError
+from daskboost.model.device_route import device_library
 
 
 def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
@@ -67,10 +68,12 @@ def labels_of(y: Any) -> Any:
 
 
 def _is_array_like(X: Any) -> bool:
-    """NumPy arrays, and what can become one; not frames, sparse matrices, Arrow tables and Dask collections."""
+    """NumPy arrays, and what can become one; not frames, sparse matrices, Arrow tables, Dask collections and what lies
+    on a GPU."""
     if isinstance(X, list | tuple):
         return True
-    return hasattr(X, "__array__") and not any(hasattr(X, name) for name in ("columns", "__dask_graph__", "tocsr"))
+    others = ("columns", "__dask_graph__", "tocsr")
+    return device_library(X) is None and hasattr(X, "__array__") and not any(hasattr(X, name) for name in others)
 
 
 def _numbers(X: Any) -> Any:

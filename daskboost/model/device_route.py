@@ -30,6 +30,15 @@ def device_library(x: Any) -> str | None:
     return None
 
 
+def array_module(x: Any) -> Any:
+    """CuPy for what lies on a GPU, else NumPy."""
+    if device_library(x) is None:
+        return np
+    import cupy  # which whoever made x has loaded
+
+    return cupy
+
+
 def predict_on_device(request: PredictRequest, x: Any, base_margin: Any, missing: Any) -> Any:
     """Predict a CuPy array or matrix or a cudf DataFrame; a CuPy array. Parameters and errors are those of
     `Booster.predict`."""

@@ -55,7 +55,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         request=_in_graph(request),
         spec=spec,
         names=names,
-        meta=_frame(empty, x._meta.index[:0], names),
+        meta=frame_of(empty, x._meta.index[:0], names),
         align_dataframes=False,
         enforce_metadata=False,
     )
@@ -72,7 +72,7 @@ def _predict_partition(
 ) -> Any:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return _frame(_run(request, spec, frame, base_margin, where), frame.index, names)
+    return frame_of(_run(request, spec, frame, base_margin, where), frame.index, names)
 
 
 def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> Any:
@@ -82,7 +82,7 @@ def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, wher
     return request.run(spec.read(x, base_margin=base_margin, where=where))
 
 
-def _frame(values: Any, index: Any, names: str | list[str]) -> Any:
+def frame_of(values: Any, index: Any, names: str | list[str]) -> Any:
     """Values with the index of their rows, a cudf index's in cudf."""
     if device_library(index) == "cudf":
         import cudf
