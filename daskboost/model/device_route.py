@@ -15,7 +15,7 @@ from daskboost.data.features import choose_features
 from daskboost.data.frontend import OpenedInput
 from daskboost.data.read import ReadSpec, require_length
 from daskboost.data.source import missing_value
-from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
+from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values, round_values
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.errors import DataError, DataTypeError, DeviceError
 from daskboost.model.output import PredictRequest
@@ -59,7 +59,7 @@ def predict_block(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: 
     runtime = runtime_of(x)
     try:
         with _active(runtime):
-            rows = _values(spec, x, runtime.xp)
+            rows = _values(spec, x, runtime)
             if spec.margin_columns is not None:
                 base_margin = x[list(spec.margin_columns)]
             margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime.xp)
@@ -95,8 +95,9 @@ def _active(runtime: Runtime) -> Any:
     return nullcontext() if runtime.xp is np else runtime.xp.cuda.Device(getattr(runtime, "device", 0))
 
 
-def _values(spec: ReadSpec, x: Any, xp: Any) -> Values:
+def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:
     """The features of a partition."""
+    xp = runtime.xp
     if device_library(x) == "cudf":
         matrix = xp.empty((len(x), len(spec.columns or ())), np.float32, order="F")
         for place, name in enumerate(spec.columns or ()):
@@ -115,7 +116,7 @@ def _values(spec: ReadSpec, x: Any, xp: Any) -> Values:
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
-    values = matrix.data.astype(np.float32, copy=False)
+    values = round_values(runtime, matrix.data)
     return SparseValues(
         matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), values, int(x.shape[1]),
         spec.missing,

@@ -12,7 +12,7 @@ from model.random_models import random_booster, random_rows
 from reference import predict as reference
 
 from daskboost.devices.gpu import forest as gpu_forest
-from daskboost.devices.gpu.predict import DenseValues, DeviceForest, SparseValues
+from daskboost.devices.gpu.predict import DenseValues, DeviceForest, SparseValues, round_values
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
@@ -180,6 +180,19 @@ def test_infinite_values_are_found(runtime: Runtime, kind: str, rng: np.random.G
     for missing, expected in ((NAN, [2, 4, n_features - 1]), (np.inf, [2, n_features - 1])):
         rows = sparse(runtime, given, missing) if kind == "sparse" else dense(runtime, given, missing)
         assert forest.run(rows, runtime.xp.zeros((150, 1), np.float32)).tolist() == expected
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "vector"])
+def test_doubles_are_rounded_as_on_the_host(runtime: Runtime, layout: Any, rng: np.random.Generator) -> None:
+    """Subnormal results and ties included; beyond float32 is infinite."""
+    values = rng.normal(size=(70, 30)) * 10.0 ** rng.integers(-46, 40, (70, 30))
+    values[:4, 0] = 1 + 2.0**-24, 1 + 3 * 2.0**-24, 1.5 * 2.0**-149, np.nan
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float32)
+    given = runtime.xp.asarray(values if layout != "F" else np.asfortranarray(values))
+    if layout == "vector":
+        given, expected = given[:, 0], expected[:, 0]
+    assert to_host(round_values(runtime, given)).tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -134,9 +134,7 @@ class DeviceForest:
             self._walk_keys(rows.values, (0, 0), rows, out)
         else:
             for part in self._parts(rows):
-                values = rows.values[part]
-                with np.errstate(over="ignore"):  # what is beyond float32 is refused as infinite
-                    values = values if values.dtype == np.float32 else values.astype(np.float32)
+                values = round_values(self._runtime, rows.values[part])
                 if self._ranked is None:
                     self._check(values, rows.missing, infinite)
                     self._walk_keys(values, _strides(values), rows, out[part])
@@ -205,18 +203,42 @@ class DeviceForest:
 
     def _check(self, values: DeviceArray, missing: float, infinite: DeviceArray) -> None:
         """Along the axis whose elements lie closest."""
-        strides, (n_rows, n_features) = _strides(values), values.shape
-        if strides[0] < strides[1]:
-            how = (values.size, n_rows, strides[1], strides[0], 0)
-        else:
-            how = (values.size, n_features, strides[0], strides[1], 1)
-        self._find_infinite(values, None, how, missing, infinite)
+        how = (values.size, *_inner_axis(values))
+        self._find_infinite(values, None, (*how, int(not _along_rows(values))), missing, infinite)
 
     def _find_infinite(self, values: DeviceArray, indices: DeviceArray | None, how: tuple[int, ...], missing: float,
                        infinite: DeviceArray) -> None:  # fmt: skip
-        blocks = min(-(-how[0] // RANK_THREADS), BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors)
         kernel = self._runtime.kernel("rank_rows", "find_infinite", RANK_BYTES=1)
-        kernel(blocks, RANK_THREADS, values, indices, *how, missing, infinite)
+        kernel(_blocks(self._runtime, how[0]), RANK_THREADS, values, indices, *how, missing, infinite)
+
+
+def round_values(runtime: Runtime, values: DeviceArray) -> DeviceArray:
+    """An array of numbers, of one or two dimensions, as float32, rounded as on the host; itself if it is that."""
+    if values.dtype != np.float64:
+        return values.astype(np.float32, copy=False)
+    order = "F" if values.ndim == 2 and _along_rows(values) else "C"
+    rounded = runtime.xp.empty(values.shape, np.float32, order=order)
+    if values.size:
+        how = _inner_axis(values) if values.ndim == 2 else (values.size, 0, element_stride(values))
+        kernel = runtime.kernel("rank_rows", "round_values", RANK_BYTES=1)
+        kernel(_blocks(runtime, values.size), RANK_THREADS, values, values.size, *how, rounded)
+    return rounded
+
+
+def _blocks(runtime: Runtime, n: int) -> int:
+    return min(-(-n // RANK_THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
+
+
+def _along_rows(matrix: DeviceArray) -> bool:
+    """Whether the rows of a feature lie closer to each other than the features of a row."""
+    return bool(matrix.strides[0] < matrix.strides[1])
+
+
+def _inner_axis(matrix: DeviceArray) -> tuple[int, int, int]:
+    """Elements along the axis whose neighbours lie closest; strides of the other axis and of this one."""
+    rows, features = _strides(matrix)
+    n_rows, n_features = matrix.shape
+    return (n_rows, features, rows) if _along_rows(matrix) else (n_features, rows, features)
 
 
 def _walk_bytes(threads: int, tile_bytes: int) -> int:
