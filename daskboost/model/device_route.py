@@ -62,7 +62,7 @@ def predict_block(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: 
             rows = _values(spec, x, runtime)
             if spec.margin_columns is not None:
                 base_margin = x[list(spec.margin_columns)]
-            margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime.xp)
+            margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
             result, infinite = request.run_on_device(rows, margin, runtime)
             if len(infinite):
                 spec.refuse_infinite(infinite)
@@ -128,18 +128,19 @@ def _column(series: Any) -> Any:
     return series.astype("float32").to_cupy(na_value=np.nan)
 
 
-def _margin(spec: ReadSpec, given: Any, n_rows: int, xp: Any) -> Any:
+def _margin(spec: ReadSpec, given: Any, n_rows: int, runtime: Runtime) -> Any:
     """Base margins as an array of the device; float32, shape (rows, columns)."""
     if device_library(given) == "cudf":
         columns = [given] if given.ndim == 1 else [given[name] for name in given.columns]
-        margin = xp.stack([_column(column) for column in columns], axis=1)
+        margin = runtime.xp.stack([_column(column) for column in columns], axis=1)
     else:
-        margin = xp.asarray(given if hasattr(given, "dtype") else np.asarray(given))
+        margin = given if hasattr(given, "dtype") else np.asarray(given)
     if margin.ndim not in (1, 2) or margin.dtype.kind not in "fiub":
         raise DataTypeError(
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "
             "or per row and output"
         )
-    margin = margin.astype(np.float32).reshape(len(margin), -1)
+    margin = round_values(runtime, runtime.xp.asarray(margin))
+    margin = margin if margin.ndim == 2 else margin.reshape(-1, 1)
     require_length(margin, n_rows, "base_margin")
     return spec.checked_margin(margin)

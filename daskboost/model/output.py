@@ -87,7 +87,9 @@ class PredictRequest:
         """Margins before the first tree; float32 array of `xp`, shape (rows, outputs)."""
         shape = (n_rows, self.booster.n_outputs)
         if base_margin is None:
-            return xp.tile(xp.asarray(self.booster.base_margin), (n_rows, 1))
+            start = xp.empty(shape, np.float32)
+            start[...] = xp.asarray(self.booster.base_margin)
+            return start
         if base_margin.shape != shape:
             raise DataError(
                 f"base_margin has shape {base_margin.shape}, but X has {shape[0]} rows and the model {shape[1]} "

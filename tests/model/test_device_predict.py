@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import dask
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -253,13 +251,15 @@ def test_dask_arrays_of_cupy(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.gpu
-def test_a_large_forest_on_many_rows(rng: np.random.Generator) -> None:
-    """Many blocks and groups of trees, with races if there are any."""
+@pytest.mark.parametrize("n_thresholds", [200, 5_000])
+def test_a_large_forest_on_many_rows(n_thresholds: int, rng: np.random.Generator) -> None:
+    """Many blocks and groups of trees, with races if there are any; ranks of one and of two bytes."""
     import cupy
 
     booster = random_booster(rng, SquaredError(), n_features=28, n_splits=255, n_iterations=100)
+    thresholds = rng.normal(size=n_thresholds)
     trees = tuple(
-        replace(tree, threshold=np.where(tree.is_leaf, 0, rng.normal(size=tree.n_nodes)).astype(np.float32))
+        replace(tree, threshold=np.where(tree.is_leaf, 0, rng.choice(thresholds, tree.n_nodes)).astype(np.float32))
         for tree in booster.trees
     )
     booster, values = replace(booster, trees=trees), random_rows(rng, 300_000, 28)
@@ -290,11 +290,9 @@ def test_cudf_frames(rng: np.random.Generator, objective: Objective) -> None:
 @pytest.mark.parametrize("output", ["prediction", "leaf", "class"])
 def test_dask_cudf_frames(rng: np.random.Generator, output: Output) -> None:
     cudf, frame = cudf_and_frame(rng)
-    pytest.importorskip("dask_cudf")
+    dask_cudf = pytest.importorskip("dask_cudf")
     booster = random_booster(rng, Logistic(), names=True)
-    with dask.config.set({"dataframe.backend": "cudf"}):
-        collection = dd.from_pandas(cudf.from_pandas(frame), npartitions=3)
-        result = booster.predict(collection, output=output)
+    result = booster.predict(dask_cudf.from_cudf(cudf.from_pandas(frame), npartitions=3), output=output)
     computed, expected = result.compute(scheduler="sync"), booster.predict(frame, output=output)
     assert isinstance(computed, cudf.Series if expected.ndim == 1 else cudf.DataFrame)
     np.testing.assert_array_equal(computed.to_pandas().to_numpy(), expected)
