@@ -30,7 +30,6 @@ static __device__ __forceinline__ double logarithm(double x) {
 // log(1 + x), accurate where x is small: what rounding 1 + x loses is put back.
 static __device__ __forceinline__ double logarithm_of_one_plus(double x) {
     const double u = 1.0 + x;
-    if (u == 1.0) return x;
     const double found = logarithm(u);
     return found - found == 0 ? found + (x - (u - 1.0)) / u : found;  // not for infinities and NaN
 }

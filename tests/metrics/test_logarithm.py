@@ -22,7 +22,7 @@ def cases(rng: np.random.Generator, n: int) -> Float64:
     """Of all magnitudes, near 1 and near 0, at the boundaries of the reduction, and what is no number."""
     limits = np.array([0.0, 1.0, 2.0, 0.5, np.sqrt(0.5), np.sqrt(2.0), 5e-324, 2.2250738585072014e-308, 1.8e308, 1e-16])
     boundaries = np.array([0x3FE6A09E00000000, 0x3FF6A09E00000000, 0x4006A09E00000000]).view(np.float64)
-    limits = np.concatenate([limits, boundaries])
+    limits = np.concatenate([limits, boundaries, boundaries * 2.0**-1030])  # subnormal ones, too
     ends = np.concatenate(
         [limits, np.nextafter(limits, 0), np.nextafter(limits, np.inf), [np.nan, np.inf, -1.0, -np.inf]]
     )
