@@ -1,4 +1,4 @@
-"""Sums of losses and counts of scores on a GPU: launches of `kernels/losses.cu` and `kernels/score_counts.cu`."""
+"""Sums of losses and counts of scores: launches of `kernels/metric_losses.cu` and `kernels/score_counts.cu`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOSSES = (
     "squared", "absolute", "relative", "pseudo-huber", "pinball", "log", "wrong side", "multiclass log", "wrong class",
     "squared log", "gamma",
 )  # fmt: skip
-"""By their numbers in `kernels/losses.cu`."""
+"""By their numbers in `kernels/metric_losses.cu`."""
 UNIT_EXPONENT = -100
 """Of the sums of `kernels/wide_sum.cuh`."""
 BLOCKS_PER_MULTIPROCESSOR = 4
@@ -70,7 +70,7 @@ class MetricKernels:
         blocks = min(-(-n // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
         sums, specials = xp.empty((blocks, 6), np.uint64), xp.zeros(2, np.uint32)
         limbs = xp.zeros((2, 2048, 2), np.uint64)
-        runtime.kernel("losses", "sum_losses", LOSS=LOSSES.index(loss))(
+        runtime.kernel("metric_losses", "sum_losses", LOSS=LOSSES.index(loss))(
             blocks, THREADS, label, prediction, prediction.size // n, weight,
             to_device(runtime, np.array([*parameters, 0.0], np.float64)), n, sums, limbs, specials,
         )  # fmt: skip
