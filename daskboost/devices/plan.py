@@ -70,6 +70,8 @@ class FitSize:
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1
+    counts_scores: bool = False
+    """Whether a metric is an area under a curve, for which scores are sorted."""
 
     @property
     def open_histograms(self) -> int:

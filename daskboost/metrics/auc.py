@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.key_counts import KeyCounts, KeyTable
+from daskboost.devices.gpu.metrics import SCORE_ROWS
 from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 CAPACITY = 1 << 18
 """Most distinct scores counted apart: 6 MB a state; four times as many would send 25 MB per evaluation and worker."""
 BLOCK_ROWS = 1 << 20
-DEVICE_ROWS = 1 << 22
-"""Rows that a GPU counts at a time: some 60 bytes of its memory for each."""
 _TOTAL_BITS = 62  # of the sum of all weights, so that it and its halves fit an int64
 
 
@@ -95,7 +94,7 @@ class ScoreCurve(Metric[KeyCounts]):
         score = one_per_row(self.name, label, prediction)
         state = self._block(np.empty(0, np.float32), np.empty(0, np.float32), None)
         scale = 1.0 if weight is None else math.ldexp(1.0, -self._exponent)
-        for block in row_blocks(label, score, weight, DEVICE_ROWS):
+        for block in row_blocks(label, score, weight, SCORE_ROWS):
             cells = kernels.count_scores(*block, scale, CAPACITY)
             if cells is None:  # a label or a score that the host refuses
                 return None

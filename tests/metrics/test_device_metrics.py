@@ -103,7 +103,7 @@ def test_scores_beyond_capacity(
 ) -> None:
     """Neighbours share cells, several blocks of rows are merged."""
     monkeypatch.setattr(auc, "CAPACITY", capacity)
-    monkeypatch.setattr(auc, "DEVICE_ROWS", 1_500)
+    monkeypatch.setattr(auc, "SCORE_ROWS", 1_500)
     label, prediction, weight = rows(BINARY, 4_000, 1)
     prediction[::7] *= -1
     prediction[5:8] = 0, -0.0, np.inf

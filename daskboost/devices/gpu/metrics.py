@@ -23,6 +23,12 @@ UNIT_EXPONENT = -100
 """Of the sums of `kernels/wide_sum.cuh`."""
 BLOCKS_PER_MULTIPROCESSOR = 4
 """Enough to hide the latency of reading rows; threads stride over the rest."""
+SCORE_ROWS = 2**22
+"""Rows whose scores are counted at a time."""
+SCORE_ROW_BYTES = 42
+"""Memory of each: words, their sorted copy and what sorting takes; or words, units and their running sums."""
+LIMB_BYTES = 2 * 2048 * 2 * 8
+"""Of the sums that losses beyond the usual magnitudes go to."""
 KEY_BITS = 32
 
 _SMALLEST_EXPONENT = -1074  # of a float64: ExactSum's unit
