@@ -1,4 +1,4 @@
-"""The one place where benchmarks call daskboost's training API on arrays."""
+"""The one place where benchmarks call daskboost, on arrays."""
 
 from __future__ import annotations
 
@@ -38,6 +38,44 @@ def as_bytes(booster: Any) -> bytes:
     """The model as XGBoost reads it."""
     found: bytes = booster.to_bytes()
     return found
+
+
+def margins(booster: Any, x: Any) -> Any:
+    """Margins of each row, in the memory that the rows lie in."""
+    return booster.predict(x, output="margin")
+
+
+def random_model(n_features: int, n_trees: int, depth: int, n_bins: int = 256) -> Any:
+    """A Booster of complete trees whose splits are drawn from `n_bins` quantile bins of normal features."""
+    from statistics import NormalDist
+
+    from daskboost.data.rows import FeatureSchema
+    from daskboost.model.booster import Booster
+    from daskboost.objectives.binary import Logistic
+    from daskboost.tree.table import TreeTable
+
+    rng, n = np.random.default_rng(0), 2 ** (depth + 1) - 1
+    cuts = np.array([NormalDist().inv_cdf(i / n_bins) for i in range(1, n_bins)], np.float32)
+    nodes = np.arange(n, dtype=np.int32)
+    inner = nodes < n // 2
+    trees = tuple(
+        TreeTable(
+            left_child=np.where(inner, 2 * nodes + 1, -1).astype(np.int32),
+            right_child=np.where(inner, 2 * nodes + 2, -1).astype(np.int32),
+            feature=np.where(inner, rng.integers(0, n_features, n), 0).astype(np.int32),
+            split_bin=np.full(n, -1, np.int32),
+            threshold=np.where(inner, rng.choice(cuts, n), 0).astype(np.float32),
+            default_left=np.zeros(n, np.bool_),
+            gain=inner.astype(np.float32),
+            cover=np.ones(n, np.float32),
+            value=rng.normal(scale=0.05, size=n).astype(np.float32),
+        )
+        for _ in range(n_trees)
+    )
+    return Booster(
+        trees=trees, tree_outputs=(0,) * n_trees, iteration_indptr=tuple(range(n_trees + 1)), objective=Logistic(),
+        base_score=(0.5,), schema=FeatureSchema(None, ("float",) * n_features),
+    )  # fmt: skip
 
 
 def threads() -> int:

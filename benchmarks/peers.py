@@ -32,14 +32,15 @@ def xgboost_predict(booster: Any, x: Matrix, base_margin: Vector | None = None) 
     return np.asarray(booster.predict(xgboost.DMatrix(x, base_margin=base_margin)), np.float64)
 
 
-def xgboost_predictor(model: bytes, device: str) -> Callable[[Matrix], Any]:
-    """What predicts rows in place, on a CUDA device CuPy's into CuPy's, by a model of XGBoost's format."""
+def xgboost_predictor(model: bytes, device: str, output: str = "value") -> Callable[[Matrix], Any]:
+    """What predicts rows in place, on a CUDA device CuPy's into CuPy's, by a model of XGBoost's format; `output` may be
+    "margin"."""
     import xgboost
 
     booster = xgboost.Booster()
     booster.load_model(bytearray(model))
     booster.set_param({"device": device})
-    return lambda x: booster.inplace_predict(x)
+    return lambda x: booster.inplace_predict(x, predict_type=output)
 
 
 def catboost_pool(x: Matrix, y: Vector, borders: int, device: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.evaluation import Evaluator
 from daskboost.cluster.gradient_sketch import project
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
@@ -115,6 +116,10 @@ class Engine:
         common = (device, self._layout, setup.cuts.has_missing, setup.objective.n_outputs)
         self.train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
         self.evals = [ShardMargins(shard, *common) for shard in evals]
+        self._evaluators = [
+            Evaluator(device, setup.objective, metrics, margins)
+            for metrics, margins in zip(setup.metrics, self.evals, strict=True)
+        ]
         groups = self.train.groups
         self._labels = [device.put(group.label) for group in groups]
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
@@ -298,21 +303,7 @@ class Engine:
         return m.Done()
 
     def _evaluate(self, message: m.Evaluate) -> m.MetricParts:
-        return m.MetricParts([
-            [self._state(metric, evaluated).to_arrays() for metric in metrics]
-            for metrics, evaluated in zip(self.setup.metrics, self.evals, strict=True)
-        ])  # fmt: skip
-
-    def _state(self, metric: Metric[Any], evaluated: ShardMargins) -> Any:
-        objective, device = self.setup.objective, self.device
-        no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
-        state = metric.partial(np.empty(0, np.float32), no_rows)
-        for group, margin in zip(evaluated.groups, evaluated.margins, strict=True):
-            prediction = device.fetch(objective.evaluation(margin, device.xp))
-            for rows, first_row in group.parts() if metric.needs_rows else [(slice(None), 0)]:
-                weight = None if group.rows.weight is None else group.rows.weight[rows]
-                state = state + metric.partial(group.label[rows], prediction[rows], weight, first_row=first_row)
-        return state
+        return m.MetricParts([evaluator.states() for evaluator in self._evaluators])
 
 
 def _weight_of(group: RowGroup) -> Float32:

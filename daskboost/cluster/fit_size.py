@@ -13,6 +13,7 @@ from daskboost.data.shard import Shard
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients, SetSize
+from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import growth_rules
@@ -64,6 +65,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
              keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
     by_path = params.interaction_constraints is not None
+    metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
     leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
     without_host = growth_rules(params, rules, by_path=by_path) is not None and objective.adaptive_quantiles is None
     return FitSize(
@@ -71,6 +73,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
+        counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=without_host and n_engines == 1 and not train.streamed_rows,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
     )  # fmt: skip

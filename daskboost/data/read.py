@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +143,7 @@ class ReadSpec:
             with device_memory():
                 features, beyond = read(x, self.columns, self.missing)
             if beyond.any():
-                self._refuse_infinite(beyond)
+                self.refuse_infinite(np.flatnonzero(beyond))
         elif is_sparse(x):
             features = self._sparse(x)
         else:
@@ -154,7 +154,7 @@ class ReadSpec:
             features = DenseRows(_frozen(values))
             if features.n_rows and _beyond(values):
                 with np.errstate(invalid="ignore"):
-                    self._refuse_infinite((np.abs(values) >= _LIMIT).any(axis=0))
+                    self.refuse_infinite(np.flatnonzero((np.abs(values) >= _LIMIT).any(axis=0)))
         if features.n_features != self.schema.n_features:
             raise DataError(
                 f"X has {features.n_features} features here, but {self.schema.n_features} were expected. "
@@ -182,11 +182,12 @@ class ReadSpec:
             kept = np.concatenate([[0], np.cumsum(~absent)])
             values, indices, indptr = values[~absent], indices[~absent], kept[indptr]
         if len(values) and _beyond(values):
-            self._refuse_infinite(np.bincount(indices[np.abs(values) >= _LIMIT], minlength=x.shape[1]) > 0)
+            self.refuse_infinite(np.unique(indices[np.abs(values) >= _LIMIT]))
         return SparseRows(_frozen(indptr), _frozen(indices), _frozen(values), int(x.shape[1]))
 
-    def _refuse_infinite(self, columns: Any) -> None:
-        names = [repr(self.schema.label(int(i))) for i in np.flatnonzero(columns)]
+    def refuse_infinite(self, features: npt.NDArray[Any]) -> NoReturn:
+        """The error for features that hold infinite values."""
+        names = [repr(self.schema.label(int(i))) for i in features]
         raise DataError(
             f"X has values that are infinite or too large for float32 (3.4e38) in: {listed(names)}. "
             "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
@@ -200,12 +201,16 @@ class ReadSpec:
         if self.classes is not None:
             return class_codes(plain_values(y, "y"), self.classes)
         label = float_vector(y, "y")
-        _require_finite(label, "y", "labels", "Drop these rows")
+        require_finite(label, "y", "labels", "Drop these rows")
         return label
 
     def _margin(self, base_margin: Any) -> Float32:
-        margin = margin_values(base_margin, self.margin_columns)
-        _require_finite(margin, "base_margin", "base margins", "Replace them by finite raw scores")
+        margin: Float32 = self.checked_margin(margin_values(base_margin, self.margin_columns))
+        return margin
+
+    def checked_margin(self, margin: Any) -> Any:
+        """Base margins, float32 of shape (rows, columns), NumPy's or CuPy's, as they are; raises as `read`."""
+        require_finite(margin, "base_margin", "base margins", "Replace them by finite raw scores")
         if self.n_margin_outputs is not None and margin.shape[1] != self.n_margin_outputs:
             raise DataError(
                 f"base_margin has {margin.shape[1]} columns here, but {self.n_margin_outputs} elsewhere. "
@@ -230,7 +235,8 @@ def _checked_weight(block: Any) -> Float32:
     return weight
 
 
-def _require_finite(values: Float32, name: str, what: str, remedy: str) -> None:
+def require_finite(values: Any, name: str, what: str, remedy: str) -> None:
+    """Refuse NaN and infinities in a float32 array of NumPy or CuPy; DataError with their number."""
     _refuse_counts(int(np.isnan(values).sum()), int(np.isinf(values).sum()), name, what, remedy)
 
 
@@ -242,12 +248,17 @@ def _refuse_counts(missing: int, infinite: int, name: str, what: str, remedy: st
 
 
 def _of_length(values: Column, n_rows: int, name: str) -> Column:
+    require_length(values, n_rows, name)
+    return values if isinstance(values, DeviceLabels) else _frozen(values)
+
+
+def require_length(values: Any, n_rows: int, name: str) -> None:
+    """Refuse an array with another number of rows than X; DataError with both."""
     if len(values) != n_rows:
         raise DataError(
             f"{name} has {len(values)} rows where X has {n_rows}. Pass them with the same rows in the same order and, "
             "as Dask collections, cut into partitions at the same rows."
         )
-    return values if isinstance(values, DeviceLabels) else _frozen(values)
 
 
 def _beyond(values: Float32) -> bool:

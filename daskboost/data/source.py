@@ -261,7 +261,7 @@ def make_source(
     margin_columns = columns_named(base_margin, opened.columns, "base_margin")
     named = {label_column, weight_column, *(margin_columns or ())}
     columns, expected = choose_features(opened, named, feature_names, schema)
-    spec = ReadSpec(expected, columns, _missing_value(missing), label_column, weight_column, margin_columns)
+    spec = ReadSpec(expected, columns, missing_value(missing), label_column, weight_column, margin_columns)
     if margin_columns is not None:
         spec = replace(spec, n_margin_outputs=len(margin_columns))
     x = opened.cut(None if opened.columns is None else spec.frame_columns)
@@ -289,7 +289,8 @@ def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) ->
     return None if labels is None else dtypes_of(_data(labels))[0]
 
 
-def _missing_value(missing: Any) -> float:
+def missing_value(missing: Any) -> float:
+    """The further value that stands for missing, as it is compared; ParameterError for what is no number."""
     if missing is None:
         return math.nan
     if isinstance(missing, bool) or not isinstance(missing, int | float | np.integer | np.floating):

@@ -13,6 +13,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt32
@@ -93,6 +94,8 @@ class Device(Protocol):
     """Bytes that histograms may take with room for nodes that are not there."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
+    metric_kernels: MetricKernels | None
+    """What computes metrics there, likewise."""
 
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""

@@ -70,6 +70,8 @@ class FitSize:
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     n_threads: int = 1
+    counts_scores: bool = False
+    """Whether a metric is an area under a curve, for which scores are sorted."""
     width: int = 1
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
     sketched: bool = False

@@ -16,6 +16,7 @@ from daskboost.data.source import Source
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.estimators.rows import map_rows
 from daskboost.model.booster import Booster
+from daskboost.model.device_route import array_module
 from daskboost.objectives.binary import Logistic
 from daskboost.objectives.multiclass import SoftProb
 
@@ -128,7 +129,10 @@ class ClassLabels:
         return weights
 
     def of_margins(self, margins: Any) -> Any:
-        """The most probable label of every row; `margins` as `Booster.predict` gives them."""
+        """The most probable label of every row; `margins` as `Booster.predict` gives them.
+
+        On a GPU where the margins lie there, but for labels that are strings, which NumPy alone has.
+        """
         return map_rows(margins, partial(_labels, classes=self.classes), "prediction")
 
     def probabilities(self, margins: Any) -> Any:
@@ -136,18 +140,19 @@ class ClassLabels:
         return map_rows(margins, _probabilities, self.classes.tolist())
 
 
-def _labels(margins: npt.NDArray[Any], classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _labels(margins: Any, classes: npt.NDArray[Any]) -> Any:
     codes = (margins > 0).astype(np.intp) if margins.ndim == 1 else margins.argmax(axis=1)
-    labels: npt.NDArray[Any] = classes[codes]
-    return labels
+    if classes.dtype.kind == "O":
+        return classes[codes.get() if hasattr(codes, "get") else codes]
+    return array_module(margins).asarray(classes)[codes]
 
 
-def _probabilities(margins: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _probabilities(margins: Any) -> Any:
+    xp = array_module(margins)
     if margins.ndim == 1:
-        p = Logistic().prediction(margins.reshape(-1, 1))
-        return np.stack([1 - p, p], axis=1)
-    p = SoftProb(margins.shape[1]).prediction(np.ascontiguousarray(margins))
-    return np.asarray(p)
+        p = Logistic().prediction(margins.reshape(-1, 1), xp)
+        return xp.stack([1 - p, p], axis=1)
+    return SoftProb(margins.shape[1]).prediction(xp.ascontiguousarray(margins), xp)
 
 
 def _fraction(classes: npt.NDArray[Any]) -> float:

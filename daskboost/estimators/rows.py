@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-RowFunction = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+from daskboost.model.device_route import device_library
+from daskboost.model.route import frame_of
+
+RowFunction = Callable[[Any], Any]
 _IN, _OUT = "xy", "op"
 """Names of an array's axes behind its rows, before and after."""
 
@@ -18,13 +20,13 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
 
     Parameters
     ----------
-    result : numpy array, Dask Array, Dask Series or DataFrame
+    result : numpy or CuPy array, Dask Array, Dask Series or DataFrame
     function : callable
         Arrays of shape (rows, ...) to arrays of as many rows; picklable; also called with no rows, for the dtype.
     names : str or sequence
         Of the resulting Series, or of the resulting DataFrame's columns.
     """
-    if isinstance(result, np.ndarray):
+    if isinstance(result, np.ndarray) or device_library(result) == "cupy":
         return function(result)
     if hasattr(result, "map_partitions") and hasattr(result, "divisions"):
         return result.map_partitions(
@@ -32,7 +34,7 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
         )
     import dask.array as da
 
-    empty = function(np.empty((0, *result.shape[1:]), result.dtype))
+    empty = function(np.empty_like(result._meta, shape=(0, *result.shape[1:]), dtype=result.dtype))
     return da.blockwise(
         function,
         "r" + _OUT[: empty.ndim - 1],
@@ -46,6 +48,8 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
 
 
 def _map_frame(frame: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
+    if device_library(frame) == "cudf":
+        return frame_of(function(frame.to_cupy()), frame.index, names if isinstance(names, str) else list(names))
     import pandas as pd
 
     values = function(np.asarray(frame))

@@ -7,6 +7,8 @@ Exactness. Up to `CAPACITY` distinct scores the value is exact, ties included. B
 cell and count as ties: the AUC is then off by at most sum(p_b n_b) / (2 P N) over cells b with p_b positives and n_b
 negatives, 3.6e-6 for a million normal scores, and by about 1e-8 where order within cells is as good as random.
 
+On a GPU a sort counts the scores, to the same cells and the same bytes.
+
 Weights become integers, so that sums do not depend on order: multiples of a power of two near
 (largest weight) * (rows) / 2**62, which for a million rows leaves 42 bits to the largest weight.
 """
@@ -22,7 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.key_counts import KeyCounts
+from daskboost.data.key_counts import KeyCounts, KeyTable
+from daskboost.devices.gpu.metrics import SCORE_ROWS
 from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
@@ -31,6 +34,7 @@ from daskboost.metrics.elementwise import LabelRange
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
+    from daskboost.devices.gpu.metrics import MetricKernels
 
 CAPACITY = 1 << 18
 """Most distinct scores counted apart: 6 MB a state; four times as many would send 25 MB per evaluation and worker."""
@@ -48,6 +52,7 @@ class ScoreCurve(Metric[KeyCounts]):
         Weights are counted in units of 2**exponent; `prepare` sets it.
     """
 
+    device_loss: ClassVar[str | None] = "scores"
     exponent: int | None = None
 
     @property
@@ -81,14 +86,39 @@ class ScoreCurve(Metric[KeyCounts]):
         counts[np.arange(len(label)), positive.astype(np.intp)] = self._units(weight, len(label))
         return KeyCounts.of(score.astype(np.float32), counts, capacity=CAPACITY)
 
+    def partial_on_device(
+        self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None
+    ) -> KeyCounts | None:
+        if self.device_loss is None:
+            return None
+        score = one_per_row(self.name, label, prediction)
+        state = self._block(np.empty(0, np.float32), np.empty(0, np.float32), None)
+        scale = 1.0 if weight is None else math.ldexp(1.0, -self._exponent)
+        for block in row_blocks(label, score, weight, SCORE_ROWS):
+            cells = kernels.count_scores(*block, scale, CAPACITY)
+            if cells is None:  # a label or a score that the host refuses
+                return None
+            offsets = np.array([0, len(cells.lower)], np.int64)
+            state += KeyCounts(
+                KeyTable(
+                    np.array([CAPACITY], np.int64), np.array([cells.bits], np.uint8), offsets, cells.lower, cells.upper,
+                    cells.counts,
+                )
+            )  # fmt: skip
+        return state
+
     def _units(self, weight: Array | None, n_rows: int) -> Int64:
         if weight is None:
             return np.ones(n_rows, dtype=np.int64)
+        return np.rint(np.ldexp(weight.astype(np.float64), -self._exponent)).astype(np.int64)
+
+    @property
+    def _exponent(self) -> int:
         if self.exponent is None:
             raise ParameterError(
                 f"metric {self.name!r} needs the largest weight of all rows; call prepare(stats) first"
             )
-        return np.rint(np.ldexp(weight.astype(np.float64), -self.exponent)).astype(np.int64)
+        return self.exponent
 
     def value(self, state: KeyCounts) -> float:
         counts = state.counts

@@ -19,6 +19,7 @@ from daskboost.exact_sum import ExactSum
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
+    from daskboost.devices.gpu.metrics import MetricKernels
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -64,8 +65,16 @@ class Metric(ABC, Generic[StateT]):
 
     base_name: ClassVar[str]
     """The registered name, without an ``@`` argument."""
+    device_loss: ClassVar[str | None] = None
+    """What computes its states where rows lie on a GPU: one of `LOSSES` of `devices/gpu/metrics.py`, or "scores";
+    None: the host does. A subclass that changes what the states are has its own, or none."""
     needs_rows: ClassVar[bool] = False
     """Whether states hold rows, so that `partial` needs `first_row` and states grow with the data."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "device_loss" not in vars(cls) and not vars(cls).keys().isdisjoint(("loss", "partial", "shaped")):
+            cls.device_loss = None
 
     @property
     def name(self) -> str:
@@ -99,6 +108,12 @@ class Metric(ABC, Generic[StateT]):
         DataError
             Shapes the metric cannot use.
         """
+
+    def partial_on_device(
+        self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None
+    ) -> StateT | None:
+        """`partial` of float32 arrays on a GPU, to the byte; None where that is the host's to compute, or to refuse."""
+        return None
 
     @abstractmethod
     def value(self, state: StateT) -> float:

@@ -12,6 +12,7 @@ from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.metrics.base import Array, number_argument
 from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
+from daskboost.metrics.logarithm import log
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class LogLoss(MeanMetric):
     """
 
     base_name: ClassVar[str] = "logloss"
+    device_loss: ClassVar[str | None] = "log"
 
     @property
     def labels(self) -> LabelRange:
@@ -31,8 +33,8 @@ class LogLoss(MeanMetric):
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         hard = (label == 0) | (label == 1)
         if hard.all():  # one logarithm instead of two
-            return -np.log(np.maximum(np.where(label == 1, prediction, 1 - prediction), TINY))
-        positive, negative = np.log(np.maximum(prediction, TINY)), np.log(np.maximum(1 - prediction, TINY))
+            return -log(np.maximum(np.where(label == 1, prediction, 1 - prediction), TINY))
+        positive, negative = log(np.maximum(prediction, TINY)), log(np.maximum(1 - prediction, TINY))
         return -np.where(
             label == 1, positive, np.where(label == 0, negative, label * positive + (1 - label) * negative)
         )
@@ -48,7 +50,12 @@ class Error(MeanMetric):
     """
 
     base_name: ClassVar[str] = "error"
+    device_loss: ClassVar[str | None] = "wrong side"
     threshold: float = 0.5
+
+    @property
+    def device_parameters(self) -> tuple[float, ...]:
+        return (self.threshold,)
 
     @property
     def labels(self) -> LabelRange:
@@ -76,9 +83,10 @@ class MulticlassMetric(MeanMetric):
                 "probability per row and class; use logloss or error for two classes"
             )
         classes = prediction.shape[1]
-        if len(label) and not (0 <= label.min() and label.max() < classes):
+        low, high = (float(label.min()), float(label.max())) if len(label) else (0.0, 0.0)
+        if len(label) and not (0 <= low and high < classes):
             raise DataError(
-                f"labels from {label.min():g} to {label.max():g} for metric {self.name!r}: predictions have "
+                f"labels from {low:g} to {high:g} for metric {self.name!r}: predictions have "
                 f"{classes} classes, so labels must lie in 0 to {classes - 1}"
             )
         return prediction
@@ -89,10 +97,11 @@ class MultiLogLoss(MulticlassMetric):
     """Mean negative log of the probability of the row's class, clipped at 1e-16 as in XGBoost."""
 
     base_name: ClassVar[str] = "mlogloss"
+    device_loss: ClassVar[str | None] = "multiclass log"
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         of_class = prediction[np.arange(len(label)), label.astype(np.intp)]
-        return -np.log(np.maximum(of_class, TINY))
+        return -log(np.maximum(of_class, TINY))
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,7 @@ class MultiError(MulticlassMetric):
     """Share of rows whose most probable class, the first among equals, is not theirs."""
 
     base_name: ClassVar[str] = "merror"
+    device_loss: ClassVar[str | None] = "wrong class"
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         return np.asarray(prediction.argmax(axis=1) != label, dtype=np.float64)

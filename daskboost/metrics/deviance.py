@@ -12,6 +12,10 @@ from daskboost.dtypes import Float64
 from daskboost.errors import ParameterError
 from daskboost.metrics.base import number_argument, refuse_argument
 from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
+from daskboost.metrics.logarithm import log
+
+_LEAST_MEAN = 1e-6
+"""XGBoost's bound of means under a gamma distribution."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,19 @@ class GammaNLogLik(MeanMetric):
     """Mean negative log-likelihood of the gamma distribution with dispersion 1."""
 
     base_name: ClassVar[str] = "gamma-nloglik"
+    device_loss: ClassVar[str | None] = "gamma"
+
+    @property
+    def device_parameters(self) -> tuple[float, ...]:
+        return (_LEAST_MEAN,)
 
     @property
     def labels(self) -> LabelRange:
         return LabelRange(0.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
-        mean = np.maximum(prediction, 1e-6)  # XGBoost's bound
-        return label / mean + np.log(mean)
+        mean = np.maximum(prediction, _LEAST_MEAN)
+        return label / mean + log(mean)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,14 @@ from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Array, Metric, RatioState, number_argument, one_per_row, refuse_argument, row_blocks
+from daskboost.metrics.logarithm import log1p
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
+    from daskboost.devices.gpu.metrics import MetricKernels
 
 BLOCK_ROWS = 1 << 16  # 512 KB per float64 array of one output
+_LEAST_OF_LOG = -1 + 1e-6
 TINY = 1e-16
 """Where XGBoost clips means and probabilities before a logarithm or a division."""
 
@@ -85,6 +88,20 @@ class MeanMetric(Metric[RatioState]):
             state += self._block(*block)
         return state
 
+    @property
+    def device_parameters(self) -> tuple[float, ...]:
+        """Of `device_loss`."""
+        return ()
+
+    def partial_on_device(
+        self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None
+    ) -> RatioState | None:
+        if self.device_loss is None:
+            return None
+        prediction = self.shaped(label, prediction)
+        losses, weights = kernels.sum_losses(self.device_loss, label, prediction, weight, self.device_parameters)
+        return RatioState(ExactSum(*losses), ExactSum(*weights))
+
     def _block(self, label: Array, prediction: Array, weight: Array | None) -> RatioState:
         loss = self.loss(label.astype(np.float64), np.ascontiguousarray(prediction, dtype=np.float64))
         if weight is None:
@@ -104,6 +121,7 @@ class Rmse(MeanMetric):
     """Root of the mean squared error."""
 
     base_name: ClassVar[str] = "rmse"
+    device_loss: ClassVar[str | None] = "squared"
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         return np.asarray(np.square(prediction - label))
@@ -117,14 +135,19 @@ class Rmsle(MeanMetric):
     """Root of the mean squared error of log(1 + x); predictions below -1 + 1e-6 count as that."""
 
     base_name: ClassVar[str] = "rmsle"
+    device_loss: ClassVar[str | None] = "squared log"
+
+    @property
+    def device_parameters(self) -> tuple[float, ...]:
+        return (_LEAST_OF_LOG,)
 
     @property
     def labels(self) -> LabelRange:
         return LabelRange(-1.0, open_low=True)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
-        least = -1 + 1e-6
-        return np.asarray(np.square(np.log1p(np.maximum(prediction, least)) - np.log1p(np.maximum(label, least))))
+        predicted, given = (log1p(np.maximum(values, _LEAST_OF_LOG)) for values in (prediction, label))
+        return np.asarray(np.square(predicted - given))
 
     def finish(self, mean: float) -> float:
         return float(np.sqrt(mean))
@@ -135,6 +158,7 @@ class Mae(MeanMetric):
     """Mean absolute error."""
 
     base_name: ClassVar[str] = "mae"
+    device_loss: ClassVar[str | None] = "absolute"
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         return np.abs(prediction - label)
@@ -145,6 +169,7 @@ class Mape(MeanMetric):
     """Mean of |prediction - label| / |label|, as a share of 1; labels of 0 count as 2**-52, as in scikit-learn."""
 
     base_name: ClassVar[str] = "mape"
+    device_loss: ClassVar[str | None] = "relative"
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         return np.abs(prediction - label) / np.maximum(np.abs(label), np.finfo(np.float64).eps)
@@ -160,7 +185,12 @@ class PseudoHuber(MeanMetric):
     """
 
     base_name: ClassVar[str] = "mphe"
+    device_loss: ClassVar[str | None] = "pseudo-huber"
     huber_slope: float = 1.0
+
+    @property
+    def device_parameters(self) -> tuple[float, ...]:
+        return self.huber_slope, self.huber_slope**2
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         ratio = (prediction - label) / self.huber_slope
@@ -183,7 +213,12 @@ class Quantile(MeanMetric):
     """
 
     base_name: ClassVar[str] = "quantile"
+    device_loss: ClassVar[str | None] = "pinball"
     quantile_alpha: tuple[float, ...] = (0.5,)
+
+    @property
+    def device_parameters(self) -> tuple[float, ...]:
+        return self.quantile_alpha
 
     def shaped(self, label: Array, prediction: Array) -> Array:
         expected = (len(label), len(self.quantile_alpha))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from daskboost.devices.cpu.predict import PackedForest
+    from daskboost.devices.gpu.predict import DeviceForest
     from daskboost.model.importance import ImportanceType
     from daskboost.model.serialize import Format
 
@@ -135,6 +136,11 @@ class Booster:
 
         return pack_forest(self.trees, self.tree_outputs)
 
+    @cached_property
+    def device_forests(self) -> dict[Any, DeviceForest]:
+        """The trees as GPUs have them, see `daskboost.model.output.device_forest`."""
+        return {}
+
     def __getitem__(self, iterations: int | slice) -> Booster:
         """The model of some iterations, e.g. ``booster[:10]``; what early stopping found does not apply to it.
 
@@ -177,11 +183,13 @@ class Booster:
         ----------
         X : numpy array, scipy.sparse matrix, pandas DataFrame, pyarrow Table, or a Dask Array or DataFrame of such
             Shape (rows, features). NaN, null and absent sparse entries are missing. Frames are matched by column name
-            where the model knows names; further columns are ignored.
+            where the model knows names; further columns are ignored. CuPy arrays, cupyx.scipy.sparse matrices, cudf
+            DataFrames and Dask collections of them are predicted on their GPU, to the CPU's last bit.
         output : {"prediction", "margin", "class", "leaf", "contributions"}, default "prediction"
             ``"prediction"``: the mean, the quantiles, the probability of class 1, or of each class; ``"margin"``: raw
             scores; ``"class"``: the class with the highest probability, for classification; ``"leaf"``: the node of
-            each tree in which a row ends; ``"contributions"``: SHAP values of the margin, and last the bias.
+            each tree in which a row ends; ``"contributions"``: SHAP values of the margin, and last the bias. Rows on
+            a GPU have no contributions.
         iteration_range : (int, int), optional
             First iteration and the one after the last, 0 for all. Default: up to the best iteration where early
             stopping found one, else all.
@@ -194,15 +202,16 @@ class Booster:
 
         Returns
         -------
-        numpy array for local input; Dask Series or DataFrame with X's partitions and index for a DataFrame; Dask Array
-        with X's row chunks for an Array. Float32 of shape (rows,) or (rows, outputs); int32 of shape (rows,) for
-        classes, (rows, trees) for leaves; contributions of shape (rows, features + 1), or (rows, outputs,
-        features + 1) for several outputs.
+        numpy array for local input, CuPy array for such on a GPU; Dask Series or DataFrame with X's partitions and
+        index for a DataFrame; Dask Array with X's row chunks for an Array; their partitions are of the kind of X's.
+        Float32 of shape (rows,) or (rows, outputs); int32 of shape (rows,) for classes, (rows, trees) for leaves;
+        contributions of shape (rows, features + 1), or (rows, outputs, features + 1) for several outputs.
 
         Raises
         ------
         ParameterError
-            An unknown output, classes of a regression, iterations the model does not have.
+            An unknown output, classes of a regression, iterations the model does not have, contributions of rows on a
+            GPU.
         DataError
             Columns that are missing or not numbers, infinite values, another number of features or base margins.
         """

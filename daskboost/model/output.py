@@ -10,13 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.rows import RowBatch, host_features
-from daskboost.dtypes import Float32
+from daskboost.dtypes import Int32
 from daskboost.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
+    from daskboost.devices.gpu.predict import DeviceForest, Values
+    from daskboost.devices.gpu.runtime import Runtime
     from daskboost.model.booster import Booster
 
 Output = Literal["prediction", "margin", "class", "leaf", "contributions"]
+DEVICE_FORESTS = 4
+"""Copies of a model on GPUs, one per range of trees, kind of result and device, that are kept for the next call."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +41,77 @@ class PredictRequest:
         features = host_features(batch.features)
         if self.output == "leaf":
             return find_leaves(self.booster.forest, features, self.trees, self.n_threads)
-        start = self.start(batch)
+        start = self.start(batch.n_rows, batch.base_margin)
         if self.output == "contributions":
             from daskboost.model.explain import contributions
 
             return contributions(self.booster, features, start, self.trees)
         add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
-        return self.finish(start)
+        finished: npt.NDArray[Any] = self.finish(start)
+        return finished
 
-    def start(self, batch: RowBatch) -> Float32:
-        """Margins before the first tree, shape (rows, outputs)."""
-        shape = (batch.n_rows, self.booster.n_outputs)
-        if batch.base_margin is None:
-            return np.tile(self.booster.base_margin, (batch.n_rows, 1))
-        if batch.base_margin.shape != shape:
+    def run_on_device(self, rows: Values, base_margin: Any, runtime: Runtime) -> tuple[Any, Int32]:
+        """Predict rows on a GPU.
+
+        Parameters
+        ----------
+        rows : DenseValues or SparseValues
+        base_margin : float32 array of the device, shape (rows, outputs), or None
+        runtime : Runtime
+
+        Returns
+        -------
+        array of the device
+            As `run` gives it.
+        int32 array
+            Features with infinite values, for which the prediction means nothing.
+
+        Raises
+        ------
+        ParameterError
+            Contributions, and models whose leaves are vectors, which are computed on the host alone.
+        """
+        if self.booster.has_vectors:
+            raise ParameterError(
+                "a model whose leaves are vectors (multi_strategy='multi_output_tree') predicts on the CPU: pass X in the "
+                "host's memory, e.g. X.get() of a CuPy array, X.to_pandas() of a cudf DataFrame"
+            )
+        if self.output == "contributions":
+            raise ParameterError(
+                "output='contributions' is computed on the CPU: pass X in the host's memory, e.g. X.get() of a CuPy "
+                "array, X.to_pandas() of a cudf DataFrame"
+            )
+        forest = device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
+        if self.output == "leaf":
+            found = runtime.xp.empty((rows.n_rows, self.trees[1] - self.trees[0]), np.int32)
+            return found, forest.run(rows, found)
+        margins = self.start(rows.n_rows, base_margin, runtime.xp)
+        infinite = forest.run(rows, margins)
+        return self.finish(margins, runtime.xp), infinite
+
+    def start(self, n_rows: int, base_margin: Any, xp: Any = np) -> Any:
+        """Margins before the first tree; float32 array of `xp`, shape (rows, outputs)."""
+        shape = (n_rows, self.booster.n_outputs)
+        if base_margin is None:
+            start = xp.empty(shape, np.float32)
+            start[...] = xp.asarray(self.booster.base_margin)
+            return start
+        if base_margin.shape != shape:
             raise DataError(
-                f"base_margin has shape {batch.base_margin.shape}, but X has {shape[0]} rows and the model {shape[1]} "
+                f"base_margin has shape {base_margin.shape}, but X has {shape[0]} rows and the model {shape[1]} "
                 "outputs; give one number per row and output"
             )
-        return np.array(batch.base_margin, np.float32, order="C")
+        return xp.array(base_margin, np.float32, order="C")
 
-    def finish(self, margins: Float32) -> npt.NDArray[Any]:
+    def finish(self, margins: Any, xp: Any = np) -> Any:
         """Margins of shape (rows, outputs) to what was asked for."""
         if self.output == "class":
             if self.booster.n_outputs == 1:
                 return (margins[:, 0] > 0).astype(np.int32)
-            classes: npt.NDArray[Any] = margins.argmax(axis=1).astype(np.int32)
-            return classes
+            return margins.argmax(axis=1).astype(np.int32)
         if self.output == "margin":
             return margins[:, 0] if margins.shape[1] == 1 else margins
-        predictions: npt.NDArray[Any] = self.booster.objective.prediction(margins)
-        return predictions
+        return self.booster.objective.prediction(margins, xp)
 
     def empty(self) -> npt.NDArray[Any]:
         """The result for no rows: dtype and shape of what `run` returns."""
@@ -76,7 +120,8 @@ class PredictRequest:
             return np.empty((0, self.trees[1] - self.trees[0]), np.int32)
         if self.output == "contributions":
             return np.empty((0, n_columns) if n_outputs == 1 else (0, n_outputs, n_columns), np.float32)
-        return self.finish(np.empty((0, n_outputs), np.float32))
+        finished: npt.NDArray[Any] = self.finish(np.empty((0, n_outputs), np.float32))
+        return finished
 
     def column_names(self) -> list[str]:
         """Names of the columns of a two-dimensional result, for data frames."""
@@ -86,6 +131,24 @@ class PredictRequest:
         if self.output == "contributions":
             return [*(self.booster.schema.label(i) for i in range(width - 1)), "bias"]
         return [f"{self.output}_{k}" for k in range(width)]
+
+
+def device_forest(booster: Booster, runtime: Runtime, trees: tuple[int, int], *, leaves: bool) -> DeviceForest:
+    """Some of a model's trees on a device; made on first use, and kept with the model."""
+    from daskboost.devices.gpu.predict import DeviceForest
+    from daskboost.model.predict import gpu_heap_depths, pack_forest
+
+    kept, key = booster.device_forests, (runtime, trees, leaves)
+    if key not in kept:
+        chosen = list(range(*trees))
+        if not leaves:  # a sum does not see which trees of other outputs lie between its own
+            chosen.sort(key=lambda tree: booster.tree_outputs[tree])
+        outputs = [booster.tree_outputs[tree] for tree in chosen]
+        forest = pack_forest([booster.trees[tree] for tree in chosen], outputs, gpu_heap_depths)
+        while len(kept) >= DEVICE_FORESTS:
+            kept.pop(next(iter(kept)), None)
+        kept[key] = DeviceForest(runtime, forest, range(len(chosen)) if leaves else outputs, leaves=leaves)
+    return kept[key]
 
 
 def make_request(

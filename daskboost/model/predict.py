@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 HEAP_DEPTH = 8
 """Most levels of a tree laid out as a complete heap: 255 words of 8 bytes stay in the L1 cache beside a block."""
+GPU_HEAP_DEPTH = 10
+"""The same on a GPU: what `kernels/predict.cu` has shared memory for."""
+GPU_EXITS_PER_LEAF = 4
+"""Beyond `HEAP_DEPTH`, a GPU's heaps have at most so many exits per leaf of the tree: deep trees leave most empty."""
 BLOCK_BYTES = 1 << 15
 """Keys of a block of rows aim at a usual L1 cache, within the two limits that follow."""
 MIN_BLOCK, MAX_BLOCK = 32, 256
@@ -26,7 +30,22 @@ TASK_ROWS = 1 << 14
 """Rows a thread takes at a time: enough to hide the hand-over, few enough to balance the threads."""
 
 
-def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedForest:
+def cpu_heap_depths(depths: Int32, n_leaves: Int32) -> Int32:
+    """Levels of the heaps of trees of these depths and numbers of leaves."""
+    return np.minimum(depths, HEAP_DEPTH)
+
+
+def gpu_heap_depths(depths: Int32, n_leaves: Int32) -> Int32:
+    """The same on a GPU, where what lies below a heap is read from device memory."""
+    affordable = np.log2(GPU_EXITS_PER_LEAF * n_leaves).astype(np.int32)
+    return np.minimum(depths, np.clip(affordable, HEAP_DEPTH, GPU_HEAP_DEPTH))
+
+
+def pack_forest(
+    trees: Sequence[TreeTable],
+    outputs: Sequence[int],
+    heap_depths_of: Callable[[Int32, Int32], Int32] = cpu_heap_depths,
+) -> PackedForest:
     """Lay out trees for the kernels of `daskboost.devices.cpu.predict`.
 
     Parameters
@@ -34,6 +53,8 @@ def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedFor
     trees : sequence of TreeTable
     outputs : sequence of int, same length
         The output that each tree adds to; 0 where leaves are vectors.
+    heap_depths_of : function
+        Levels of the heaps, from the trees' depths and numbers of leaves.
     """
     from daskboost.devices.cpu.predict import PackedForest, fill_heaps, node_depths
 
@@ -42,7 +63,7 @@ def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedFor
     right = _join([_global(tree.right_child, start) for tree, start in zip(trees, starts, strict=False)], np.int32)
     depths = node_depths(left, right)
     deepest = np.maximum.reduceat(depths, starts[:-1]) if len(trees) else depths
-    heap_depths = np.minimum(deepest, HEAP_DEPTH).astype(np.int32)
+    heap_depths = heap_depths_of(deepest, np.array([tree.n_leaves for tree in trees], np.int32)).astype(np.int32)
     heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
     splits, column_feature, missing, feature_columns = _splits(trees)
     vectors = [tree.value.reshape(tree.n_nodes, -1) for tree in trees]
@@ -50,7 +71,7 @@ def pack_forest(trees: Sequence[TreeTable], outputs: Sequence[int]) -> PackedFor
     forest = PackedForest(
         output=np.asarray(outputs, np.int32),
         depth=heap_depths,
-        is_deep=deepest > HEAP_DEPTH,
+        is_deep=deepest > heap_depths,
         heap_start=heap_start[:-1],
         node_start=starts[:-1].astype(np.int32),
         heap=np.zeros(2 * heap_start[-1], np.uint32),

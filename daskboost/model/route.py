@@ -1,4 +1,5 @@
-"""Where a prediction happens: at once for rows in memory or in Parquet, in a lazy graph for Dask collections."""
+"""Where a prediction happens: at once for rows in memory or in Parquet, in a lazy graph for Dask collections; on the
+device for rows that lie on one."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
 from daskboost.data.read import ReadSpec
 from daskboost.data.source import make_source
 from daskboost.errors import DataError, ParameterError
+from daskboost.model.device_route import device_library, predict_block, predict_on_device
 from daskboost.model.output import PredictRequest
 
 _AXES = "op"
@@ -20,6 +21,8 @@ _AXES = "op"
 
 def predict(request: PredictRequest, x: Any, base_margin: Any, missing: float) -> Any:
     """Predict any supported input; see `Booster.predict`."""
+    if device_library(x) is not None:
+        return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
     if isinstance(source.x, DaskFrameBlocks):
         return _predict_frame(request, source.x.collection, source.base_margin, source.spec)
@@ -52,7 +55,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         request=_in_graph(request),
         spec=spec,
         names=names,
-        meta=_frame(empty, x._meta.index[:0], names),
+        meta=frame_of(empty, x._meta.index[:0], names),
         align_dataframes=False,
         enforce_metadata=False,
     )
@@ -69,10 +72,24 @@ def _predict_partition(
 ) -> Any:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return _frame(request.run(spec.read(frame, base_margin=base_margin, where=where)), frame.index, names)
+    return frame_of(_run(request, spec, frame, base_margin, where), frame.index, names)
 
 
-def _frame(values: npt.NDArray[Any], index: Any, names: str | list[str]) -> Any:
+def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> Any:
+    """One partition's prediction, as an array where the partition lies."""
+    if device_library(x) is not None:
+        return predict_block(request, spec, x, base_margin, where)
+    return request.run(spec.read(x, base_margin=base_margin, where=where))
+
+
+def frame_of(values: Any, index: Any, names: str | list[str]) -> Any:
+    """Values with the index of their rows, a cudf index's in cudf."""
+    if device_library(index) == "cudf":
+        import cudf
+
+        if isinstance(names, str):
+            return cudf.Series(values, index=index, name=names)
+        return cudf.DataFrame({name: values[:, i].copy() for i, name in enumerate(names)}, index=index)
     import pandas as pd
 
     if isinstance(names, str):
@@ -99,7 +116,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         concatenate=True,
         align_arrays=False,
         dtype=empty.dtype,
-        meta=empty,
+        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if device_library(x._meta) else empty,
     )
 
 
@@ -115,8 +132,8 @@ def _margin_array(base_margin: Blocks, x: Any) -> Any:
     return collection.values if isinstance(base_margin, DaskFrameBlocks) else collection
 
 
-def _predict_block(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec) -> npt.NDArray[Any]:
-    return request.run(spec.read(x, base_margin=base_margin))
+def _predict_block(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec) -> Any:
+    return _run(request, spec, x, base_margin)
 
 
 def _in_graph(request: PredictRequest) -> Any:

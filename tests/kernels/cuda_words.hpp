@@ -142,6 +142,9 @@ inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigne
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(1ull * a * b >> 32); }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+    return static_cast<unsigned>(((1ull * high << 32) | low) << (shift & 31) >> 32);
+}
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
     return static_cast<unsigned>(((1ull * high << 32) | low) >> (shift & 31));
 }

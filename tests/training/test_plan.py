@@ -43,6 +43,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
+    "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
 }
 
 
@@ -375,7 +376,7 @@ def test_rows_on_a_cluster(cluster_client: Client, monkeypatch: pytest.MonkeyPat
         workers = dataset.shards.owners
     most = 2_048 * max(workers.count(worker) for worker in workers)
     assert found.margins_bytes == 4 * most
-    assert found.evaluation_bytes == most * (16 + 4)
+    assert found.evaluation_bytes == most * (16 + 4 + 4)
     assert found.free_bytes is None, "what workers have is not known here"
 
 

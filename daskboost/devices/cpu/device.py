@@ -13,6 +13,7 @@ from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
+from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
@@ -34,6 +35,7 @@ class CpuDevice:
 
     histogram_room = 0
     split_kernels: SplitKernels | None = None
+    metric_kernels: MetricKernels | None = None
 
     def __init__(self, layout: SlotLayout, threads: Threads) -> None:
         self._layout, self.threads = layout, threads

@@ -11,6 +11,7 @@ from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.losses import LossRows, largest, loss_source
+from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.split import SplitKernels
@@ -44,6 +45,7 @@ class GpuDevice:
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
         self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
+        self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
         return self.xp.asarray(array)

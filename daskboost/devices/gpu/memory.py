@@ -11,6 +11,7 @@ from dataclasses import replace
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
 from daskboost.devices.gpu.feature_groups import CELL_BYTES, MOST_GROUP_BYTES, row_columns
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
+from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
@@ -60,7 +61,9 @@ def _plan(size: FitSize, free_bytes: int | None) -> Plan:
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(size),
-        evaluation_bytes=sum(view_bytes(each) + 4 * k * each.n_rows for each in size.evals),
+        evaluation_bytes=sum(
+            view_bytes(each) + 4 * (k + 1 + size.has_weight) * each.n_rows for each in size.evals
+        ),
         scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
 
@@ -94,7 +97,7 @@ def order_bytes(n_rows: int, small_data: bool) -> int:
 
 
 def label_bytes(size: FitSize) -> int:
-    """Labels and weights of training rows; those of evaluation sets stay with the host."""
+    """Labels and weights of training rows; those of evaluation sets count as theirs."""
     weights = size.has_weight + size.small_data
     return 4 * size.train.n_rows * (1 + weights)
 
@@ -162,6 +165,13 @@ def tree_bytes(size: FitSize) -> int:
     return tables_bytes(1 + waiting, capacity) + capacity * (SEGMENT_BYTES + LEVEL_SLOT_BYTES)
 
 
+def metric_bytes(size: FitSize, rows: SetSize) -> int:
+    """Of predictions while they are made, or of them and what metrics take."""
+    predictions = 4 * size.n_outputs * rows.n_rows
+    scores = SCORE_ROW_BYTES * min(rows.n_rows, SCORE_ROWS) if size.counts_scores else 0
+    return max(EVALUATION_TEMPORARIES * predictions, predictions + max(scores, LIMB_BYTES))
+
+
 def scratch_bytes(size: FitSize) -> int:
     """Of trees and steps, and the largest of what is needed before and after them."""
     rows, k = size.train, size.n_outputs
@@ -170,6 +180,6 @@ def scratch_bytes(size: FitSize) -> int:
     upload = max(upload, SORT_BYTES * copied_entries(rows, size.n_slots))
     made = size.gpu_gradients == "expressions"
     gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS) if made else 0
-    evaluation = max((4 * EVALUATION_TEMPORARIES * k * each.n_rows for each in size.evals), default=0)
+    evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
     passing, steps = max(upload, gradients, evaluation, size.leaf_count_bytes * size.most_leaves), step_bytes(size)
     return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))

@@ -1,0 +1,136 @@
+"""Prediction on one GPU of rows that lie there: ms, node visits per second, and the least it could take.
+
+    python -m benchmarks.gpu_predict                             # all of CASES
+    python -m benchmarks.gpu_predict --cases random --repeats 5
+    python -m benchmarks.gpu_predict --results /some/folder      # rows go there instead of benchmarks/results
+
+The input is a CuPy array and the output stays on the GPU. XGBoost, where it is installed, reads the same model file and
+predicts in place; before timing, all margins must agree to 1e-5 of their range. The first call of ours, which lays the
+forest out and uploads it, is timed apart. Floors are of an H200: 4.5 TB/s of device memory, and the cycles of shared
+memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ours, peers
+from benchmarks.generators import WORKLOADS
+from benchmarks.harness import RESULTS, Comparison, Run, comparison_rows, interleave, record, timed
+
+BYTES_PER_S = 4.5e12
+CYCLES_PER_S = 132 * 1.75e9
+AGREEMENT = 1e-5
+FIT_ROWS = 200_000
+
+
+@dataclass(frozen=True)
+class Config:
+    """One forest and how many rows it predicts."""
+
+    name: str
+    fitted: bool
+    """Whether the trees come from a fit on `FIT_ROWS` rows, or are complete and random."""
+    n_rows: int = 11_000_000
+    n_features: int = 28
+    trees: int = 500
+    max_depth: int = 8
+    repeats: int = 5
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Config("random", False),
+        Config("fitted", True),
+        Config("fitted_depth6", True, max_depth=6),
+        Config("random_depth10", False, n_rows=2_000_000, max_depth=10),
+        Config("random_600_features", False, n_rows=1_000_000, n_features=600, trees=200),
+    )
+}
+
+
+def floor_ms(config: Config) -> float:
+    """Shared memory of every visit, or device memory of values, ranks (twice) and margins (twice)."""
+    levels = range(config.max_depth)
+    nodes = sum(1.0 if level < 6 else {6: 2.0, 7: 2.7}.get(level, 3.4) for level in levels)
+    cycles = config.n_rows / 32 * config.trees * (nodes + config.max_depth + 3.4)
+    n_bytes = config.n_rows * (config.n_features * (4 + 2) + 8)
+    return 1e3 * max(cycles / CYCLES_PER_S, n_bytes / BYTES_PER_S)
+
+
+def forest(config: Config) -> Any:
+    """A model of ours."""
+    workload = WORKLOADS["higgs"].wide(config.n_features)
+    if not config.fitted:
+        return ours.random_model(config.n_features, config.trees, config.max_depth)
+    x, y = workload.rows(FIT_ROWS, first=config.n_rows)
+    params = {"objective": "binary:logistic", "max_depth": config.max_depth, "device": "cuda", "min_child_weight": 1}
+    return ours.train(params, ours.quantize(x, y), config.trees)
+
+
+def bench_once(config: Config) -> tuple[Comparison, float]:
+    """All repeats of one case, and the seconds of our first call."""
+    import cupy
+
+    x, _ = WORKLOADS["higgs"].wide(config.n_features).rows(config.n_rows, xp=cupy)
+    model = forest(config)
+    margins: dict[str, Any] = {}
+
+    def run(name: str, predict: Any) -> Run:
+        cupy.cuda.Device().synchronize()
+        seconds, margins[name] = timed(lambda: (predict(), cupy.cuda.Device().synchronize())[0])
+        return Run(seconds, {})
+
+    def agree(_: Mapping[str, Run]) -> None:
+        first, *others = (values.ravel() for values in margins.values())
+        spread = max(1.0, float(abs(first).max()))
+        for other in others:
+            if (furthest := float(abs(first - other).max())) > AGREEMENT * spread:
+                raise AssertionError(f"{config.name}: margins differ by {furthest}")
+
+    first_s = run("daskboost", lambda: ours.margins(model, x)).seconds
+    found = {"daskboost": lambda: run("daskboost", lambda: ours.margins(model, x))}
+    if importlib.util.find_spec("xgboost") is not None:
+        peer = peers.xgboost_predictor(ours.as_bytes(model), "cuda", "margin")
+        found["xgboost"] = lambda: run("xgboost", lambda: peer(x))
+    return interleave(found, config.repeats, agree), first_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated names")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    import cupy
+
+    gpu = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    for name in options.cases.split(","):
+        config = replace(CASES[name], repeats=options.repeats)
+        print(f"{name}: {asdict(config)} on {gpu}", flush=True)
+        result, first_s = bench_once(config)
+        cupy.get_default_memory_pool().free_all_blocks()
+        visits, floor = config.n_rows * config.trees * config.max_depth, floor_ms(config)
+        extra = {"gpu": gpu, "floor_ms": round(floor, 3), "first_call_s": round(first_s, 3)}
+        rows = [
+            {**row, **extra, "ms": round(1e3 * result.runs[row["contender"]][row["repeat"]].seconds, 3)}
+            for row in comparison_rows(name, result)
+        ]
+        record("gpu_predict", config, rows, options.results)
+        for contender in result.runs:
+            seconds = result.seconds(contender)
+            print(
+                f"{name}: {contender} {1e3 * seconds:.2f} ms, {visits / seconds / 1e12:.2f} T visits/s, "
+                f"floor {floor:.2f} ms, our first call {first_s:.2f} s",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Margins and leaves of rows on a GPU: launches of `kernels/rank_rows.cu`, `predict.cu` and `predict_wide.cu`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daskboost.devices.gpu.forest import (
+    GROUP_WORDS,
+    TILE_ROWS,
+    KeyForest,
+    RankForest,
+    Thresholds,
+    key_forest,
+    rank_bytes_of,
+    rank_forest,
+)
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
+from daskboost.dtypes import Int32
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.predict import PackedForest
+
+RANK_THREADS = 256
+"""As in `kernels/rank_rows.cu`."""
+WIDE_THREADS = 256
+"""As in `kernels/predict_wide.cu`."""
+WALK_THREADS = (512, 256, 128)
+"""What `kernels/predict.cu` is compiled for. More threads share a copy of the trees; fewer leave room for wide rows."""
+FEATURE_GROUP = 32
+STAGED_BYTES = 4 * TILE_ROWS * (FEATURE_GROUP + 1)
+"""Features of a block of `kernels/rank_rows.cu`, and its shared memory for their values."""
+BLOCKS_PER_MULTIPROCESSOR = 8
+"""Of kernels whose blocks stride over the rows: enough to fill any device."""
+RANK_BYTES = 2**29
+"""Ranks of so many bytes at a time, or a quarter of the free memory if that is less: 19 million rows of 28 columns."""
+CONVERTED_BYTES = 2**28
+"""Values of other types than float32 are converted so many bytes at a time."""
+
+
+@dataclass(frozen=True)
+class DenseValues:
+    """A matrix on the device; NaN and `missing` are missing."""
+
+    values: DeviceArray
+    """Any numeric type and strides, shape (rows, features)."""
+    missing: float
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.values.shape[1])
+
+
+@dataclass(frozen=True)
+class SparseValues:
+    """A CSR matrix on the device; absent entries, NaN and `missing` are missing."""
+
+    indptr: DeviceArray
+    """int64, shape (rows + 1,)."""
+    indices: DeviceArray
+    """int32, increasing within a row."""
+    values: DeviceArray
+    """float32."""
+    n_features: int
+    missing: float
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.indptr) - 1
+
+
+Values = DenseValues | SparseValues
+
+
+class DeviceForest:
+    """A forest on a device.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    forest : PackedForest
+    places : sequence of int
+        Of each tree's output in a row of margins, where trees of one output follow each other; or of its leaf in a row.
+    leaves : bool
+        Whether leaves are wanted, not margins.
+    """
+
+    def __init__(self, runtime: Runtime, forest: PackedForest, places: Sequence[int], *, leaves: bool) -> None:
+        self._runtime, self._leaves = runtime, leaves
+        self._packed, self._places = forest, places
+        self._ranked: tuple[RankForest, RankForest, int] | None = None  # in the host's memory and the device's; threads
+        self._keyed: KeyForest | None = None
+        thresholds = Thresholds.of(forest)
+        rank_bytes = rank_bytes_of(forest, thresholds)
+        threads = None if rank_bytes is None else self._walk_threads(rank_bytes)
+        if rank_bytes is not None and threads is not None:
+            host = rank_forest(forest, thresholds, rank_bytes, places, leaves)
+            self._ranked = (host, _upload(runtime, host), threads)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether dense rows are walked by their ranks."""
+        return self._ranked is not None
+
+    def _walk_threads(self, rank_bytes: int) -> int | None:
+        """Threads of a block whose rows fit shared memory beside two groups of trees; None where a warp's do not."""
+        tile = len(self._packed.missing) * TILE_ROWS * rank_bytes
+        most = self._runtime.shared_bytes
+        return next((n for n in WALK_THREADS if _walk_bytes(n, tile) <= most), None)
+
+    def run(self, rows: Values, out: DeviceArray) -> Int32:
+        """Add the margins of rows to `out`, float32, or write their leaves to it, int32; shape (rows, places), C order.
+
+        Returns
+        -------
+        int32 array
+            Features with values that are infinite, for which there is no prediction. Waits for the device.
+        """
+        xp = self._runtime.xp
+        infinite = xp.zeros(max(rows.n_features, 1), np.uint8)
+        if rows.n_rows == 0 or rows.n_features == 0:
+            return np.empty(0, np.int32)
+        if isinstance(rows, SparseValues):
+            n = len(rows.values)
+            if n:
+                self._find_infinite(rows.values, rows.indices, (n, 1, 1, 1, 0), rows.missing, infinite)
+            self._walk_keys(rows.values, (0, 0), rows, out)
+        else:
+            for part in self._parts(rows):
+                values = round_values(self._runtime, rows.values[part])
+                if self._ranked is None:
+                    self._check(values, rows.missing, infinite)
+                    self._walk_keys(values, _strides(values), rows, out[part])
+                else:
+                    self._walk_ranks(*self._ranked, values, rows.missing, out[part], infinite)
+        found = xp.flatnonzero(infinite)
+        return np.asarray(found.get() if hasattr(found, "get") else found).astype(np.int32)
+
+    def _parts(self, rows: DenseValues) -> list[slice]:
+        """Rows whose ranks, or converted values, fit the memory set aside for them."""
+        room, row_bytes = float("inf"), 0
+        if self._ranked is not None:
+            row_bytes = self._ranked[0].n_columns * self._ranked[0].rank_bytes
+            room = min(RANK_BYTES, self._runtime.free_bytes // 4) / max(row_bytes, 1)
+        if rows.values.dtype != np.float32:
+            room = min(room, CONVERTED_BYTES / (4 * rows.n_features))
+        tiles = -(-rows.n_rows // TILE_ROWS)
+        n_parts = max(1, -(-tiles // max(1, int(min(room / TILE_ROWS, tiles)))))
+        step = -(-tiles // n_parts) * TILE_ROWS
+        return [slice(start, min(start + step, rows.n_rows)) for start in range(0, rows.n_rows, step)]
+
+    def _walk_ranks(self, host: RankForest, forest: RankForest, threads: int, values: DeviceArray, missing: float,
+                    out: DeviceArray, infinite: DeviceArray) -> None:  # fmt: skip
+        runtime, n_rows = self._runtime, len(values)
+        n_tiles = -(-n_rows // TILE_ROWS)
+        tile = host.n_columns * TILE_ROWS * host.rank_bytes
+        ranks = runtime.xp.empty(max(n_tiles * tile, 16), np.uint8)
+        self._rank(host, forest, values, missing, ranks, infinite)
+        warps = threads // 32
+        kernel = runtime.kernel("predict", "walk_ranks", RANK_BYTES=host.rank_bytes, LEAF=int(self._leaves),
+                                THREADS=threads)  # fmt: skip
+        kernel(
+            -(-n_tiles // warps), threads, ranks, host.n_columns, n_rows, forest.groups, forest.group_trees,
+            len(host.group_trees), forest.deep, _bits(out, self._leaves), out.shape[1],
+            shared_bytes=_walk_bytes(threads, tile),
+        )  # fmt: skip
+
+    def _rank(self, host: RankForest, forest: RankForest, values: DeviceArray, missing: float, ranks: DeviceArray,
+              infinite: DeviceArray) -> None:  # fmt: skip
+        runtime, (n_rows, n_features) = self._runtime, values.shape
+        n_groups = -(-n_features // FEATURE_GROUP)
+        bounds = np.concatenate([[0], host.threshold_ends])
+        starts = np.minimum(np.arange(n_groups + 1) * FEATURE_GROUP, len(host.threshold_ends))
+        own_bytes = STAGED_BYTES + 4 * int(np.diff(bounds[starts]).max(initial=0))
+        staged = host.rank_bytes == 1 or own_bytes <= runtime.shared_bytes
+        most = BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors // n_groups + 1
+        kernel = runtime.kernel("rank_rows", "rank_rows", RANK_BYTES=host.rank_bytes, STAGED=int(staged))
+        kernel(
+            n_groups * min(most, -(-n_rows // TILE_ROWS)), RANK_THREADS, values, *_strides(values), n_rows, n_features,
+            missing, forest.thresholds, forest.threshold_ends, forest.feature_columns, len(host.threshold_ends),
+            host.n_columns, ranks, infinite, shared_bytes=own_bytes if staged else STAGED_BYTES,
+        )  # fmt: skip
+
+    def _walk_keys(self, values: DeviceArray, strides: tuple[int, int], rows: Values, out: DeviceArray) -> None:
+        if self._keyed is None:
+            self._keyed = _upload(self._runtime, key_forest(self._packed, self._places, self._leaves))
+        sparse = isinstance(rows, SparseValues)
+        indptr, indices = (rows.indptr, rows.indices) if isinstance(rows, SparseValues) else (None, None)
+        kernel = self._runtime.kernel("predict_wide", "walk_keys", SPARSE=int(sparse), LEAF=int(self._leaves))
+        keyed = self._keyed
+        kernel(
+            -(-len(out) // WIDE_THREADS), WIDE_THREADS, values, *strides, indptr, indices, rows.missing, len(out),
+            keyed.column_feature, keyed.column_missing, keyed.nodes, keyed.roots, keyed.places, len(self._places),
+            _bits(out, self._leaves), out.shape[1],
+        )  # fmt: skip
+
+    def _check(self, values: DeviceArray, missing: float, infinite: DeviceArray) -> None:
+        """Along the axis whose elements lie closest."""
+        how = (values.size, *_inner_axis(values))
+        self._find_infinite(values, None, (*how, int(not _along_rows(values))), missing, infinite)
+
+    def _find_infinite(self, values: DeviceArray, indices: DeviceArray | None, how: tuple[int, ...], missing: float,
+                       infinite: DeviceArray) -> None:  # fmt: skip
+        kernel = self._runtime.kernel("rank_rows", "find_infinite", RANK_BYTES=1)
+        kernel(_blocks(self._runtime, how[0]), RANK_THREADS, values, indices, *how, missing, infinite)
+
+
+def round_values(runtime: Runtime, values: DeviceArray) -> DeviceArray:
+    """An array of numbers, of one or two dimensions, as float32, rounded as on the host; itself if it is that."""
+    if values.dtype != np.float64:
+        return values.astype(np.float32, copy=False)
+    order = "F" if values.ndim == 2 and _along_rows(values) else "C"
+    rounded = runtime.xp.empty(values.shape, np.float32, order=order)
+    if values.size:
+        how = _inner_axis(values) if values.ndim == 2 else (values.size, 0, element_stride(values))
+        kernel = runtime.kernel("rank_rows", "round_values", RANK_BYTES=1)
+        kernel(_blocks(runtime, values.size), RANK_THREADS, values, values.size, *how, rounded)
+    return rounded
+
+
+def _blocks(runtime: Runtime, n: int) -> int:
+    return min(-(-n // RANK_THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
+
+
+def _along_rows(matrix: DeviceArray) -> bool:
+    """Whether the rows of a feature lie closer to each other than the features of a row."""
+    return bool(matrix.strides[0] < matrix.strides[1])
+
+
+def _inner_axis(matrix: DeviceArray) -> tuple[int, int, int]:
+    """Elements along the axis whose neighbours lie closest; strides of the other axis and of this one."""
+    rows, features = _strides(matrix)
+    n_rows, n_features = matrix.shape
+    return (n_rows, features, rows) if _along_rows(matrix) else (n_features, rows, features)
+
+
+def _walk_bytes(threads: int, tile_bytes: int) -> int:
+    return 2 * 4 * GROUP_WORDS + threads // 32 * tile_bytes
+
+
+def _strides(matrix: DeviceArray) -> tuple[int, int]:
+    """Elements from row to row and from feature to feature."""
+    return element_stride(matrix), int(matrix.strides[1]) // int(matrix.dtype.itemsize)
+
+
+def _bits(out: DeviceArray, leaves: bool) -> DeviceArray:
+    return out.view(np.uint32) if leaves else out
+
+
+def _upload(runtime: Runtime, forest: Any) -> Any:
+    """A forest whose arrays lie on the device; empty ones have an element, since kernels take an address."""
+    made = {}
+    for field in fields(forest):
+        value = getattr(forest, field.name)
+        if isinstance(value, np.ndarray):
+            value = runtime.xp.asarray(value if value.size else np.zeros(4, value.dtype))
+        made[field.name] = value
+    return type(forest)(**made)

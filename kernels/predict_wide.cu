@@ -1,0 +1,78 @@
+// Rows walk down a forest straight from their values: for what `predict.cu` has no room for, which is hundreds of columns,
+// tens of thousands of thresholds of one feature, and sparse rows.
+//
+// A thread takes a row through all trees. Nodes and values come from device memory by way of the caches, which hold the top
+// of every tree. `nodes` : column, threshold's key, left child (the right one follows; -1 in a leaf), value.
+//
+// variants: SPARSE=0,1 LEAF=0,1
+// budget: walk_keys registers=56 shared=0
+#include "ordered.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+#ifndef SPARSE
+#define SPARSE 0
+#endif
+#ifndef LEAF
+#define LEAF 0
+#endif
+
+#if LEAF
+using Out = u32;
+#else
+using Out = float;
+#endif
+
+// One matrix, dense (row, feature at row * row_stride + feature * feature_stride) or CSR with increasing `indices`.
+struct Rows {
+    const float* values;
+    i64 row_stride;
+    i64 feature_stride;
+    const i64* indptr;
+    const i32* indices;
+    float missing;
+
+    // The value's key; `absent` for a missing one.
+    __device__ __forceinline__ u32 key(i64 row, i32 feature, u32 absent) const {
+#if SPARSE
+        i64 low = indptr[row], high = indptr[row + 1];
+        const i64 end = high;
+        while (low < high) {  // the first entry from the feature on
+            const i64 middle = (low + high) / 2;
+            if (indices[middle] < feature) low = middle + 1;
+            else high = middle;
+        }
+        if (low == end || indices[low] != feature) return absent;
+        const float value = values[low];
+#else
+        const float value = values[row * row_stride + feature * feature_stride];
+#endif
+        return value == missing ? absent : ordered_key(value, absent);
+    }
+};
+
+// `column_feature`, `column_missing` : per column, its feature and the key of a missing value. `roots`, `places` : per
+// tree. `out` : (row, place) at row * out_stride + place; margins are added to in the order of the trees, leaves written.
+extern "C" __global__ void __launch_bounds__(THREADS) walk_keys(
+    const float* __restrict__ values, i64 row_stride, i64 feature_stride, const i64* __restrict__ indptr,
+    const i32* __restrict__ indices, float missing, i64 n_rows, const i32* __restrict__ column_feature,
+    const u32* __restrict__ column_missing, const uint4* __restrict__ nodes, const i32* __restrict__ roots,
+    const i32* __restrict__ places, i32 n_trees, Out* __restrict__ out, i64 out_stride) {
+    const Rows rows = {values, row_stride, feature_stride, indptr, indices, missing};
+    const i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
+    if (row >= n_rows) return;
+    for (i32 tree = 0; tree < n_trees; ++tree) {
+        uint4 node = nodes[roots[tree]];
+        while (static_cast<i32>(node.z) >= 0) {
+            const u32 key = rows.key(row, column_feature[node.x], column_missing[node.x]);
+            node = nodes[node.z + (key >= node.y ? 1 : 0)];
+        }
+        Out* const at = out + row * out_stride + places[tree];
+#if LEAF
+        *at = node.w;
+#else
+        *at += __uint_as_float(node.w);
+#endif
+    }
+}

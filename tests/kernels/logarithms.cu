@@ -1,0 +1,12 @@
+// Launches of `logarithm.cuh`, for `tests/metrics/test_logarithm.py`; one thread per case.
+//
+// variants: THREADS=64
+// budget: logarithms registers=64 shared=0
+#include "logarithm.cuh"
+
+extern "C" __global__ void logarithms(const double* values, i32 n, double* logs, double* of_one_plus) {
+    const i32 i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    logs[i] = logarithm(values[i]);
+    of_one_plus[i] = logarithm_of_one_plus(values[i]);
+}
