@@ -73,8 +73,8 @@ class PredictRequest:
         """
         if self.booster.has_vectors:
             raise ParameterError(
-                "a model whose leaves are vectors (multi_strategy='multi_output_tree') predicts on the CPU: pass X in the "
-                "host's memory, e.g. X.get() of a CuPy array, X.to_pandas() of a cudf DataFrame"
+                "a model whose leaves are vectors (multi_strategy='multi_output_tree') predicts on the CPU: pass X in "
+                "the host's memory, e.g. X.get() of a CuPy array, X.to_pandas() of a cudf DataFrame"
             )
         if self.output == "contributions":
             raise ParameterError(
