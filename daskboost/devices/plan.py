@@ -133,6 +133,8 @@ class Plan:
     """Bins and margins of evaluation sets."""
     scratch_bytes: int
     """The largest of what only some steps need: temporary arrays of gradients, flags of splits, candidates, uploads."""
+    pool_bytes: int = 0
+    """On a GPU, what CuPy's pool holds beyond that: it rounds up, and pieces that it has cut do not join for others."""
 
     @property
     def parts(self) -> dict[str, int]:

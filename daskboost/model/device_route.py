@@ -82,6 +82,8 @@ def runtime_of(x: Any) -> Runtime:
     """The GPU that an array lies on, or the current one, where cudf's frames lie."""
     from daskboost.devices.gpu.cuda import get_runtime
 
+    if hasattr(x, "tocsr"):  # cupyx's matrices say nothing of themselves, their arrays do
+        x = x.data
     device = getattr(x, "device", None)
     if device is None:
         import cupy  # which cudf has loaded

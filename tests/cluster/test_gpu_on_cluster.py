@@ -62,7 +62,7 @@ def test_a_worker_without_a_gpu_says_so(cluster_client: Client) -> None:
 
 def _hide_cupy() -> None:
     """Make a worker believe that CuPy is not installed."""
-    cuda.get_runtime.cache_clear()
+    cuda.make_runtime.cache_clear()
     importlib.util.find_spec = lambda name, package=None: None
 
 

@@ -24,7 +24,7 @@ LAYOUT = make_layout([3, 2])
 
 @pytest.fixture
 def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda.get_runtime.cache_clear()
+    cuda.make_runtime.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 

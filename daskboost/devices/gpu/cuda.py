@@ -143,9 +143,8 @@ def _cupy() -> Any:
     return cupy
 
 
-@cache
 def get_runtime(device: int = 0) -> CudaRuntime:
-    """The GPU of this index.
+    """The GPU of this index; always the same object, with its compiled kernels.
 
     Raises
     ------
@@ -154,6 +153,12 @@ def get_runtime(device: int = 0) -> CudaRuntime:
     DeviceError
         No driver, no such GPU, or one older than compute capability 7.5.
     """
+    return make_runtime(device)
+
+
+@cache
+def make_runtime(device: int) -> CudaRuntime:
+    """See `get_runtime`, which asks for it once."""
     cupy = _cupy()
     try:
         n_devices = int(cupy.cuda.runtime.getDeviceCount())
