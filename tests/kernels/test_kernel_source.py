@@ -187,13 +187,13 @@ def test_what_is_missing_is_said_in_one_sentence(module: Any, error: Any, messag
     if module is None:
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(error, match=message) as caught:
-        cuda.get_runtime.__wrapped__(3)
+        cuda.make_runtime.__wrapped__(3)
     assert str(caught.value).count(". ") == 0 and "\n" not in str(caught.value)
 
 
 def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(4, (7, 5)))
-    found = cuda.get_runtime.__wrapped__(3)
+    found = cuda.make_runtime.__wrapped__(3)
     assert (found.sm, found.multiprocessors, found.shared_bytes) == (75, 2, 65536)
     assert kernel_file("margins").variants
 
