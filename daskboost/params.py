@@ -263,8 +263,10 @@ def parse_bytes(name: str, value: int | float | str) -> int:
     from dask.utils import parse_bytes as dask_parse_bytes
 
     try:
+        if isinstance(value, bool):
+            raise TypeError("a truth value")
         size = int(dask_parse_bytes(value))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ParameterError(f"{name}={value!r} is not a size; write bytes or a text such as '2GB'") from error
     if size <= 0:
         raise ParameterError(f"{name}={value!r} must be positive")

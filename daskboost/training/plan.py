@@ -22,7 +22,8 @@ from daskboost.devices.plan import FitSize, Plan, SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes
-from daskboost.training.contradictions import check_multi_strategy, device_of
+from daskboost.training.checks import check_rounds
+from daskboost.training.contradictions import check_loss_parameters, check_metrics, check_multi_strategy, device_of
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 from daskboost.tree.split import SplitRules
@@ -47,7 +48,8 @@ def plan(
         What would be trained on. A `QuantizedDataset` knows its bins, which makes the plan exact; of other input only
         the shape is looked at, and every feature is taken to have `max_bin` bins.
     n_rows, n_features : int, optional
-        The shape, instead of `data`; `n_rows` also beside a Dask collection that does not know its length.
+        The shape, instead of `data`; `n_rows` also beside a Dask collection that does not know its length. What
+        contradicts `data` is refused.
     nonzeros_per_row : float, optional
         Present entries of a row, of sparse data that is not given.
     missing : bool, default False
@@ -78,26 +80,36 @@ def plan(
     """
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     room = None if memory is None else parse_bytes("memory", memory)
-    _check_numbers(n_rows=n_rows, n_features=n_features, n_workers=n_workers)
+    _check_numbers(n_rows=n_rows, n_features=n_features)
+    _check_number("n_workers", n_workers)
+    _check_kinds(nonzeros_per_row, missing=missing, weight=weight)
+    check_rounds(num_boost_round, None, ())
+    device = _device_of(chosen)
     if not isinstance(evals, list | tuple):
         raise ParameterError(f"evals={evals!r}: give a list of evaluation sets or of their numbers of rows")
     if isinstance(data, QuantizedDataset):
         if (n_rows, n_features, nonzeros_per_row) != (None, None, None):
             raise ParameterError("a QuantizedDataset knows its rows: leave out n_rows, n_features and nonzeros_per_row")
-        size = _size_of_dataset(chosen, data, [_named(each) for each in evals], num_boost_round)
+        named = [_named(each, f"evals[{i}]") for i, each in enumerate(evals)]
+        size = _size_of_dataset(chosen, data, named, num_boost_round)
         here = isinstance(data.shards, LocalShards)
     else:
         shape = _shape(data, n_rows, n_features, nonzeros_per_row)
-        rows = [_shape(_bare(each), None, shape[1], shape[2]) for each in evals]
+        rows = [
+            _shape(_bare(each), None, shape[1], shape[2], f"evals[{i}]", "give its number of rows instead")
+            for i, each in enumerate(evals)
+        ]
         size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(_device_of(chosen), size, room, here)
+    return _plan_on(device, size, room, here)
 
 
 def _device_of(params: TrainParams) -> str:
-    """As `train` takes it."""
+    """As `train` takes it, which refuses what contradicts the objective."""
     objective = make_objective(params.objective, objective_params(params))
+    check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_metrics(params.eval_metric, objective)
     return device_of(params, objective)
 
 
@@ -150,25 +162,35 @@ Shape = tuple[int, int, float | None]
 """Rows, features, and present entries of a row; None for dense rows."""
 
 
-def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_row: float | None) -> Shape:
-    """Of an input, of a number of rows, or of what is given instead."""
+def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_row: float | None,
+           name: str = "data", remedy: str = "pass n_rows") -> Shape:  # fmt: skip
+    """Of an input, of a number of rows, or of what is given instead; messages call it `name`."""
     if isinstance(data, int | np.integer) and not isinstance(data, bool):
         _check_numbers(n_rows=data)
         data, n_rows = None, int(data)
     if isinstance(data, QuantizedDataset):
+        _check_same(name, n_features=(n_features, data.n_features))
         return data.n_rows, data.n_features, nonzeros_per_row
     if data is not None:
         source = make_source(data)
+        _check_same(name, n_rows=(n_rows, source.n_rows), n_features=(n_features, source.schema.n_features))
         n_rows, n_features = source.n_rows if n_rows is None else n_rows, source.schema.n_features
         if kind_of(data) in ("sparse", "cupy_sparse"):
             nonzeros_per_row = data.nnz / max(n_rows or 0, 1)
     if n_rows is None or n_features is None:
-        what = "its rows cannot be counted without computing it: pass n_rows" if data is not None else (
+        what = f"the rows of {name} cannot be counted without computing it: {remedy}" if data is not None else (
             "pass data, or both n_rows and n_features")  # fmt: skip
         raise ParameterError(f"a plan needs the shape of the data; {what}")
     if nonzeros_per_row is not None and not 0 <= nonzeros_per_row <= n_features:
         raise ParameterError(f"nonzeros_per_row={nonzeros_per_row!r} must lie between 0 and n_features={n_features}")
     return n_rows, n_features, nonzeros_per_row
+
+
+def _check_same(name: str, **sizes: tuple[int | None, int | None]) -> None:
+    """Refuse a size, the first of each pair, that is not what an input has."""
+    for size, (given, found) in sizes.items():
+        if given is not None and found is not None and given != found:
+            raise ParameterError(f"{size}={given} contradicts {name}, which has {found}")
 
 
 def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool, weight: bool, n_rounds: int,
@@ -201,15 +223,15 @@ def _share(shape: Shape, n_symbols: int, chunk_rows: int, n_workers: int) -> Set
     )  # fmt: skip
 
 
-def _named(given: Any) -> tuple[QuantizedDataset, str]:
-    """An evaluation set as `train` takes it."""
+def _named(given: Any, otherwise: str) -> tuple[QuantizedDataset, str]:
+    """An evaluation set as `train` takes it; `otherwise` names one without a name."""
     data = _bare(given)
     if not isinstance(data, QuantizedDataset):
         raise ParameterError(
             f"evaluation set of type {type(data).__name__} beside a QuantizedDataset: pass evals=[(dataset, name)], "
             "data sets that were made with reference=data"
         )
-    return (data, given[1]) if isinstance(given, list | tuple) else (data, f"evals[{id(data)}]")
+    return (data, given[1]) if isinstance(given, list | tuple) else (data, otherwise)
 
 
 def _bare(given: Any) -> Any:
@@ -220,8 +242,23 @@ def _bare(given: Any) -> Any:
 
 def _check_numbers(**numbers: Any) -> None:
     for name, value in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise ParameterError(f"{name}={value!r} must be an integer of at least 1")
+        if value is not None:
+            _check_number(name, value)
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ParameterError(f"{name}={value!r} must be an integer of at least 1")
+
+
+def _check_kinds(nonzeros_per_row: Any, **flags: Any) -> None:
+    """Refuse a share that is no number, and flags that are none: rows' weights, for instance."""
+    number = isinstance(nonzeros_per_row, int | float | np.integer | np.floating)
+    if nonzeros_per_row is not None and (isinstance(nonzeros_per_row, bool) or not number):
+        raise ParameterError(f"nonzeros_per_row={nonzeros_per_row!r} must be a number")
+    for name, value in flags.items():
+        if not isinstance(value, bool | np.bool_):
+            raise ParameterError(f"{name} is of type {type(value).__name__}; a plan needs True or False")
 
 
 def _n_threads(params: TrainParams) -> int:
