@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -141,7 +142,7 @@ class Booster:
         """The trees as GPUs have them, see `daskboost.model.output.device_forest`."""
         return {}
 
-    def __getitem__(self, iterations: int | slice) -> Booster:
+    def __getitem__(self, iterations: SupportsIndex | slice) -> Booster:
         """The model of some iterations, e.g. ``booster[:10]``; what early stopping found does not apply to it.
 
         Raises
@@ -149,7 +150,8 @@ class Booster:
         ParameterError
             A step other than 1, or no iteration left.
         """
-        if isinstance(iterations, int):
+        if not isinstance(iterations, slice):
+            iterations = index(iterations)
             wanted = range(self.n_iterations)[iterations : iterations + 1 or None]
         else:
             wanted = range(self.n_iterations)[iterations]
@@ -189,7 +191,7 @@ class Booster:
             ``"prediction"``: the mean, the quantiles, the probability of class 1, or of each class; ``"margin"``: raw
             scores; ``"class"``: the class with the highest probability, for classification; ``"leaf"``: the node of
             each tree in which a row ends; ``"contributions"``: SHAP values of the margin, and last the bias. Rows on
-            a GPU have no contributions.
+            a GPU have no contributions, and no predictions of models whose leaves are vectors.
         iteration_range : (int, int), optional
             First iteration and the one after the last, 0 for all. Default: up to the best iteration where early
             stopping found one, else all.
@@ -211,7 +213,7 @@ class Booster:
         ------
         ParameterError
             An unknown output, classes of a regression, iterations the model does not have, contributions of rows on a
-            GPU.
+            GPU, or vector leaves there.
         DataError
             Columns that are missing or not numbers, infinite values, another number of features or base margins.
         """

@@ -139,16 +139,17 @@ def device_forest(booster: Booster, runtime: Runtime, trees: tuple[int, int], *,
     from daskboost.model.predict import gpu_heap_depths, pack_forest
 
     kept, key = booster.device_forests, (runtime, trees, leaves)
-    if key not in kept:
+    found = kept.get(key)
+    if found is None:
         chosen = list(range(*trees))
         if not leaves:  # a sum does not see which trees of other outputs lie between its own
             chosen.sort(key=lambda tree: booster.tree_outputs[tree])
         outputs = [booster.tree_outputs[tree] for tree in chosen]
         forest = pack_forest([booster.trees[tree] for tree in chosen], outputs, gpu_heap_depths)
         while len(kept) >= DEVICE_FORESTS:
-            kept.pop(next(iter(kept)), None)
-        kept[key] = DeviceForest(runtime, forest, range(len(chosen)) if leaves else outputs, leaves=leaves)
-    return kept[key]
+            kept.pop(next(iter(list(kept)), None), None)
+        found = kept[key] = DeviceForest(runtime, forest, range(len(chosen)) if leaves else outputs, leaves=leaves)
+    return found  # another thread may have forgotten it meanwhile
 
 
 def make_request(

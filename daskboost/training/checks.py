@@ -85,9 +85,9 @@ def check_init_model(
                 "train too"
             )
         return
-    if model.objective.name != objective.name or model.objective.n_outputs != objective.n_outputs:
+    if model.objective.name != objective.name or model.n_outputs != objective.n_outputs:  # XGBoost has several targets
         raise ParameterError(
-            f"init_model was trained for {model.objective.name!r} with {model.objective.n_outputs} outputs, the fit is "
+            f"init_model was trained for {model.objective.name!r} with {model.n_outputs} outputs, the fit is "
             f"for {objective.name!r} with {objective.n_outputs}; use the model's objective"
         )
     if model.trees and model.has_vectors != vectors:

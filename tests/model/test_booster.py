@@ -84,6 +84,7 @@ def test_slices(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(part.predict(rows), booster.predict(rows, iteration_range=(1, 4)))
     np.testing.assert_array_equal(booster[-1].predict(rows), booster.predict(rows, iteration_range=(5, 6)))
     np.testing.assert_array_equal(booster[2].predict(rows), booster[2:3].predict(rows))
+    assert booster[np.int64(2)] == booster[2]
     for wrong in (slice(3, 3), slice(0, 4, 2), 6):
         with pytest.raises(ParameterError, match="of 6 iterations: give a range of existing ones with step 1"):
             booster[wrong]

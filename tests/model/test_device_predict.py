@@ -87,6 +87,19 @@ def test_ranges_of_iterations_have_forests_of_their_own(emulated: EmulatedRuntim
 
 
 @pytest.mark.emulated
+def test_a_forest_that_another_thread_drops_at_once_is_used(
+    emulated: EmulatedRuntime, rng: np.random.Generator
+) -> None:
+    class Forgetful(dict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            """As if other threads had made `DEVICE_FORESTS` forests since."""
+
+    booster, values = random_booster(rng, SquaredError()), random_rows(rng, 20)
+    booster.__dict__["device_forests"] = Forgetful()
+    np.testing.assert_array_equal(booster.predict(fake(values)), booster.predict(values))
+
+
+@pytest.mark.emulated
 @pytest.mark.parametrize("missing", [np.nan, -0.5, 0.0])
 def test_matrices(emulated: EmulatedRuntime, rng: np.random.Generator, missing: float) -> None:
     booster, values = random_booster(rng, Logistic()), random_rows(rng, 90)

@@ -114,6 +114,9 @@ def test_a_model_that_the_data_cannot_continue_is_refused() -> None:
         model = train(PARAMS, data, 3)
         with pytest.raises(ParameterError, match=r"init_model was trained for 'reg:squarederror' with 1 outputs"):
             train({**PARAMS, "objective": "reg:absoluteerror"}, data, 3, init_model=model)
+        two = Booster(model.trees * 2, (0, 0, 0, 1, 1, 1), (0, 2, 4, 6), model.objective, (1.0, 2.0), model.schema)
+        with pytest.raises(ParameterError, match=r"with 2 outputs, the fit is for 'reg:squarederror' with 1;"):
+            train(PARAMS, data, 3, init_model=two)
     with QuantizedDataset.from_dask(X[:, :4], y) as narrow:
         with pytest.raises(DataError, match=r"init_model has 5 features, the training data 4"):
             train(PARAMS, narrow, 3, init_model=model)

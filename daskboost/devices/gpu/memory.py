@@ -46,14 +46,15 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     What only makes a fit faster is left out where there is no room for it: column-major copies first, then trees
     that grow without the host, with room for nodes that are not there.
     """
-    whole = _plan(size, free_bytes)
+    whole = _arrays(size, free_bytes)
     slower = replace(whole, columns_bytes=0)
-    slowest = replace(_plan(replace(size, without_host=False), free_bytes), columns_bytes=0)
-    return next((plan for plan in (whole, slower) if plan.fits is not False), slowest)
+    slowest = replace(_arrays(replace(size, without_host=False), free_bytes), columns_bytes=0)
+    plans = [_with_pool(arrays) for arrays in (whole, slower, slowest)]
+    return next((plan for plan in plans if plan.fits is not False), plans[-1])
 
 
-def _plan(size: FitSize, free_bytes: int | None) -> Plan:
-    arrays = _arrays(size, free_bytes)
+def _with_pool(arrays: Plan) -> Plan:
+    """With what CuPy's pool takes for these arrays."""
     return replace(arrays, pool_bytes=arrays.total_bytes // POOL_SHARE)
 
 
