@@ -218,9 +218,9 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
+        objective = check_params(params, source.schema, self.n_estimators, callbacks)
         if client_for(source) is None:  # on a cluster the workers know
             check_device(params.device)
-        objective = check_params(params, source.schema, self.n_estimators, callbacks)
         given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}

@@ -252,3 +252,10 @@ def test_a_parameter_of_two_classes_is_refused_for_three() -> None:
         DaskBoostClassifier(scale_pos_weight=2).fit(X, CODES)
     model = DaskBoostClassifier(scale_pos_weight=2, n_estimators=1).fit(X, CODES > 0)
     assert isinstance(model.booster_, Booster)
+
+
+def test_vectors_on_a_gpu_are_refused_before_one_is_asked_for() -> None:
+    """Nobody is to install CuPy for what it cannot do."""
+    model = DaskBoostClassifier(multi_strategy="multi_output_tree", device="cuda")
+    with pytest.raises(ParameterError, match=r"device='cuda' does not grow trees of vector leaves"):
+        model.fit(X, CODES)
