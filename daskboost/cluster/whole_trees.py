@@ -68,4 +68,5 @@ class WholeTrees:
         return tuple(taken)
 
     def close(self) -> None:
+        self._failure = None  # its traceback refers to the engine, whose arrays would wait for the garbage collector
         self._engine.close()
