@@ -6,6 +6,7 @@ decision within a tree (`tree/device_trees.py: growth_rules`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -51,7 +52,8 @@ def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
         return None
     if nbytes > min(engine.device.histogram_room, kernels.runtime.free_bytes // HISTOGRAM_SHARE):
         return None
-    return DeviceRounds(engine, rows, spec, kernels, rules)
+    with engine.device.errors():
+        return DeviceRounds(engine, rows, spec, kernels, rules)
 
 
 class DeviceRounds:
@@ -94,41 +96,50 @@ class DeviceRounds:
             return losses.sources[0]
         return StoredChunk(self._runtime, *self._engine.gradients_of(0))  # filled by `compute_gradients`
 
-    def take(self, n: int) -> tuple[m.Round, ...]:
-        """The next `n` rounds, or as many as there are or fit. The host waits once, unless rounds are evaluated."""
+    def take(self, n: int) -> Iterator[m.Round]:
+        """The next `n` rounds, or as many as there are or fit; what fails in one comes after those before it.
+
+        The host waits once, unless rounds are evaluated.
+        """
         with self._engine.device.errors():
-            return self._take(n)
+            yield from self._take(n)
 
-    def _take(self, n: int) -> tuple[m.Round, ...]:
-        rates = self._spec.learning_rates[self._next : self._next + min(n, ROUNDS_AT_ONCE)]
-        if self._next == 0 and self._spec.small_data:
+    def _take(self, n: int) -> Iterator[m.Round]:
+        start, n_outputs = self._next, self._spec.objective.n_outputs
+        rates = self._spec.learning_rates[start : start + min(n, ROUNDS_AT_ONCE)]
+        if start == 0 and self._spec.small_data:
             self._scale_rule = scale_rule(total_weight_of(Outbox(Alone(self._engine))))
-        memory = self._grower.tables.memory
-        n_outputs = self._spec.objective.n_outputs
-        trees = self._runtime.xp.empty((len(rates) * n_outputs, len(memory)), np.uint8)
-        metrics = []
+        trees = self._runtime.xp.empty((len(rates) * n_outputs, len(self._grower.tables.memory)), np.uint8)
+        metrics: list[tuple[m.MetricParts, ...]] = []
+        failure: Exception | None = None
         for place, rate in enumerate(rates):
-            self._grow_round(self._next, rate, trees[place * n_outputs : (place + 1) * n_outputs])
-            metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
-            self._next += 1
-        first = (self._next - len(rates)) * n_outputs
-        grown = [self._finished(place, own) for place, own in enumerate(to_host(trees), first)]
-        return tuple(
-            m.Round(tuple(grown[place * n_outputs : (place + 1) * n_outputs]), found)
-            for place, found in enumerate(metrics)
-        )
+            try:
+                self._grow_round(start + place, rate, trees[place * n_outputs : (place + 1) * n_outputs])
+                metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
+            except Exception as error:  # such as an objective's
+                if not metrics:
+                    raise
+                failure = error
+                break
+        self._next += len(metrics)
+        host = to_host(trees)
+        for place, found in enumerate(metrics):
+            grown = host[place * n_outputs : (place + 1) * n_outputs]
+            yield m.Round(tuple(self._finished(start + place, memory) for memory in grown), found)
+        if failure is not None:
+            raise failure
 
-    def _finished(self, place: int, memory: UInt8) -> TreeTable:
-        """The `place`-th tree of the fit from its tables.
+    def _finished(self, index: int, memory: UInt8) -> TreeTable:
+        """A tree of the fit's round `index` from its tables.
 
         Raises
         ------
         DataError
             Its gradients were not finite.
         """
-        tables, n_outputs = TreeTables(memory, 1, self._grower.tables.capacity), self._spec.objective.n_outputs
+        tables = TreeTables(memory, 1, self._grower.tables.capacity)
         check_range(
-            self._spec.objective.name, self._spec.first_iteration + place // n_outputs, *tables.rounding[0, 2:].tolist()
+            self._spec.objective.name, self._spec.first_iteration + index, *tables.rounding[0, 2:].tolist()
         )
         return tree_tables(tables, self._spec.cuts)[0]
 

@@ -6,6 +6,8 @@ the trees can grow on its device without anybody (`device_rounds`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -32,14 +34,17 @@ class WholeTrees:
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
         self._engine = engine
+        self._failure: Exception | None = None
+        self._rounds: Callable[[int], Iterator[m.Round]]
+        """The next so many."""
         on_device = device_rounds(engine, spec)
         if on_device is not None:
-            self._take = on_device.take
+            self._rounds = on_device.take
             return
         outbox = Outbox(Alone(engine))
         reduction = make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads)
         rounds = grown_rounds(outbox, reduction, spec)
-        self._take = lambda n: tuple(islice(rounds, n))
+        self._rounds = partial(islice, rounds)
 
     def handle(self, message: Any) -> Any:
         """Answer one request."""
@@ -49,5 +54,19 @@ class WholeTrees:
             return m.Replies(tuple(self.handle(request) for request in message.requests))
         return self._engine.handle(message)
 
+    def _take(self, n: int) -> tuple[m.Round, ...]:
+        """At most `n` rounds. One that fails does so when it is the next: the fit may end before it."""
+        if self._failure is not None:
+            raise self._failure
+        taken: list[m.Round] = []
+        try:
+            taken.extend(self._rounds(n))
+        except Exception as error:
+            if not taken:
+                raise
+            self._failure = error
+        return tuple(taken)
+
     def close(self) -> None:
+        self._failure = None  # its traceback refers to the engine, whose arrays would wait for the garbage collector
         self._engine.close()

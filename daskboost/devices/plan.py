@@ -135,6 +135,8 @@ class Plan:
     """The largest of what only some steps need: temporary arrays of gradients, flags of splits, candidates, uploads."""
     pool_bytes: int = 0
     """On a GPU, what CuPy's pool holds beyond that: it rounds up, and pieces that it has cut do not join for others."""
+    without_host: bool = False
+    """Whether there is room for trees that grow on a GPU without the host."""
 
     @property
     def parts(self) -> dict[str, int]:

@@ -12,11 +12,12 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.cluster import device_rounds
+from daskboost.cluster import coordinator, device_rounds
 from daskboost.cluster.device_rounds import DeviceRounds
 from daskboost.cluster.rounding import SMALL_ROWS
-from daskboost.devices.gpu import cuda
-from daskboost.errors import DataError
+from daskboost.devices.gpu import cuda, memory
+from daskboost.errors import DataError, DeviceError
+from daskboost.training.callbacks import Callback, RoundInfo
 
 RULES: dict[str, dict[str, Any]] = {
     "stumps": {"max_depth": 1},
@@ -143,6 +144,63 @@ def test_gradients_that_are_not_finite_end_the_fit(taken: list[int]) -> None:
         with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
             train({"max_depth": 3, "device": "cuda"}, dataset, N_ROUNDS)
     assert taken
+
+
+class Ends(Callback):
+    """Ends a fit after some round."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def after_round(self, info: RoundInfo) -> bool:
+        return info.iteration == self.last
+
+
+@pytest.mark.parametrize(("fails", "depth"), [("gradient", 3), ("gradient", 13), ("objective", 3)])
+def test_what_fails_after_the_end_of_a_fit_does_not_matter(
+    fails: str, depth: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # rounds 1 and 2 are asked for together
+    calls: list[int] = []
+
+    def halves(label: Any, margin: Any) -> tuple[Any, Any]:
+        calls.append(0)
+        if fails == "objective" and len(calls) == 3:
+            raise ValueError("no third time")
+        g = np.full(len(label), 3e38) if len(calls) == 3 else (margin - label) / 2  # weights make it infinite
+        return g, label * 0 + np.float32(0.5)
+
+    data = make_data(np.random.default_rng(11), "reg:squarederror", 5_000, 5, n_values=50, weighted=False)
+    with quantized(replace(data, weight=np.full(5_000, 100, np.float32))) as dataset:
+        def fit(last: int) -> Booster:
+            calls.clear()
+            params = {"max_depth": depth, "n_jobs": 1, "device": "cuda"}
+            return train(params, dataset, 4, objective=halves, callbacks=[Ends(last)])
+
+        assert len(fit(1).trees) == 2
+        assert taken == ([1, 2] if depth == 3 else [])  # either way rounds are asked for ahead
+        with pytest.raises((DataError, ValueError), match=r"gradient of inf in iteration 2|no third time"):
+            fit(3)
+
+
+def test_a_plan_without_room_for_growing_without_the_host_is_kept(
+    taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_bytes = memory.step_bytes
+    monkeypatch.setattr(memory, "step_bytes", lambda size: 2**60 if size.without_host else step_bytes(size))
+    data = make_data(np.random.default_rng(12), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
+    assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
+    assert not taken
+
+
+def test_growers_without_memory_say_so(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(device_rounds, "TreeGrower", full)
+    data = make_data(np.random.default_rng(13), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
+    with pytest.raises(DeviceError, match="the GPU's memory does not hold the fit"):
+        trained(data, {"max_depth": 4}, "cuda")
 
 
 @pytest.mark.parametrize("limit", [None, 0])

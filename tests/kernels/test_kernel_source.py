@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -221,3 +222,42 @@ def test_a_launch_asks_for_much_shared_memory_first() -> None:
         assert [type(argument) for argument in arguments[3:8:2]] == [np.int32, np.uintp, np.int64]
     with pytest.raises(ValueError, match="bounded by 128 threads in a block, got 512"):
         kernel(3, 512, *given)
+
+
+def test_fits_in_threads_ask_for_the_most_shared_memory() -> None:
+    """A thread that has begun to ask for less does not take back what another one gets meanwhile."""
+    source = kernel_file("margins")
+    entry = source.entries(source.variants[0])["add_leaf_values"]
+    less_begun, more_asked, less_asked = threading.Event(), threading.Event(), threading.Event()
+
+    class Function:
+        asked = 0
+
+        @property
+        def max_dynamic_shared_size_bytes(self) -> int:
+            return self.asked
+
+        @max_dynamic_shared_size_bytes.setter
+        def max_dynamic_shared_size_bytes(self, n_bytes: int) -> None:
+            if n_bytes == 60_000:
+                less_begun.set()
+                more_asked.wait(0.3)
+            self.asked = n_bytes
+            if n_bytes == 60_000:
+                less_asked.set()
+            else:
+                more_asked.set()
+                less_asked.wait(10)
+
+        def __call__(self, *arguments: Any, shared_mem: int) -> None:
+            assert shared_mem <= self.asked
+
+    function = Function()
+    kernel = cuda.CudaKernel(function, entry)
+    given = (None, None, None, 4, 5, None, None, 6, None)
+    less = threading.Thread(target=kernel, args=(3, 128, *given), kwargs={"shared_bytes": 60_000})
+    less.start()
+    assert less_begun.wait(10)
+    kernel(3, 128, *given, shared_bytes=90_000)
+    less.join()
+    assert function.asked == 90_000

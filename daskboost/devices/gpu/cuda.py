@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,8 @@ from daskboost.errors import DeviceError, MissingDependencyError
 
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""
+_ASKING = threading.Lock()
+"""Fits in several threads share kernels: who asks for less must not take back what another has asked for."""
 
 
 class CudaRuntime:
@@ -106,7 +109,10 @@ class CudaKernel:
         """Launch on CuPy's current stream."""
         self._entry.check_block(block)
         if shared_bytes > self._asked_bytes:
-            self._function.max_dynamic_shared_size_bytes = self._asked_bytes = shared_bytes
+            with _ASKING:
+                most = max(self._asked_bytes, shared_bytes)
+                self._function.max_dynamic_shared_size_bytes = most
+                self._asked_bytes = most  # only now may others go on without asking
         bound = [np.uintp(0) if argument is None else argument for argument in self._entry.bind(arguments)]
         self._function((grid,), (block,), tuple(bound), shared_mem=shared_bytes)
 

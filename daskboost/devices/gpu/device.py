@@ -39,7 +39,7 @@ class GpuDevice:
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan
-        self.histogram_room = sys.maxsize if plan is None else plan.histograms_bytes
+        self.histogram_room = sys.maxsize if plan is None else plan.histograms_bytes * plan.without_host
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
         with self.errors():

@@ -61,7 +61,7 @@ def _with_pool(arrays: Plan) -> Plan:
 def _arrays(size: FitSize, free_bytes: int | None) -> Plan:
     train, k = size.train, size.n_outputs
     return Plan(
-        device="cuda", free_bytes=free_bytes,
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(train, size.n_slots),
         order_bytes=order_bytes(train.n_rows, size.small_data),
