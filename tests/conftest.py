@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from kernels.emulation import MOST_TESTS
 from kernels.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ def _gpu_missing() -> str | None:
         return None if cupy.cuda.runtime.getDeviceCount() > 0 else "no CUDA device"
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"no CUDA driver: {error}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for."""
+    most = int(os.environ.get(MOST_TESTS, len(items) or 1))
+    emulated = [item for item in items if item.get_closest_marker("emulated")]
+    kept = {id(item) for item in emulated[:: -(-len(emulated) // most) or 1]}
+    left_out = [item for item in emulated if id(item) not in kept]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

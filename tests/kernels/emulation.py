@@ -34,6 +34,8 @@ FLAGS = (
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
+MOST_TESTS = "DASKBOOST_MOST_TESTS"
+"""Environment variable: run at most so many emulated tests of each file, evenly chosen."""
 LAUNCHES = "DASKBOOST_LAUNCHES"
 """Environment variable: a file that gains a line for every entry point that is made."""
 

@@ -1,4 +1,4 @@
-"""All tests of emulated kernels once more, under the address and undefined-behaviour sanitizers."""
+"""Tests of emulated kernels once more, of every file a share, under the address and undefined-behaviour sanitizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from kernels.emulation import LAUNCHES, SANITIZE
+from kernels.emulation import LAUNCHES, MOST_TESTS, SANITIZE
 from kernels.test_emulation import line_of
 
 from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
@@ -41,6 +41,8 @@ TESTS = [
     if path != Path(__file__) and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends", path.read_text())
 ]
 """Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
+MOST = 36
+"""Tests of a file, evenly chosen among all: enough to launch every entry point, in five minutes altogether."""
 
 
 @cache
@@ -48,7 +50,7 @@ def launched_by(path: str) -> frozenset[str]:
     """Run a file's emulated tests; the entry points that they launched."""
     with tempfile.NamedTemporaryFile("r") as launches:
         command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
-        done = run(*command, **{LAUNCHES: launches.name})
+        done = run(*command, **{LAUNCHES: launches.name, MOST_TESTS: str(MOST)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
         return frozenset(launches.read().splitlines())
 
