@@ -11,8 +11,7 @@
 //   split_best       split them, open their children
 //   finish_best      the chosen tree, in the order of its splits, and leaf values
 //
-// Nodes of the grown tree that the order never chose remain leaves of the chosen one: all leaves of the grown tree below
-// such a node have its value. A grown node's histogram has a place in memory; the child that rows do not build takes its
+// Nodes of the grown tree that the order never chose are none of the chosen one. A grown node's histogram has a place in memory; the child that rows do not build takes its
 // parent's.
 //
 // variants: THREADS=256
@@ -237,32 +236,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_best(
     }
 }
 
-// One block. The chosen tree into tables of its own (`out_*`, `out_capacity` nodes, in the order of `TREES`); `values` of its nodes.
-// For the grown tree: `grown_values` of its leaves, and their numbers in `leaf_nodes`, NONE elsewhere.
+// One block. The chosen tree into tables of its own (`out_*`, `out_capacity` nodes, in the order of `TREES`), with
+// `values` of its nodes.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     TREES, GROWN, double lambda, double alpha, double max_step, const double* learning_rate, i32 out_capacity,
     i32* out_sizes, i32* out_links, i64* out_sums, double* out_limits, double* out_gains, u8* out_default_left,
-    double* out_rounding, float* values, float* grown_values, i32* leaf_nodes) {
+    double* out_rounding, float* values) {
     const Table table = TABLE;
     const Grown grown = {found, chosen_as, places, waiting, counts};
     const Table out = {out_capacity, out_sizes, out_links, out_sums, out_limits, out_gains, out_default_left, out_rounding, 0};
     const i32 size = table.size();
-    for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
-        leaf_nodes[node] = node < size && table.left(node) == LEAF ? node : NONE;
-        if (node >= size) continue;
-        i32 shown = node;  // the node of the chosen tree that it is, or lies below
-        while (chosen_as[shown] == NONE) shown = table.parent(shown);
-        const Sums own = sums_of(table.g(shown), table.h(shown), table.unit[0], table.unit[1]);
-        const Bounds limits = {table.low(shown), table.high(shown)};
+    for (i32 node = threadIdx.x; node < size; node += THREADS) {
+        if (chosen_as[node] == NONE) continue;
+        const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
+        const Bounds limits = {table.low(node), table.high(node)};
         const double value = leaf_weight(own, {lambda, alpha, max_step, 0.0}, limits) * *learning_rate;
-        grown_values[node] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
+        values[chosen_as[node]] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
     }
     for (i32 node = threadIdx.x; node < size; node += THREADS) {
         const i32 number = chosen_as[node], left = table.left(node);
         if (number == NONE) continue;
         const i32 parent = node == 0 ? NONE : chosen_as[table.parent(node)];
         out.make(number, parent, table.depth(node), table.g(node), table.h(node), table.low(node), table.high(node));
-        values[number] = grown_values[node];
         if (left == LEAF || chosen_as[left] == NONE) continue;
         out.left(number) = chosen_as[left];
         out.right(number) = chosen_as[left + 1];

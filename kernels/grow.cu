@@ -138,19 +138,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     }
 }
 
-// `values` : shape (trees, capacity), what a leaf adds to margins; `leaf_nodes` : the same shape, each leaf's number over
-// all trees, NONE elsewhere. `learning_rate` : one number.
+// `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
-    TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values, i32* leaf_nodes) {
+    TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values) {
     const Table table = TABLE;
     const Regular regular = {lambda, alpha, max_step, 0.0};
-    for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
-        const i64 place = table.place(node);
-        const bool is_there = node < table.size();
-        leaf_nodes[place] = is_there && table.left(node) == LEAF ? static_cast<i32>(place) : NONE;
-        if (!is_there) continue;
+    for (i32 node = threadIdx.x; node < table.size(); node += THREADS) {
         const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
         const double value = leaf_weight(own, regular, {table.low(node), table.high(node)}) * *learning_rate;
-        values[place] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
+        values[table.place(node)] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
     }
 }

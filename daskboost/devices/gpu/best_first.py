@@ -58,7 +58,6 @@ class BestFirstGrower:
         self._capacity = 2 * self._most + 1
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
         self._grown = make_tables(self._runtime, 1, self._capacity)
-        self.leaves, self.leaf_values = xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.float32)
         self._more = _Grown(
             xp.empty((self._capacity, RESULTS), np.int64), xp.empty(self._capacity, np.int32),
             xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32), xp.empty(6, np.int32),
@@ -128,7 +127,6 @@ class BestFirstGrower:
         self._launch("finish_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, regular.reg_lambda, regular.alpha,
             regular.max_step, learning_rate, *tables.arguments, tables.values,
-            self.leaf_values, self.leaves,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Any:

@@ -140,10 +140,6 @@ class TreeGrower:
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
-        self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
-        """Nodes that rows end in, -1 elsewhere; int32, of all trees one after the other."""
-        self.leaf_values = self.tables.values
-        """By node, what rows of each leaf gain."""
         n_slots = kernels.layout.host.n_slots
         self._histograms = [
             xp.empty((nodes, n_slots, 2), np.int64) for nodes in histogram_nodes(n_trees, rules.depth)
@@ -155,7 +151,7 @@ class TreeGrower:
         """Queue up, under a name that says which arrays it works on, all launches from the roots to the leaves' values.
 
         `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
-        are not moved to the nodes of the last level: they walk there, see `GpuRows.add_tree`.
+        are not moved to the nodes of the last level: they walk there.
         """
         rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << (self._rules.depth - 1))
 
@@ -219,7 +215,7 @@ class TreeGrower:
         regular = self._rules.regular
         self._launch("finish_trees")(
             self._n_trees, THREADS, *self.tables.arguments, regular.reg_lambda, regular.alpha, regular.max_step,
-            learning_rate, self.tables.values, self.leaves,
+            learning_rate, self.tables.values,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Any:

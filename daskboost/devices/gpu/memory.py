@@ -22,10 +22,10 @@ PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
-LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4 + 4
-"""Of `_TreeLevel`, and a leaf's number."""
-GROWN_BYTES = 8 * RESULTS + 3 * 4 + 2 * 4
-"""Of `_Grown`, and a leaf's number and value."""
+LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
+"""Of `_TreeLevel`."""
+GROWN_BYTES = 8 * RESULTS + 3 * 4
+"""Of `_Grown`."""
 LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = 7
