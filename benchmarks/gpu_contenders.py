@@ -54,11 +54,12 @@ def array_module(device: str) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def make_rows(workload: str, n_rows: int, n_features: int, test_rows: int, device: str) -> Rows:
-    """Rows on the device; those of the last case are kept for the next."""
+def make_rows(workload: str, n_rows: int, n_features: int, test_rows: int, device: str, draw: int = 0) -> Rows:
+    """Rows on the device, other ones in each draw; those of the last case are kept for the next."""
     xp = array_module(device)
     found = SPARSE_WORKLOADS[workload] if workload in SPARSE_WORKLOADS else WORKLOADS[workload].wide(n_features)
-    train, test = found.rows(n_rows, xp=xp), found.rows(test_rows, first=n_rows, xp=xp)
+    first = draw * (n_rows + test_rows)
+    train, test = found.rows(n_rows, first=first, xp=xp), found.rows(test_rows, first=first + n_rows, xp=xp)
     return Rows(*train, *test, (lambda: None) if xp is np else xp.cuda.Device().synchronize)
 
 
@@ -93,9 +94,9 @@ def training(config: Config, rows: Rows, train: Callable[[int], Any], predict: C
     return run
 
 
-def contenders(config: Config, ours_on: str) -> Iterator[tuple[str, Callable[[], Contender]]]:
+def contenders(config: Config, ours_on: str, draw: int = 0) -> Iterator[tuple[str, Callable[[], Contender]]]:
     """Names and what makes each contender; ours first. Making one quantizes its rows."""
-    rows = make_rows(config.workload, config.n_rows, config.n_features, config.test_rows, config.device)
+    rows = make_rows(config.workload, config.n_rows, config.n_features, config.test_rows, config.device, draw)
     given = rows.on_host() if "host" in (ours_on, config.per_row and config.sparse_on) else rows
     make = {"train": _trainers, "quantize": _quantizers, "predict": _predictors}[config.kind]
     yield from make(config, rows, given).items()

@@ -6,7 +6,7 @@
 
 Contenders take turns after a warm-up each, over rows made on the device. Peers that are not installed are recorded as
 absent. A time counts if the scores of ours, compared before, are not worse than the peer's: AUC by more than 0.0005,
-log-loss by more than 0.2 %.
+log-loss by more than 0.2 %; of some cases the scores are means over several sets of training rows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -37,12 +38,12 @@ def complaint(own: Mapping[str, float], peer: Mapping[str, float]) -> str:
     return ""
 
 
-def warm_up(config: Config, ours_on: str) -> tuple[dict[str, Contender], dict[str, Run], dict[str, str]]:
+def warm_up(config: Config, ours_on: str, draw: int = 0) -> tuple[dict[str, Contender], dict[str, Run], dict[str, str]]:
     """Contenders that ran once, what they gave, and why others take no part."""
     ready: dict[str, Contender] = {}
     first: dict[str, Run] = {}
     missing: dict[str, str] = {}
-    for name, make in contenders(config, ours_on):
+    for name, make in contenders(config, ours_on, draw):
         if importlib.util.find_spec(name.removesuffix(VECTOR_LEAVES)) is None:
             missing[name] = "not installed"
             continue
@@ -54,6 +55,18 @@ def warm_up(config: Config, ours_on: str) -> tuple[dict[str, Contender], dict[st
         finally:
             give_back(config.device)
     return ready, first, missing
+
+
+def mean_answers(config: Config, ours_on: str, first: Mapping[str, Run]) -> dict[str, Run]:
+    """What contenders gave for the first set of rows, with the scores averaged over all draws."""
+    answers = [{name: run.answer for name, run in first.items()}]
+    for draw in range(1, config.draws):
+        again = warm_up(config, ours_on, draw)[1]
+        answers.append({name: again[name].answer for name in first})
+    return {
+        name: Run(run.seconds, {score: statistics.fmean(each[name][score] for each in answers) for score in run.answer})
+        for name, run in first.items()
+    }
 
 
 def brief(error: Exception) -> str:
@@ -102,6 +115,8 @@ def bench_once(case: Case, ours_on: str) -> list[dict[str, Any]]:
     for name, why in missing.items():
         print(f"{config.name}: {name} takes no part: {why}", flush=True)
     result = take_turns(ready, config.repeats) if ready else Comparison({})
+    del ready
+    first = mean_answers(config, ours_on, first)
     found = summaries(case, first, missing, result)
     for row in found:
         print(described(row), flush=True)
