@@ -144,11 +144,11 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> I
     for n_nodes in LEVELS:
         level = make_level(runtime, config.n_rows, n_nodes)
         nodes = xp.arange(len(level.bounds), dtype=np.int32)
-        out = xp.zeros((len(nodes), layout.n_slots, 2), np.int64)
+        out = xp.full((len(nodes), layout.n_slots, 2), -1, np.int64)
         tiles = map_tiles(runtime, level.bounds, nodes, BUILD_ROWS, level.n_rows)
 
         def work(tiles: Any = tiles, level: Level = level, out: DeviceArray = out) -> None:
-            view.add_rows(tiles, level.order, pairs, out)
+            view.build(tiles, level.order, pairs, out)
 
         work()
         check(runtime, symbols, level, pairs, out, n_bins)

@@ -273,17 +273,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     }
 }
 
-// Histograms of built nodes from where rows have added them up, which becomes zeros again, to their places. A block row of
-// `gridDim.x / width` blocks per slot; `n` : numbers of a histogram.
+// Histograms of built nodes from where rows have been added up to their places. A block row of `gridDim.x / width` blocks
+// per slot; `n` : numbers of a histogram.
 extern "C" __global__ void __launch_bounds__(THREADS) keep_histograms(
-    const i32* built, const i32* built_places, i32 width, i64 n, i64* added, i64* kept) {
+    const i32* built, const i32* built_places, i32 width, i64 n, const i64* added, i64* kept) {
     const i32 slot = blockIdx.x % width;
     if (built[slot] == NONE) return;
-    i64* from = added + slot * n;
+    const i64* from = added + slot * n;
     i64* to = kept + built_places[slot] * n;
     const i64 first = static_cast<i64>(blockIdx.x / width) * THREADS + threadIdx.x;
-    for (i64 i = first; i < n; i += static_cast<i64>(gridDim.x / width) * THREADS) {
-        to[i] = from[i];
-        from[i] = 0;
-    }
+    for (i64 i = first; i < n; i += static_cast<i64>(gridDim.x / width) * THREADS) to[i] = from[i];
 }

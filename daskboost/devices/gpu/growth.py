@@ -166,7 +166,6 @@ class TreeGrower:
         self._start(inputs)
         for depth in range(self._rules.depth):
             built, _ = self._places(depth)
-            built.fill(0)
             rows.build(self._levels[depth].built[: len(built)], built, is_root=depth == 0 and self._n_trees == 1)
             self._choose(depth, self._search(depth, inputs.allowed))
             if depth + 1 < self._rules.depth:
