@@ -10,7 +10,7 @@ from devices.backends import pack
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.tiles import map_tiles
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, SparseView
 from daskboost.dtypes import Int64
 
 GARBAGE = 0x5A5A5A5A5A5A5A5A
@@ -27,7 +27,7 @@ def sparse(runtime: Runtime, symbols: Any, layout: SlotLayout) -> SparseView:
     return SparseView(DeviceLayout(runtime, layout), indptr, (symbols + layout.offsets[:-1])[present].astype(np.int32))
 
 
-def build(view: GpuView, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, nodes: list[int] | None = None,
+def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, nodes: list[int] | None = None,
           in_order: bool = False, data: str = "large") -> Int64:  # fmt: skip
     """Histograms of nodes whose rows are `segments`, where there was garbage before; a node of -1 is all zeros.
 
