@@ -27,8 +27,8 @@ def sparse(runtime: Runtime, symbols: Any, layout: SlotLayout) -> SparseView:
     return SparseView(DeviceLayout(runtime, layout), indptr, (symbols + layout.offsets[:-1])[present].astype(np.int32))
 
 
-def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, nodes: list[int] | None = None,
-          in_order: bool = False, data: str = "large") -> Int64:  # fmt: skip
+def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any,
+          nodes: list[int] | None = None, in_order: bool = False, data: str = "large") -> Int64:  # fmt: skip
     """Histograms of nodes whose rows are `segments`, where there was garbage before; a node of -1 is all zeros.
 
     `in_order` : segments are neighbours, and positions are rows.
