@@ -192,6 +192,7 @@ class TreeGrower:
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
             allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=4,
+            keeps=depth + 1 < self._rules.depth,
         )  # fmt: skip
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         return search(level, self._rules.regular)
