@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from daskboost.cluster.coordinator import FitSpec
 from daskboost.cluster.quantiles import DIGITS
+from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.gpu.losses import has_softmax_kernel
@@ -15,6 +17,7 @@ from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients, SetSize
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of
+from daskboost.objectives.custom import CustomObjective
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
@@ -27,10 +30,24 @@ def shard_size(shard: Shard, n_features: int) -> SetSize:
     disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
     rows = np.array([entry.n_rows for entry in shard.entries])
     stored = np.array([entry.handle.nbytes for entry in shard.entries])
-    return set_size(
+    found = set_size(
         shard.layout, int(rows.sum()), n_features, chunk_rows=int(rows.max()), streamed_rows=int(rows[disk].sum()),
         all_bytes=int(stored.sum()), stored_bytes=int(stored.sum() - stored[disk].sum()),
     )  # fmt: skip
+    return _with_device_rows(found, shard)
+
+
+def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
+    """With what is known of chunks that lie on the device."""
+    handles = [entry.handle for entry in shard.entries if shard.store.residency(entry.handle) == "device"]
+    chunks = [shard.store.get(handle) for handle in handles]
+    parts = joined_runs([chunk for chunk in chunks if isinstance(chunk, DeviceChunk)])
+    rows = [sum(chunk.n_rows for chunk in part) for part in parts]
+    is_lent = len(parts) == 1 and rows[0] == size.n_rows and is_whole(parts[0])
+    n_parts = len(parts) if size.symbol_bytes else len(chunks)
+    return replace(
+        size, device_rows=sum(rows), n_parts=n_parts, part_rows=max(rows, default=0), is_lent=is_lent
+    )
 
 
 def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, streamed_rows: int, all_bytes: int,
@@ -84,8 +101,9 @@ def histogram_width(params: TrainParams, objective: Objective) -> int:
     return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
-
 def _gpu_gradients(objective: Objective) -> GpuGradients:
+    if isinstance(objective, CustomObjective):
+        return "uploaded"
     loss = kernel_of(objective)
     if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
         return "expressions"

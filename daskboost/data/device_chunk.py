@@ -129,18 +129,28 @@ def _matrices(features: DeviceRows) -> Iterator[tuple[DeviceDenseRows, int]]:
         yield dense_of_sparse(features, start, min(start + step, features.n_rows)), start
 
 
+def joined_runs(chunks: Iterable[DeviceChunk]) -> list[list[DeviceChunk]]:
+    """Chunks in order, those together that follow one another within one array."""
+    runs: list[list[DeviceChunk]] = []
+    for chunk in chunks:
+        if runs and chunk.whole is runs[-1][-1].whole and chunk.begin == runs[-1][-1].end:
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return runs
+
+
+def is_whole(run: Sequence[DeviceChunk]) -> bool:
+    """Whether chunks that follow one another are dense and all of their array."""
+    whole = run[0].whole
+    return isinstance(whole, DeviceSymbols) and run[-1].end - run[0].begin == whole.n_rows
+
+
 def joined_symbols(chunks: Iterable[Chunk], threads: int) -> Iterator[Any]:
     """Symbols of dense chunks, those on the device that follow one another together: `DeviceSymbols` where they are all
     of a partition, else a matrix."""
-    run: list[DeviceChunk] = []
-    for chunk in itertools.chain(chunks, [None]):
-        if run and not (
-            isinstance(chunk, DeviceChunk) and chunk.whole is run[-1].whole and chunk.begin == run[-1].end
-        ):
-            whole, begin, end = run[0].whole, run[0].begin, run[-1].end
-            yield whole if end - begin == whole.n_rows else whole.rows(begin, end)
-            run = []
-        if isinstance(chunk, DeviceChunk):
-            run.append(chunk)
-        elif chunk is not None:
-            yield chunk.symbols(threads)
+    for _, some in itertools.groupby(chunks, key=type):
+        own = list(some)
+        yield from (chunk.symbols(threads) for chunk in own if isinstance(chunk, QuantizedChunk))
+        for run in joined_runs(chunk for chunk in own if isinstance(chunk, DeviceChunk)):
+            yield run[0].whole if is_whole(run) else run[0].whole.rows(run[0].begin, run[-1].end)
