@@ -19,7 +19,7 @@ from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_cs
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
-from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 
 SCATTER_BYTES = 1 << 28
@@ -68,7 +68,8 @@ class DeviceChunk:
     def values(self) -> DeviceArray:
         """The chunk's own symbols, shape (rows, features), or bins."""
         if isinstance(self.whole, DeviceSymbols):
-            return self.whole.rows(self.begin, self.end)
+            with active(self.whole.runtime):
+                return self.whole.rows(self.begin, self.end)
         return self.whole[self.begin : self.end]
 
     def on_host(self, threads: int = 1) -> QuantizedChunk:

@@ -55,7 +55,7 @@ N_ROUNDS = 3
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A GPU, and how many rounds its engine was asked to grow at a time."""
     if request.param == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=5))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
     asked: list[int] = []
     take = DeviceRounds.take
 

@@ -48,7 +48,7 @@ def test_auto_says_that_it_takes_the_cpu(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "gpu"])
 def test_a_gpu_that_is_there_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "get_runtime", EmulatedRuntime)
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime())
     assert isinstance(make_device(name, LAYOUT, Threads(1)), GpuDevice)
     assert isinstance(make_device("cpu", LAYOUT, Threads(1)), CpuDevice)
 
