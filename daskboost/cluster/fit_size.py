@@ -46,8 +46,9 @@ def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
     is_lent = len(parts) == 1 and rows[0] == size.n_rows and is_whole(parts[0])
     n_parts = len(parts) if size.symbol_bytes else len(chunks)
     return replace(
-        size, device_rows=sum(rows), n_parts=n_parts, part_rows=max(rows, default=0), is_lent=is_lent
-    )
+        size, device_rows=sum(rows), n_parts=n_parts, part_rows=max(rows, default=0), is_lent=is_lent,
+        gpus=frozenset(part[0].gpu for part in parts),
+    )  # fmt: skip
 
 
 def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, streamed_rows: int, all_bytes: int,

@@ -18,6 +18,7 @@ from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.features import Matrix
+from daskboost.devices.gpu.input import runtime_of
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
@@ -63,6 +64,12 @@ class DeviceChunk:
     @property
     def is_dense(self) -> bool:
         return isinstance(self.layout, DenseLayout)
+
+    @property
+    def gpu(self) -> int:
+        """Number of the GPU that it lies on."""
+        whole = self.whole
+        return (whole.runtime if isinstance(whole, DeviceSymbols) else runtime_of(whole)).device
 
     @property
     def values(self) -> DeviceArray:

@@ -41,6 +41,8 @@ class SetSize:
     """Most rows of such a piece: of a partition, whose chunks are parts of one array."""
     is_lent: bool = False
     """Whether they are all rows, in one array that the GPU's view takes as it is."""
+    gpus: frozenset[int] = frozenset()
+    """Numbers of the GPUs that they lie on."""
 
     @property
     def resident_rows(self) -> int:
@@ -84,6 +86,11 @@ class FitSize:
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
     sketched: bool = False
     """Whether trees are searched on a sketch of the gradients."""
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        """Numbers of the GPUs that rows lie on already."""
+        return self.train.gpus.union(*(each.gpus for each in self.evals))
 
     @property
     def n_entries(self) -> int:

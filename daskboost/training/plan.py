@@ -14,14 +14,14 @@ from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.data.build import DatasetInfo, default_chunk_rows
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.data.source import kind_of, make_source
-from daskboost.devices.choose import check_device
+from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.memory import gpu_plan
 from daskboost.devices.plan import FitSize, Plan, SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
-from daskboost.params import TrainParams, parse_bytes
+from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
 from daskboost.training.contradictions import check_loss_parameters, check_metrics, check_multi_strategy, device_of
 from daskboost.training.dataset import QuantizedDataset
@@ -115,16 +115,17 @@ def _device_of(params: TrainParams) -> str:
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
     """The plan on the device of that name; "auto" takes what a fit would take here."""
-    if device == "cpu":
+    kind, number = split_device(device)
+    if kind == "cpu":
         return cpu_plan(size, _free_ram() if room is None and here else room, COLUMN_BYTES)
     try:
-        check_device("cuda")
-        found = gpu_plan(size, _free_on_gpu() if room is None and here else room)
+        check_device("cuda" if kind == "auto" else device)
+        found = gpu_plan(size, _free_on_gpu(gpu_of(device, number, size.gpus)) if room is None and here else room)
     except DaskBoostError:  # no GPU here
-        if device != "auto":
+        if kind != "auto":
             return gpu_plan(size, room)
         return _plan_on("cpu", size, room, here)
-    return _plan_on("cpu", size, None, here) if device == "auto" and found.fits is False else found
+    return _plan_on("cpu", size, None, here) if kind == "auto" and found.fits is False else found
 
 
 def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]],
@@ -267,10 +268,10 @@ def _n_threads(params: TrainParams) -> int:
     return threads.count
 
 
-def _free_on_gpu() -> int:
+def _free_on_gpu(number: int | None) -> int:
     from daskboost.devices.gpu.cuda import get_runtime
 
-    return get_runtime().free_bytes
+    return get_runtime(number).free_bytes
 
 
 def _free_ram() -> int:

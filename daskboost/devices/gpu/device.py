@@ -13,7 +13,7 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.losses import LossRows, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.rows import GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
@@ -44,8 +44,8 @@ class GpuDevice:
         self.xp = runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
-        self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
-        self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
+            self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
+            self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
         return self.xp.asarray(array)
@@ -90,9 +90,11 @@ class GpuDevice:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """CuPy's lack of memory is Python's MemoryError."""
+        """CuPy's lack of memory is Python's MemoryError. All work on the device is done within, where it is the current
+        one."""
         try:
-            yield
+            with active(self._runtime):
+                yield
         except MemoryError as error:
             raise DeviceError(
                 f"the GPU's memory does not hold the fit ({error}; {self._runtime.free_bytes / 1e9:.2f} GB are free): "
