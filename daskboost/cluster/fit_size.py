@@ -12,6 +12,7 @@ from daskboost.cluster.quantiles import DIGITS
 from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
+from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients, SetSize
@@ -82,17 +83,17 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
              evals: Sequence[SetSize], *, n_rounds: int, small_data: bool, has_weight: bool,
              keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
-    by_path = params.interaction_constraints is not None
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
     leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
-    without_host = growth_rules(params, rules, by_path=by_path) is not None and objective.adaptive_quantiles is None
+    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None
+    needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        without_host=without_host and n_engines == 1 and not train.streamed_rows,
+        without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
     )  # fmt: skip
 

@@ -105,7 +105,7 @@ class Several:
                 return super().kernel(file, entry, **constants)
 
         runtime = Numbered()
-        runtime.xp, runtime.device = Xp(), number
+        runtime.__dict__.update(xp=Xp(), device=number)
         return runtime
 
     def get(self, number: int | None = None) -> EmulatedRuntime:
@@ -148,7 +148,7 @@ def test_a_fit_goes_where_its_rows_lie(
     params = {"objective": "binary:logistic", "max_depth": 3}
 
     class Lying(np.ndarray[Any, Any]):
-        device = SimpleNamespace(id=2)
+        device: Any = SimpleNamespace(id=2)
 
     monkeypatch.setattr("daskboost.data.device_read.as_device_array", lambda given: given.host.view(Lying))
     with QuantizedDataset.from_dask(x, y, max_bin=16) as data:

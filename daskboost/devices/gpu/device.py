@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -23,6 +22,8 @@ from daskboost.errors import DeviceError
 
 T = TypeVar("T")
 
+MOST_ROWS = 2**31
+"""Of a view, whose rows are numbered by 32 bits."""
 COLUMN_SHARE = 4
 """Without a plan, column-major copies take at most this part of what memory is free when the engine starts."""
 
@@ -30,7 +31,7 @@ COLUMN_SHARE = 4
 class GpuDevice:
     """Row loops on a GPU; decisions stay with the host's threads."""
 
-    group_rows = 2**31
+    group_rows = MOST_ROWS
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     joins_for_free = True
     reads_device_chunks = True
@@ -39,7 +40,7 @@ class GpuDevice:
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan
-        self.histogram_room = sys.maxsize if plan is None else plan.histograms_bytes * plan.without_host
+        self.without_host = plan is not None and plan.without_host
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
         with self.errors():
