@@ -130,7 +130,8 @@ class TrainParams:
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
     device: str = "auto"
-    """``cpu``, ``cuda`` (or ``gpu``), or ``auto``: a GPU where CuPy and one are there. Models do not depend on it."""
+    """``cpu``, ``cuda`` (or ``gpu``), ``cuda:1`` for the GPU of that number, or ``auto``: a GPU where CuPy and one are
+    there. Without a number it is the GPU that rows lie on, else CuPy's current one. Models do not depend on it."""
     n_jobs: int = 0
     """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0
@@ -189,7 +190,7 @@ class TrainParams:
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
-        _check_choice("device", self.device, DEVICES)
+        split_device(self.device)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")
@@ -300,11 +301,28 @@ def _unknown(name: Any, known: set[str]) -> str:
     return f"unknown parameter {name!r}{hint}"
 
 
+def split_device(device: Any) -> tuple[str, int | None]:
+    """A device's kind, "auto", "cpu" or "cuda", and its number: None where none is given.
+
+    Raises
+    ------
+    ParameterError
+        For anything but these, "gpu", which means "cuda", and "cuda:1" or "gpu:1", a number behind either.
+    """
+    kind, _, number = str(device).partition(":")
+    is_gpu = kind in ("cuda", "gpu")
+    if is_gpu and number.isascii() and number.isdigit():
+        return "cuda", int(number)
+    _check_choice("device", device, DEVICES)
+    return ("cuda" if is_gpu else kind), None
+
+
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{hint}")
+        more = " (or 'cuda:1' for the GPU of that number)" if name == "device" else ""
+        raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{more}{hint}")
 
 
 def _check_range(name: str, value: Any, low: float, high: float, low_open: bool, high_open: bool) -> None:

@@ -17,9 +17,9 @@ from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
 from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tree_keys
 from daskboost.cluster.shard_margins import ShardMargins
-from daskboost.devices.gpu.best_first import BestFirstGrower, kept_histograms
+from daskboost.devices.gpu.best_first import BestFirstGrower
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
-from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables, histogram_nodes
+from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
 from daskboost.devices.gpu.recorder import Recorder
@@ -33,24 +33,12 @@ from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
 from daskboost.tree.table import TreeTable
 
-HISTOGRAM_SHARE = 2
-"""Levels of fixed size take at most this part of the free memory; beyond, only nodes that are there have histograms."""
-
 
 def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
-    """The rounds of a fit over this engine alone; None where its device, its chunks or the rules do not allow them."""
+    """The rounds of a fit over this engine alone; None where its plan has trees that need the host."""
     kernels, rows = engine.device.split_kernels, engine.rows
-    rules = growth_rules(spec.params, spec.rules, by_path=spec.interaction_groups is not None)
-    if kernels is None or not isinstance(rows, GpuRows):
-        return None
-    if rules is None or spec.objective.adaptive_quantiles is not None:
-        return None
-    by_leaf = spec.params.grow_policy == "lossguide"
-    n_histograms = kept_histograms(rules.max_leaves) if by_leaf else sum(histogram_nodes(1, rules.depth))
-    nbytes = 16 * kernels.layout.host.n_slots * n_histograms
-    if len(engine.train.groups) != 1 or not engine.train.is_resident:
-        return None
-    if nbytes > min(engine.device.histogram_room, kernels.runtime.free_bytes // HISTOGRAM_SHARE):
+    rules = growth_rules(spec.params, spec.rules)
+    if not engine.device.without_host or rules is None or kernels is None or not isinstance(rows, GpuRows):
         return None
     with engine.device.errors():
         return DeviceRounds(engine, rows, spec, kernels, rules)
@@ -150,7 +138,7 @@ class DeviceRounds:
         overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
         self._rounding.put_keys(np.array([tree_keys(spec.params, iteration, output) for output in outputs], np.uint64))
         if not isinstance(self._engine.losses, LossRows):
-            self._engine.compute_gradients(0)
+            self._engine.compute_gradients(0, find_range=False)  # the recorded round does
         ((_, view),) = self._engine.train.views()
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
         for output in outputs:

@@ -22,6 +22,7 @@ from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Array, Device, VectorRows
 from daskboost.dtypes import Float32
@@ -229,16 +230,16 @@ class Engine:
         g, h = self._gradients[index if self._keep_gradients else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
 
-    def compute_gradients(self, index: int) -> list[Any]:
+    def compute_gradients(self, index: int, *, find_range: bool = True) -> list[Any]:
         """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
-        outputs + columns)."""
+        outputs + columns), unless the caller finds them itself."""
         g, h = self.gradients_of(index)
         if self._n_columns and len(self._sketches) <= index:
             empty = partial(self.device.xp.empty, dtype=np.float32)
             self._sketches.append((empty((len(g), self._n_columns)), empty((len(g), self._n_columns))))
-        return self.device.each_range(len(g), partial(self._range_gradients, index, g, h))
+        return self.device.each_range(len(g), partial(self._range_gradients, index, g, h, find_range))
 
-    def _range_gradients(self, index: int, all_g: Array, all_h: Array, begin: int, end: int) -> Any:
+    def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int) -> Any:
         device, xp = self.device, self.device.xp
         label, margin, weight = self._labels[index], self.train.margins[index], self._weights[index]
         if weight is not None and self.setup.small_data:
@@ -256,6 +257,8 @@ class Engine:
                 sketched = project(all_g[rows], all_h[rows], self._projection, xp)
                 for into, part in zip(self._sketches[index], sketched, strict=True):
                     into[rows] = part
+        if not find_range:
+            return None
         parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
         return np.stack([
             np.concatenate([device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
@@ -309,6 +312,16 @@ class Engine:
 def _weight_of(group: RowGroup) -> Float32:
     """Weights of a group's rows, ones where it has none."""
     return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
+
+
+def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
+              evals: Sequence[Shard], peers: Peers | None = None) -> Engine:  # fmt: skip
+    """An engine on a device of these threads, which end at once if either cannot be made."""
+    try:
+        return Engine(setup, train, evals, make_device(threads), peers)
+    except BaseException:
+        threads.close()
+        raise
 
 
 def _sums(group: RowGroup, begin: int, end: int) -> tuple[ExactSum, ExactSum]:

@@ -90,8 +90,8 @@ class Device(Protocol):
     """Whether views are made of chunks in a GPU's memory, which otherwise come to the host."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
-    histogram_room: int
-    """Bytes that histograms may take with room for nodes that are not there."""
+    without_host: bool
+    """Whether the plan of the fit is that trees grow on the device alone (`FitSize.without_host`)."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None

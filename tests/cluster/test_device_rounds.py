@@ -55,7 +55,7 @@ N_ROUNDS = 3
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A GPU, and how many rounds its engine was asked to grow at a time."""
     if request.param == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=5))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
     asked: list[int] = []
     take = DeviceRounds.take
 
@@ -116,7 +116,8 @@ def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], tak
 def test_histograms_without_room_grow_by_the_definition(
     taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_rounds, "HISTOGRAM_SHARE", 10**15)
+    """The plan says so, for estimates and for fits."""
+    monkeypatch.setattr(memory, "histogram_nodes", lambda n_trees, depth: (10**9,))
     data = make_data(np.random.default_rng(6), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken
@@ -220,3 +221,17 @@ def test_evaluation_sets_follow_from_memory_and_from_files(
         found.append((model.to_bytes(), results))
     assert found[1] == found[0]
     assert sum(taken) >= N_ROUNDS
+
+
+def test_stored_gradients_have_one_range_a_round(monkeypatch: pytest.MonkeyPatch, taken: list[int]) -> None:
+    """That of the recorded round: the host asks for none."""
+    from daskboost.devices.gpu.device import GpuDevice
+
+    def refuse(self: GpuDevice, values: Any) -> Any:
+        raise AssertionError("the host waits for a range")
+
+    monkeypatch.setattr(GpuDevice, "largest", refuse)
+    data = make_data(np.random.default_rng(7), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1, weighted=False)
+    with quantized(data) as dataset:
+        train({"max_depth": 3, "n_jobs": 1, "device": "cuda"}, dataset, 2, objective=lambda y, m: (m - y, m * 0 + 1))
+    assert taken

@@ -115,7 +115,7 @@ def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dic
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the device "cuda" is: threads of the emulation run out of order."""
     if request.param == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=3))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
 
 
 @pytest.mark.usefixtures("gpu")

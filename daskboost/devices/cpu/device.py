@@ -33,7 +33,7 @@ class CpuDevice:
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
-    histogram_room = 0
+    without_host = False
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
 

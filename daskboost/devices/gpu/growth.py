@@ -153,7 +153,8 @@ class TreeGrower:
         `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
         are not moved to the nodes of the last level: they walk there.
         """
-        rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << (self._rules.depth - 1))
+        most_splits = self._n_trees << (self._rules.depth - 1)
+        queue.expect(rows.reserve(self._n_trees * self._rules.capacity, most_splits))
 
         def launch() -> None:
             before()

@@ -56,6 +56,8 @@ class DeviceOrder:
         """Rows that grow the tree."""
         self.bounds = xp.zeros((64, 2), np.int64)
         """Positions of each tree node's rows, from and up to; int64, shape (at least nodes, 2)."""
+        self.n_grown = 0
+        """How often that became other memory."""
 
     def start(self, kept: int) -> None:
         """At most `kept` rows are about to be in the root, and nowhere else."""
@@ -68,6 +70,7 @@ class DeviceOrder:
             grown = xp.zeros((max(n_nodes, 2 * len(self.bounds)), 2), np.int64)
             grown[: len(self.bounds)] = self.bounds
             self.bounds = grown
+            self.n_grown += 1
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,10 @@ class ChunkRows:
     in_order: bool
     """Whether the rows of a root are in the order of their indices: none is left out."""
 
-    def reserve(self, n_nodes: int, n_splits: int) -> None:
-        """See `GpuRows.reserve`."""
+    def reserve(self, n_nodes: int, n_splits: int) -> tuple[int, int]:
+        """See `GpuRows.reserve`; what says whether it took other memory since (`Recorder.expect`)."""
         self.rows.reserve(n_nodes, n_splits)
+        return self.chunk.n_grown, self.rows.scratch.n_grown
 
     def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False) -> None:
         """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
@@ -100,6 +104,8 @@ class SplitScratch:
     runtime: Runtime
     flags: DeviceArray = field(init=False)
     counts: DeviceArray = field(init=False)
+    n_grown: int = 0
+    """How often they became other memory."""
 
     def __post_init__(self) -> None:
         self.flags = self.runtime.xp.empty(0, np.uint32)
@@ -111,8 +117,10 @@ class SplitScratch:
         most = n_rows // tile_rows + n_splits
         if most > len(self.counts):
             self.counts = self.runtime.xp.empty(most, np.int32)
+            self.n_grown += 1
         if most * (tile_rows // 32) > len(self.flags):
             self.flags = self.runtime.xp.empty(most * (tile_rows // 32), np.uint32)
+            self.n_grown += 1
 
 
 class GpuRows:
@@ -138,7 +146,7 @@ class GpuRows:
         self._runtime, self._views, self._layout = runtime, views, layout
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
-        self._scratch = SplitScratch(runtime)
+        self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
         self.quantizers = [
             Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight)
@@ -232,12 +240,12 @@ class GpuRows:
         """Have memory for trees of so many nodes, and for `split_rows` of so many splits at a time.
 
         `split_rows` takes none itself, so that a CUDA graph can hold it. More memory is other memory: a graph that was
-        captured before a later call asked for more must be captured again.
+        captured before a later call asked for more must be captured again (`Recorder.expect`).
         """
         for chunk in self.chunks:
             chunk.make_room(self._runtime.xp, n_nodes)
         for n_rows in {chunk.n_rows for chunk in self.chunks}:
-            self._scratch.reserve(n_rows, n_splits)
+            self.scratch.reserve(n_rows, n_splits)
 
     def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
         """Move the rows of nodes that are split to the nodes' children; two launches, and nothing waits.
@@ -250,7 +258,7 @@ class GpuRows:
             return
         tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
         tiles = count_tiles(self._runtime, chunk.bounds, splits[0], tile_rows, chunk.n_rows)
-        flags, counts = self._scratch.flags, self._scratch.counts
+        flags, counts = self.scratch.flags, self.scratch.counts
         if tiles.most > len(counts) or tiles.most * (tile_rows // 32) > len(flags):
             raise ValueError(f"no memory was reserved for {n} splits at a time")
         variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
