@@ -34,6 +34,10 @@ class Rows(Protocol):
         `gradient(chunk)` gives a pair of columns, or what `LossRows.columns` of this device gives.
         """
 
+    def column_leaf_sums(self, gradient: Callable[[int], Any], rounding: Rounding, leaves: Int32) -> Int64:
+        """Integer sums of g and h over the rows of leaves, `rounding` being another one than the tree was started with;
+        int64, shape (leaves, 2), on the host. `gradient` as in `start_tree`."""
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
         """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, entries, 2).
 

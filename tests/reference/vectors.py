@@ -111,16 +111,18 @@ class VectorTree(trees.Tree):
         first = n_outputs if n_columns else 0
         if n_columns:
             places = projection(self.params.random_state, iteration, n_outputs, n_columns)
-            self.exact = self.quantized(g, h, range(n_outputs), first)
+            self.exact = self.quantized_columns(g, h, range(n_outputs), first)
             g, h = sketch(g, places, n_columns, True), sketch(h, places, n_columns, False)
         columns = range(first, first + g.shape[1])
-        self.searched = self.quantized(g, h, columns, first)
+        limit = gradients.PACKED_LIMIT if problem.packed else gradients.LIMIT
+        self.searched = self.quantized_columns(g, h, columns, first, limit)
         if not n_columns:
-            self.exact = self.searched
+            self.exact = self.quantized_columns(g, h, columns, first)
         self.nodes = [trees.Node(list(self.searched[0][0]))]
         self.n_leaves = 1
 
-    def quantized(self, g: Float32, h: Float32, columns: Sequence[int], first: int) -> list[tuple[Any, Any]]:
+    def quantized_columns(self, g: Float32, h: Float32, columns: Sequence[int], first: int,
+                          limit: int = gradients.LIMIT) -> list[tuple[Any, Any]]:  # fmt: skip
         """Pairs by row, and units, of each column."""
         problem, (iteration, _) = self.problem, self.place
         seed, share = self.params.random_state, self.params.subsample
@@ -128,7 +130,7 @@ class VectorTree(trees.Tree):
         weight = (ones if problem.weight is None else problem.weight) if problem.small else None
         found = []
         for k, column in enumerate(columns):
-            scale_g, scale_h, scale_w = gradients.scales(g[:, k], h[:, k], weight)
+            scale_g, scale_h, scale_w = gradients.scales(g[:, k], h[:, k], weight, limit)
             rounding = Rounding(
                 scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, column),
                 gradients.key(seed, Purpose.ROW_SAMPLE, iteration, first), int(np.ceil(share * 2**32)), scale_w,
