@@ -89,9 +89,9 @@ class TrainParams:
     outputs; leaf values are exact. 0 chooses them on all outputs."""
     gradient_precision: str = "exact"
     """Gradients that splits are chosen on: ``exact``, 15 bits of each g and h, or ``packed``, integers of at most 4,
-    which a GPU adds up two at a time in one 32-bit word. They are rounded stochastically, so that sums stay unbiased, and
-    values, gains and covers of finished trees come from 15 bits either way. Data of at most 4,096 rows are always
-    ``exact``."""
+    which a GPU adds up two at a time in one 32-bit word. They are rounded stochastically, so that sums stay unbiased,
+    and values, gains and covers of finished trees come from 15 bits either way. Data of at most 4,096 rows are always
+    ``exact``. Models depend on it, but not on the device."""
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6

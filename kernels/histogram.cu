@@ -9,14 +9,19 @@
 // that after every 32,768 rows it is enough to hand over the sums that have reached 2^30. Small data's never do, by
 // their scale. All are integers, so that no order of blocks can show.
 //
+// PACKED adds g and h as one word (packed.cuh), half the atomics, and hands over large sums every few thousand rows. The
+// halves of shared memory that h has otherwise stay empty: cells as far apart as that need no more instructions.
+//
 // A block fills a multiprocessor, or half of one (THREADS): where it meets many nodes and groups, another block adds while
 // it hands over.
 //
-// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0,1 THREADS=1024
-// variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SKEWED=0 SMALL=0,1 THREADS=1024
-// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=0 SMALL=0 THREADS=512
-// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=20,24,28 BINS=64,128,256 SMALL=0 THREADS=1024
+// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0,1 PACKED=0 THREADS=1024
+// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0 PACKED=1 THREADS=1024
+// variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SKEWED=0 SMALL=0,1 PACKED=0 THREADS=1024
+// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=0 SMALL=0 PACKED=0,1 THREADS=512
+// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=20,24,28 BINS=64,128,256 SMALL=0 PACKED=0,1 THREADS=1024
 // budget: add_rows registers=64 shared=0
+#include "packed.cuh"
 #include "pair.cuh"
 #include "rounding.cuh"
 #include "shares.cuh"
@@ -33,6 +38,9 @@
 #ifndef SKEWED
 #define SKEWED 0
 #endif
+#ifndef PACKED
+#define PACKED 0
+#endif
 #if SKEWED
 #include "skewed.cuh"
 #else
@@ -44,6 +52,8 @@ constexpr i32 ROWS = 32 / LANES_PER_ROW;  // of a warp at a time
 constexpr i32 CHUNK = SETS * ROWS;
 constexpr i32 STRIDE = WARPS * CHUNK;             // rows that a block adds at a time
 constexpr i32 BINS_AT_ONCE = COPIES > 2 ? 1 : 2;  // of a thread that hands over: more copies take more registers
+constexpr i32 MOST_ROWS = PACKED ? PACKED_ROWS / STRIDE * STRIDE : ROWS_UNTIL_SPILL;  // between two spills
+static_assert(MOST_ROWS > 0 && MOST_ROWS % STRIDE == 0, "blocks stop for a spill between two strides");
 
 // A group of features, as it comes from the host: five numbers.
 struct Group {
@@ -59,10 +69,42 @@ static __device__ __forceinline__ Group group_of(const i32* groups, i32 place) {
     return {of[0], of[1], of[2], of[3], of[4]};
 }
 
-// Adds the sums of at least `least` to the histogram of one node, and clears them. Four lanes to a feature: their cells
-// (two bins, g and h) are one 32-byte sector of the histogram.
-static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, i32 least, const i64* slot_offsets,
+#if PACKED
+// Adds the sums that are full, or all if these were the last rows, to the histogram of one node, and clears them. Four lanes
+// to a feature, one to a cell of both sums.
+static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, bool is_last, const i64* slot_offsets,
                                                  u64* out) {
+    const i32 column = threadIdx.x / 4 % COLUMNS;
+    const bool is_feature = column < group.n;
+    const i64 first = is_feature ? slot_offsets[group.first + column] + group.low : 0;
+    const i64 bins = is_feature ? slot_offsets[group.first + column + 1] - first : 0;
+#pragma unroll BINS_AT_ONCE
+    for (i32 bin = threadIdx.x / 4 / COLUMNS * 4 + threadIdx.x % 4; bin < group.symbols; bin += THREADS / COLUMNS) {
+        i64 g = 0, h = 0;
+        bool enough = false;
+#pragma unroll
+        for (i32 copy = 0; copy < COPIES; ++copy) {
+            if (!has_copy(column, copy)) continue;
+            const i32 cell = static_cast<i32>(sums[cell_of(bin, 0, column, copy)]);
+            g += g_of(cell);
+            h += h_of(cell);
+            enough |= is_last ? cell != 0 : is_full(cell);
+        }
+        if (!enough) continue;
+#pragma unroll
+        for (i32 copy = 0; copy < COPIES; ++copy)
+            if (has_copy(column, copy)) sums[cell_of(bin, 0, column, copy)] = 0;
+        if (bin >= bins) continue;
+        atomicAdd(out + 2 * (first + bin), static_cast<u64>(g));
+        atomicAdd(out + 2 * (first + bin) + 1, static_cast<u64>(h));
+    }
+}
+#else
+// Adds the sums that are full, or all if these were the last rows, to the histogram of one node, and clears them. Four lanes to a feature: their cells
+// (two bins, g and h) are one 32-byte sector of the histogram.
+static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, bool is_last, const i64* slot_offsets,
+                                                 u64* out) {
+    const i32 least = is_last ? 1 : SPILL_FROM;
     const i32 statistic = threadIdx.x % 2, column = threadIdx.x / 4 % COLUMNS;
     const bool is_feature = column < group.n;
     const i64 first = is_feature ? slot_offsets[group.first + column] + group.low : 0;
@@ -85,6 +127,7 @@ static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, 
         if (bin < bins) atomicAdd(out + 2 * (first + bin) + statistic, static_cast<u64>(sum));
     }
 }
+#endif
 
 // `symbols` : planes of rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` : the row at
 // each position, or null where positions are rows. `pairs` : by position. `out` : shape (nodes, slots, 2). Any grid: blocks
@@ -136,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
         load_rows(0);
         find_rows(STRIDE);
         for (i32 begin = 0; begin < n_rows;) {
-            const i32 end = n_rows - begin < ROWS_UNTIL_SPILL ? n_rows : begin + ROWS_UNTIL_SPILL;
+            const i32 end = n_rows - begin < MOST_ROWS ? n_rows : begin + MOST_ROWS;
             __syncthreads();  // here, where the first rows are already being read, all cells are clear
 #pragma unroll 1
             for (; begin < end; begin += STRIDE) {
@@ -145,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
 #pragma unroll
                 for (i32 set = 0; set < SETS; ++set) {
                     turned[set] = lane.turn(next[set]);
-                    g[set] = static_cast<u32>(g_of(next_pair[set]));
+                    g[set] = static_cast<u32>(PACKED ? static_cast<i32>(next_pair[set]) : g_of(next_pair[set]));
                     h[set] = static_cast<u32>(h_of(next_pair[set]));
                 }
                 load_rows(STRIDE);
@@ -164,12 +207,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
                             if (offset >= static_cast<u32>(group.symbols * BIN_BYTES)) continue;
                         }
                         atomicAdd(reinterpret_cast<u32*>(cells + offset), g[set]);
-                        atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
+                        if (!PACKED) atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
                     }
                 }
             }
             __syncthreads();
-            hand_over(sums, group, begin < n_rows ? SPILL_FROM : 1, slot_offsets,
+            hand_over(sums, group, begin >= n_rows, slot_offsets,
                       out + 2 * piece.segment * slot_offsets[n_features]);
         }
     }

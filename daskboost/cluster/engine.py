@@ -63,6 +63,8 @@ class EngineSetup:
     """Of the fit's histograms (see `SlotLayout`)."""
     small_data: bool = False
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
+    packed: bool = False
+    """Whether trees are searched on gradients of few levels."""
 
 
 class Engine:
@@ -125,7 +127,7 @@ class Engine:
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
         self.rows = device.rows(
             self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
-            [_weight_of(group) for group in groups] if setup.small_data else None,
+            [_weight_of(group) for group in groups] if setup.small_data else None, packed=setup.packed,
         )  # fmt: skip
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,

@@ -117,8 +117,8 @@ class Device(Protocol):
         """The view of CSR rows whose entries are histogram slots; `copy_columns` : where a copy by feature helps."""
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None) -> Rows:  # fmt: skip
-        """Row state of training rows, see `CpuRows`."""
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> Rows:  # fmt: skip
+        """Row state of training rows, see `CpuRows`; `packed` : trees are searched on gradients of few levels."""
 
     def walk(self, view: View, tree: WalkArrays, margin: Array) -> None:
         """Add a tree's leaf values to the margins of all rows of a chunk, by bins."""

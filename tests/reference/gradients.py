@@ -48,8 +48,8 @@ def scale(largest: float, limit: int = LIMIT) -> float:
 
 
 def scales(g: Float32, h: Float32, weight: Float32 | None = None, limit: int = LIMIT) -> tuple[float, float, float]:
-    """Of g, of h and of the weights, which only small data give: the sums of all rows stay within 31 bits; of large data,
-    each row's within `limit`."""
+    """Of g, of h and of the weights, which only small data give: the sums of all rows stay within 31 bits; of large
+    data, each row's within `limit`."""
     if weight is None:
         return scale(float(np.abs(g).max()), limit), scale(float(h.max()), limit), 1.0
     total = math.fsum(weight.tolist())

@@ -23,7 +23,6 @@ from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
 
-
 Quantized = tuple[dict[int, tuple[int, int]], tuple[float, float]]
 """Pairs by row, and what a quantum of g and of h is worth."""
 
