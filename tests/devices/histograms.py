@@ -26,7 +26,7 @@ def sparse(runtime: Runtime, symbols: Any, layout: SlotLayout) -> SparseView:
 
 
 def build(view: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, nodes: list[int] | None = None,
-          in_order: bool = False, data: str = "large") -> Int64:  # fmt: skip
+          in_order: bool = False, data: str = "large", packed: bool = False) -> Int64:  # fmt: skip
     """Histograms of nodes whose rows are `segments`; `in_order` : these are neighbours, and positions are rows."""
     runtime, xp = view.runtime, view.runtime.xp
     rows = np.array([row for segment in segments for row in segment], np.uint32)
@@ -37,5 +37,5 @@ def build(view: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: A
     pairs = xp.asarray(pack(g[rows], h[rows], np.int64 if data == "small" else np.int32))
     out = xp.ones((len(wanted), layout.n_slots, 2), np.int64)
     as_view: GpuView = view
-    as_view.add_rows(tiles, None if in_order else xp.asarray(rows), pairs, out)
+    as_view.add_rows(tiles, None if in_order else xp.asarray(rows), pairs, out, packed=packed)
     return to_host(out) - 1
