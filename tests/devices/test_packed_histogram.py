@@ -87,9 +87,7 @@ def test_no_sum_overflows(n_features: int, in_order: bool, sign: int, runtime: R
     n_rows = 9 * ROWS + 77
     layout, symbols = make_layout([2] * n_features), np.ones((n_rows, n_features), np.uint8)
     g, h = np.full(n_rows, PACKED_LIMIT), np.full(n_rows, PACKED_LIMIT)
-    for begin in range(0, n_rows, 2 * ROWS):  # at the spills, sums alternate between the edge and the largest
-        to_the_edge = np.clip(EDGE - PACKED_LIMIT * np.arange(ROWS), 0, PACKED_LIMIT)
-        g[begin : begin + ROWS] = to_the_edge[: n_rows - begin]
+    g[:ROWS] = np.clip(EDGE - PACKED_LIMIT * np.arange(ROWS), 0, PACKED_LIMIT)
     g *= sign
     segments = [list(range(n_rows))]
     found = build(dense(runtime, symbols, layout), layout, segments, g, h, in_order=in_order, packed=True)
