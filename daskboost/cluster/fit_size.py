@@ -76,6 +76,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=without_host and n_engines == 1 and not train.streamed_rows,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
+        packed=params.gradient_precision == "packed" and not small_data,
     )  # fmt: skip
 
 

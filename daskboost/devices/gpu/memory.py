@@ -20,6 +20,8 @@ from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
+LEAF_SUM_BYTES = 20
+"""Of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
@@ -189,5 +191,6 @@ def scratch_bytes(size: FitSize) -> int:
     made = size.gpu_gradients == "expressions"
     gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS) if made else 0
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
-    passing, steps = max(upload, gradients, evaluation, size.leaf_count_bytes * size.most_leaves), step_bytes(size)
+    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.packed) * size.most_leaves
+    passing, steps = max(upload, gradients, evaluation, leaves), step_bytes(size)
     return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
