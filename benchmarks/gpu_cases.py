@@ -140,7 +140,7 @@ CASES = {
         Case(Config("predict_11m", *_HIGGS, 8, kind="predict", trees=500), 1, 2, {"xgboost": 43}, 20),
         Case(Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100), 7, 12, {"catboost": 14.5}, 60),
         Case(Config("symmetric_11m_depth8", *_HIGGS, 8, **_CATBOOST, trees=100), 7, 12, {"catboost": 22.2}, 60),
-        Case(Config("epsilon_400k", *_WIDE, 8, test_rows=100_000, draws=5), 5, 9, {"xgboost": 31.1}, 50),
+        Case(Config("epsilon_400k", *_WIDE, 8, test_rows=100_000, draws=5, packed=True), 5, 9, {"xgboost": 31.1}, 50),
         Case(Config("symmetric_400k", *_WIDE, 8, **_CATBOOST, test_rows=100_000), 5, 9, {"catboost": 24.2}, 75),
         Case(Config("higgs_40m", *_LARGE, 8, trees=25), 6, 12, {"xgboost": 101.6}, 50),
         Case(Config("quantize_40m", *_LARGE, kind="quantize"), 1, 3, {"xgboost": 800}, 20),
