@@ -79,12 +79,12 @@ def test_equals_the_naive_twin(shape: str, in_order: bool, runtime: Runtime, rng
     np.testing.assert_array_equal(found, naive("dense", symbols, layout, segments, g, h))
 
 
-@pytest.mark.parametrize("n_features", [1, 6, 14, 26, 32])
+@pytest.mark.parametrize("n_features", [6, 26, 32])
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_no_sum_overflows(n_features: int, in_order: bool, sign: int, runtime: Runtime) -> None:
     """All rows lie in one bin: what may stay at a spill stays, and then come the largest rows there are."""
-    n_rows = 9 * ROWS + 77
+    n_rows = 5 * ROWS + 77  # blocks take half of them each
     layout, symbols = make_layout([2] * n_features), np.ones((n_rows, n_features), np.uint8)
     g, h = np.full(n_rows, PACKED_LIMIT), np.full(n_rows, PACKED_LIMIT)
     g[:ROWS] = np.clip(EDGE - PACKED_LIMIT * np.arange(ROWS), 0, PACKED_LIMIT)
