@@ -16,40 +16,15 @@
 //
 // variants: THREADS=256
 // budget: start_best registers=40 shared=0
-// budget: choose_best registers=64 shared=12*THREADS+64
+// budget: choose_best registers=64 shared=12*THREADS+24*THREADS/32+64
 // budget: split_best registers=128 shared=0
 // budget: finish_best registers=96 shared=0
 // budget: keep_histograms registers=32 shared=0
-#include "scan.cuh"
-#include "tree_table.cuh"
-
 #ifndef THREADS
 #define THREADS 256
 #endif
 
-// What is known of grown nodes, beside their tables; `capacity` of each.
-#define GROWN i64 *found, i32 *chosen_as, i32 *places, i32 *waiting, i32 *counts
-
-struct Grown {
-    i64* found;      // the best split, RESULTS numbers
-    i32* chosen_as;  // its number in the chosen tree; NONE before it has one
-    i32* places;     // of its histogram
-    i32* waiting;    // nodes of the chosen tree that are worth splitting, in any order
-    i32* counts;     // shape (6,), see below
-
-    __device__ __forceinline__ i32& n_waiting() const { return counts[0]; }
-    __device__ __forceinline__ i32& n_nodes() const { return counts[1]; }   // of the chosen tree
-    __device__ __forceinline__ i32& n_leaves() const { return counts[2]; }
-    __device__ __forceinline__ i32& n_splits() const { return counts[3]; }  // of the grown tree
-    __device__ __forceinline__ i32& goes_on() const { return counts[4]; }
-    __device__ __forceinline__ i32& n_ahead() const { return counts[5]; }   // splits of this step
-
-    __device__ __forceinline__ double gain(i32 node) const { return gain_of(found, node); }
-    // Whether a node of the chosen tree comes before another.
-    __device__ __forceinline__ bool is_before(double gain_, i32 node, double other_gain, i32 other) const {
-        return gain_ > other_gain || (gain_ == other_gain && chosen_as[node] < chosen_as[other]);
-    }
-};
+#include "play_back.cuh"
 
 // The root; arguments as in grow.cu, for one tree. `built` : shape (WIDTH,), `built_places` : the same, of histograms.
 extern "C" __global__ void __launch_bounds__(THREADS) start_best(
@@ -81,58 +56,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_best(
     built[0] = node;
 }
 
-// The first of the waiting nodes in the order of choice, as its place among them, to all threads; -1 if there is none.
-static __device__ __forceinline__ i32 first_waiting(const Grown& grown, double* gains, i32* best) {
-    i32 own = -1;
-    double own_gain = NO_GAIN;
-    for (i32 i = threadIdx.x; i < grown.n_waiting(); i += THREADS) {
-        const i32 node = grown.waiting[i];
-        if (own < 0 || grown.is_before(grown.gain(node), node, own_gain, grown.waiting[own])) {
-            own = i;
-            own_gain = grown.gain(node);
-        }
-    }
-    gains[threadIdx.x] = own_gain;
-    best[threadIdx.x] = own;
-    __syncthreads();
-    for (i32 half = THREADS / 2; half > 0; half /= 2) {
-        const i32 other = threadIdx.x + half;
-        if (static_cast<i32>(threadIdx.x) < half && best[other] >= 0 &&
-            (best[threadIdx.x] < 0 || grown.is_before(gains[other], grown.waiting[best[other]], gains[threadIdx.x],
-                                                      grown.waiting[best[threadIdx.x]]))) {
-            gains[threadIdx.x] = gains[other];
-            best[threadIdx.x] = best[other];
-        }
-        __syncthreads();
-    }
-    const i32 result = best[0];
-    __syncthreads();
-    return result;
-}
-
-// Go on choosing as long as the best node is split in the grown tree; whether it stopped for want of that.
-static __device__ __forceinline__ bool play_back(const Table& table, const Grown& grown, i32 max_leaves, double gamma,
-                                                 double* gains, i32* best) {
-    while (grown.n_leaves() < max_leaves) {
-        const i32 place = first_waiting(grown, gains, best);
-        if (place < 0) return false;
-        const i32 node = grown.waiting[place], left = table.left(node);
-        if (left == LEAF) return true;
-        __syncthreads();  // all have read what changes now
-        if (threadIdx.x == 0) {
-            grown.waiting[place] = grown.waiting[--grown.n_waiting()];
-            for (i32 child = left; child <= left + 1; ++child) {
-                grown.chosen_as[child] = grown.n_nodes()++;
-                if (grown.gain(child) > LEAST_GAIN && grown.gain(child) >= gamma)
-                    grown.waiting[grown.n_waiting()++] = child;
-            }
-            ++grown.n_leaves();
-        }
-        __syncthreads();
-    }
-    return false;
-}
-
 // One block. `results` : of the search of `nodes`, shape (2 width, RESULTS). `splits` : shape (6, width), as partition.cu takes
 // them. `most_splits` : of the grown tree, at least `max_leaves` - 1.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
@@ -140,46 +63,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     i32* splits) {
     __shared__ double gains_[THREADS];
     __shared__ i32 room[THREADS];
+    __shared__ Waiting firsts[THREADS / WARP];
     __shared__ i32 n_ahead;
     const Table table = TABLE;
     const Grown grown = {found, chosen_as, places, waiting, counts};
     if (!grown.goes_on()) return;  // the last step has left no split
+    Progress progress = {grown.n_waiting(), grown.n_nodes(), grown.n_leaves()};
+    const bool is_first = nodes[0] == 0;
     for (i32 i = threadIdx.x; i < 2 * width * RESULTS; i += THREADS) {
         const i32 node = nodes[i / RESULTS];
         if (node != NONE) found[static_cast<i64>(node) * RESULTS + i % RESULTS] = results[i];
     }
-    __syncthreads();
     if (threadIdx.x == 0) {
         n_ahead = 0;
-        if (nodes[0] == 0 && grown.gain(0) > LEAST_GAIN && grown.gain(0) >= gamma) waiting[grown.n_waiting()++] = 0;
+        if (is_first) waiting[0] = 0;
     }
     __syncthreads();
-    const bool is_blocked = play_back(table, grown, max_leaves, gamma, gains_, room);
+    if (is_first) progress.n_waiting = grown.gain(0) > LEAST_GAIN && grown.gain(0) >= gamma;
+    const bool is_blocked = play_back(table, grown, max_leaves, gamma, progress, firsts);
     __syncthreads();
-
-    // Of the waiting nodes that may yet be chosen, those that are not split: into `splits` for now.
-    const i32 left_over = max_leaves - grown.n_leaves(), n_waiting = is_blocked ? grown.n_waiting() : 0;
-    const i32 n_splits = grown.n_splits();
-    for (i32 i = threadIdx.x; i < n_waiting; i += THREADS) {
-        const i32 node = waiting[i];
-        i32 n_before = 0, n_unsplit = 0;
-        for (i32 j = 0; j < n_waiting; ++j) {
-            if (!grown.is_before(grown.gain(waiting[j]), waiting[j], grown.gain(node), node)) continue;
-            ++n_before;
-            n_unsplit += table.left(waiting[j]) == LEAF;
-        }
-        const bool fits = n_unsplit < width && n_splits + n_unsplit + left_over <= most_splits;
-        if (table.left(node) == LEAF && n_before < left_over && fits) {
-            splits[n_unsplit] = node;
-            atomicAdd(&n_ahead, 1);
-        }
-    }
+    find_ahead(table, grown, is_blocked ? progress.n_waiting : 0, max_leaves - progress.n_leaves, width, most_splits,
+               gains_, room, splits, &n_ahead);
     __syncthreads();
 
     for (i32 slot = threadIdx.x; slot < width; slot += THREADS) {
         if (slot >= n_ahead) splits[slot] = NONE;
     }
     if (threadIdx.x == 0) {
+        grown.n_waiting() = progress.n_waiting;
+        grown.n_nodes() = progress.n_nodes;
+        grown.n_leaves() = progress.n_leaves;
         grown.n_ahead() = n_ahead;
         grown.goes_on() = is_blocked;
     }
@@ -273,17 +186,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     }
 }
 
-// Histograms of built nodes from where rows have added them up, which becomes zeros again, to their places. A block row of
-// `gridDim.x / width` blocks per slot; `n` : numbers of a histogram.
+// Histograms of built nodes from where rows have been added up to their places. A block row of `gridDim.x / width` blocks
+// per slot; `n` : numbers of a histogram.
 extern "C" __global__ void __launch_bounds__(THREADS) keep_histograms(
-    const i32* built, const i32* built_places, i32 width, i64 n, i64* added, i64* kept) {
+    const i32* built, const i32* built_places, i32 width, i64 n, const i64* added, i64* kept) {
     const i32 slot = blockIdx.x % width;
     if (built[slot] == NONE) return;
-    i64* from = added + slot * n;
+    const i64* from = added + slot * n;
     i64* to = kept + built_places[slot] * n;
     const i64 first = static_cast<i64>(blockIdx.x / width) * THREADS + threadIdx.x;
-    for (i64 i = first; i < n; i += static_cast<i64>(gridDim.x / width) * THREADS) {
-        to[i] = from[i];
-        from[i] = 0;
-    }
+    for (i64 i = first; i < n; i += static_cast<i64>(gridDim.x / width) * THREADS) to[i] = from[i];
 }

@@ -4,10 +4,11 @@
 // an order in which no two lanes meet in a bank of shared memory: twisted.cuh, or, where positions are rows and columns
 // are SKEWED, fewer than 32, skewed.cuh.
 //
-// A block takes an equal share of all (group, row), however nodes divide it, and clears and hands over 64 KB once per
-// node and group that it meets: as much time as thousands of rows take. Sums stay 32 bits wide: rows have 15 bits, so
-// that after every 32,768 rows it is enough to hand over the sums that have reached 2^30. Small data's never do, by
-// their scale. All are integers, so that no order of blocks can show.
+// A block takes an equal share of all (group, row), however nodes divide it, and hands over 64 KB once per node and group
+// that it meets: as much time as thousands of rows take. What it has all rows of it stores, zeros included; what it shares
+// with other blocks it adds to zeros (histogram_zeros.cu). Sums stay 32 bits wide: rows have 15 bits, so that after every
+// 32,768 rows it is enough to hand over the sums that have reached 2^30. Small data's never do, by their scale. All are
+// integers, so that no order of blocks can show.
 //
 // PACKED adds g and h as one word (packed.cuh), half the atomics, and hands over large sums every few thousand rows. The
 // halves of shared memory that h has otherwise stay empty: cells as far apart as that need no more instructions.
@@ -20,7 +21,8 @@
 // variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SKEWED=0 SMALL=0,1 PACKED=0 THREADS=1024
 // variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=0 SMALL=0 PACKED=0,1 THREADS=512
 // variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=20,24,28 BINS=64,128,256 SMALL=0 PACKED=0,1 THREADS=1024
-// budget: add_rows registers=64 shared=0
+// budget: build registers=64 shared=0
+#include "feature_group.cuh"
 #include "packed.cuh"
 #include "pair.cuh"
 #include "rounding.cuh"
@@ -50,106 +52,188 @@
 constexpr i32 WARPS = THREADS / 32;
 constexpr i32 ROWS = 32 / LANES_PER_ROW;  // of a warp at a time
 constexpr i32 CHUNK = SETS * ROWS;
-constexpr i32 STRIDE = WARPS * CHUNK;             // rows that a block adds at a time
-constexpr i32 BINS_AT_ONCE = COPIES > 2 ? 1 : 2;  // of a thread that hands over: more copies take more registers
+constexpr i32 STRIDE = WARPS * CHUNK;        // rows that a block adds at a time
 constexpr i32 MOST_ROWS = PACKED ? PACKED_ROWS / STRIDE * STRIDE : ROWS_UNTIL_SPILL;  // between two spills
 static_assert(MOST_ROWS > 0 && MOST_ROWS % STRIDE == 0, "blocks stop for a spill between two strides");
+constexpr i32 PLACES = THREADS / COLUMNS;    // threads of a column that hand over
+constexpr i32 COPIES_AT_ONCE = SKEWED ? COPIES : 1;
+constexpr i32 QUAD = COLUMNS < 4 ? 1 : 4;    // lanes that exchange their columns' sums
 
-// A group of features, as it comes from the host: five numbers.
-struct Group {
-    i32 plane;    // place of its rows among those of this width
-    i32 first;    // feature in column 0
-    i32 n;        // features, at most COLUMNS; columns beyond them hold zeros
-    i32 low;      // first bin; not 0 only where a single feature's bins are divided among groups
-    i32 symbols;  // bins from there on, at most
-};
+// The sum of a cell's copies: they may wrap, it does not. Lanes of a column begin with different copies: different banks.
+static __device__ __forceinline__ i32 sum_of(const u32* sums, i32 bin, i32 statistic, i32 column) {
+    u32 sum = 0;
+#pragma unroll COPIES_AT_ONCE
+    for (i32 k = 0; k < COPIES; ++k) {
+        const i32 copy = (static_cast<i32>(threadIdx.x) % 32 / COLUMNS + k) % COPIES;
+        if (!has_copy(column, copy)) continue;
+        const u32 cell = sums[cell_of(bin, PACKED ? 0 : statistic, column, copy)];
+        if (PACKED) sum += static_cast<u32>(statistic ? h_of(static_cast<i32>(cell)) : g_of(static_cast<i32>(cell)));
+        else sum += cell;
+    }
+    return static_cast<i32>(sum);
+}
 
-static __device__ __forceinline__ Group group_of(const i32* groups, i32 place) {
-    const i32* of = groups + 5 * place;
-    return {of[0], of[1], of[2], of[3], of[4]};
+static __device__ __forceinline__ void clear(u32* sums, i32 bin, i32 statistic, i32 column) {
+#pragma unroll COPIES_AT_ONCE
+    for (i32 copy = 0; copy < COPIES; ++copy)
+        if (has_copy(column, copy)) sums[cell_of(bin, PACKED ? 0 : statistic, column, copy)] = 0;
 }
 
 #if PACKED
-// Adds the sums that are full, or all if these were the last rows, to the histogram of one node, and clears them. Four lanes
-// to a feature, one to a cell of both sums.
-static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, bool is_last, const i64* slot_offsets,
-                                                 u64* out) {
-    const i32 column = threadIdx.x / 4 % COLUMNS;
-    const bool is_feature = column < group.n;
-    const i64 first = is_feature ? slot_offsets[group.first + column] + group.low : 0;
-    const i64 bins = is_feature ? slot_offsets[group.first + column + 1] - first : 0;
-#pragma unroll BINS_AT_ONCE
-    for (i32 bin = threadIdx.x / 4 / COLUMNS * 4 + threadIdx.x % 4; bin < group.symbols; bin += THREADS / COLUMNS) {
-        i64 g = 0, h = 0;
-        bool enough = false;
-#pragma unroll
-        for (i32 copy = 0; copy < COPIES; ++copy) {
-            if (!has_copy(column, copy)) continue;
-            const i32 cell = static_cast<i32>(sums[cell_of(bin, 0, column, copy)]);
-            g += g_of(cell);
-            h += h_of(cell);
-            enough |= is_last ? cell != 0 : is_full(cell);
-        }
-        if (!enough) continue;
-#pragma unroll
+// Words that are full, or all, begin anew, and their sums are added to the histogram, or stored.
+static __device__ __forceinline__ void spill(u32* sums, const Group& group, bool stores, const i64* slot_offsets, u64* out) {
+    const i32 column = threadIdx.x % COLUMNS;
+#pragma unroll 1
+    for (i32 bin = threadIdx.x / COLUMNS; bin < group.symbols; bin += PLACES) {
+        bool enough = stores;
         for (i32 copy = 0; copy < COPIES; ++copy)
-            if (has_copy(column, copy)) sums[cell_of(bin, 0, column, copy)] = 0;
-        if (bin >= bins) continue;
-        atomicAdd(out + 2 * (first + bin), static_cast<u64>(g));
-        atomicAdd(out + 2 * (first + bin) + 1, static_cast<u64>(h));
+            enough |= has_copy(column, copy) && is_full(static_cast<i32>(sums[cell_of(bin, 0, column, copy)]));
+        if (!enough) continue;
+        const i64 g = sum_of(sums, bin, 0, column), h = sum_of(sums, bin, 1, column);
+        clear(sums, bin, 0, column);
+        if (column >= group.n) continue;
+        const i64* offset = slot_offsets + group.first + column;
+        u64* to = out + 2 * (*offset + group.low + bin);
+        if (to >= out + 2 * offset[1]) continue;
+        if (stores) {
+            to[0] = static_cast<u64>(g);
+            to[1] = static_cast<u64>(h);
+        } else {
+            atomicAdd(to, static_cast<u64>(g));
+            atomicAdd(to + 1, static_cast<u64>(h));
+        }
     }
 }
 #else
-// Adds the sums that are full, or all if these were the last rows, to the histogram of one node, and clears them. Four lanes to a feature: their cells
-// (two bins, g and h) are one 32-byte sector of the histogram.
-static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, bool is_last, const i64* slot_offsets,
-                                                 u64* out) {
-    const i32 least = is_last ? 1 : SPILL_FROM;
-    const i32 statistic = threadIdx.x % 2, column = threadIdx.x / 4 % COLUMNS;
-    const bool is_feature = column < group.n;
-    const i64 first = is_feature ? slot_offsets[group.first + column] + group.low : 0;
-    const i64 bins = is_feature ? slot_offsets[group.first + column + 1] - first : 0;
-#pragma unroll BINS_AT_ONCE
-    for (i32 bin = threadIdx.x / 4 / COLUMNS * 2 + threadIdx.x / 2 % 2; bin < group.symbols; bin += THREADS / 2 / COLUMNS) {
-        i64 sum = 0;
-        bool enough = false;
-#pragma unroll
-        for (i32 copy = 0; copy < COPIES; ++copy) {
-            if (!has_copy(column, copy)) continue;
-            const i32 cell = static_cast<i32>(sums[cell_of(bin, statistic, column, copy)]);
-            sum += cell;
-            enough |= reaches(cell, least);
-        }
-        if (!enough) continue;
-#pragma unroll
-        for (i32 copy = 0; copy < COPIES; ++copy)
-            if (has_copy(column, copy)) sums[cell_of(bin, statistic, column, copy)] = 0;
-        if (bin < bins) atomicAdd(out + 2 * (first + bin) + statistic, static_cast<u64>(sum));
+// Sums that have reached 2^30 are added to the histogram, or all stored, and begin anew. In between rows: what is fast here
+// is to leave them their registers.
+static __device__ __forceinline__ void spill(u32* sums, const Group& group, bool stores, const i64* slot_offsets, u64* out) {
+    const i32 column = threadIdx.x % COLUMNS;
+#pragma unroll 1
+    for (i32 i = threadIdx.x / COLUMNS; i < 2 * group.symbols; i += PLACES) {
+        const i32 sum = sum_of(sums, i / 2, i % 2, column);
+        if (!stores && !reaches(sum, SPILL_FROM)) continue;
+        clear(sums, i / 2, i % 2, column);
+        if (column >= group.n) continue;
+        const i64* offset = slot_offsets + group.first + column;
+        u64* to = out + 2 * (*offset + group.low) + i;
+        if (to >= out + 2 * offset[1]) continue;
+        if (stores) *to = static_cast<u64>(static_cast<i64>(sum));
+        else atomicAdd(to, static_cast<u64>(static_cast<i64>(sum)));
     }
 }
 #endif
 
+// Of value i of lane j of four, which is the one of row i ^ j, value j of lane i's column.
+static __device__ __forceinline__ void transpose(i32 (&values)[4], i32 place) {
+#pragma unroll
+    for (i32 i = 1; i < 4; ++i) values[i] = __shfl_xor_sync(ALL_LANES, values[i], i);
+#pragma unroll
+    for (i32 step = 1; step < 4; step <<= 1) {
+        const bool swap = (place & step) != 0;
+#pragma unroll
+        for (i32 k = 0; k < 4; ++k) {
+            if (k & step) continue;
+            const i32 low = values[k], high = values[k | step];
+            values[k] = swap ? high : low;
+            values[k | step] = swap ? low : high;
+        }
+    }
+}
+
+// Hands over all sums, and `clears` them where more are to come.
+//
+// Lanes read different columns, which are banks, and exchange what they have read, for device memory likes neighbours: of
+// a column, four lanes store four bins, 64 bytes, or add two, a sector. Blocks begin at different bins: to add to one place
+// at the same time would take turns.
+template <bool STORES>
+static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, bool clears,
+                                                 const i64* slot_offsets, u64* out) {
+    const i32 column = threadIdx.x % COLUMNS, own_place = threadIdx.x / COLUMNS;
+    if constexpr (QUAD == 1) {  // a number of the histogram to a lane
+        const bool is_feature = column < group.n;
+        const i64 first = is_feature ? slot_offsets[group.first + column] + group.low : 0;
+        const i64 bins = is_feature ? slot_offsets[group.first + column + 1] - first : 0;
+        const i32 n = 2 * group.symbols, ahead = static_cast<i32>(static_cast<i64>(n) * blockIdx.x / gridDim.x) & -32;
+        for (i32 i = own_place; i < n; i += PLACES) {
+            const i32 number = i + ahead < n ? i + ahead : i + ahead - n;
+            const i32 value = sum_of(sums, number / 2, number % 2, column);
+            if (clears) clear(sums, number / 2, number % 2, column);
+            if (number >= 2 * bins || (!STORES && value == 0)) continue;
+            const u64 sum = static_cast<u64>(static_cast<i64>(value));
+            if constexpr (STORES) out[2 * first + number] = sum;
+            else atomicAdd(out + 2 * first + number, sum);
+        }
+        return;
+    }
+    const i32 place = column % QUAD;
+    const i64 group_first = slot_offsets[group.first];
+    i32 firsts[QUAD + 1];  // slots of the four lanes' columns
+#pragma unroll
+    for (i32 k = 0; k <= QUAD; ++k)
+        firsts[k] = static_cast<i32>(slot_offsets[group.first + min(column - place + k, group.n)] - group_first);
+    out += 2 * group_first;
+    const i32 n = ((group.symbols + 3) / 4 + PLACES - 1) / PLACES * PLACES;  // fours of bins; the same for all lanes
+    const i32 ahead = static_cast<i32>(static_cast<u32>(n) * blockIdx.x / gridDim.x);
+#pragma unroll 1
+    for (i32 i = own_place; i < n; i += PLACES) {
+        const i32 bin = 4 * (i + ahead < n ? i + ahead : i + ahead - n);
+        i32 values[2][4];
+#pragma unroll
+        for (i32 half = 0; half < 2; ++half) {
+#pragma unroll
+            for (i32 k = 0; k < 4; ++k) {
+                const i32 row = k ^ place;
+                const i32 from = bin + (STORES ? row : 2 * half + row / 2), statistic = STORES ? half : row % 2;
+                values[half][k] = from < group.symbols ? sum_of(sums, from, statistic, column) : 0;
+                if (!PACKED && clears && from < group.symbols) clear(sums, from, statistic, column);
+            }
+        }
+        for (i32 k = 0; PACKED && clears && k < 4 && bin + k < group.symbols; ++k) clear(sums, bin + k, 0, column);
+        transpose(values[0], place);
+        transpose(values[1], place);
+#pragma unroll
+        for (i32 k = 0; k < 4; ++k) {
+            const i32 bins = firsts[k + 1] - firsts[k];
+            if constexpr (STORES) {
+                const u64 g = static_cast<u64>(static_cast<i64>(values[0][k]));
+                const u64 h = static_cast<u64>(static_cast<i64>(values[1][k]));
+                if (bin + place < bins) reinterpret_cast<ulonglong2*>(out)[firsts[k] + bin + place] = {g, h};
+            } else {
+#pragma unroll
+                for (i32 half = 0; half < 2; ++half) {
+                    const i32 to = bin + 2 * half + place / 2, value = values[half][k];
+                    if (to < bins && value != 0)
+                        atomicAdd(out + 2 * (firsts[k] + to) + place % 2, static_cast<u64>(static_cast<i64>(value)));
+                }
+            }
+        }
+    }
+}
+
+// Histograms of the nodes' rows into `out`, shape (nodes, slots, 2), of which zero_divided has cleared some; or added to what
+// is there (`adds`). A node of -1 has no histogram: its place stays as it is.
+//
 // `symbols` : planes of rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` : the row at
-// each position, or null where positions are rows. `pairs` : by position. `out` : shape (nodes, slots, 2). Any grid: blocks
-// share the work, at least `least_tiles` each. Dynamic shared memory: `shared_words`, the cells of the largest group.
-extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
-    const u8* symbols, i64 plane_bytes, const i32* groups, i32 n_groups, i32 shared_words, i32 least_tiles,
+// each position, or null where positions are rows. `pairs` : by position. Any grid: blocks share the work, at least
+// `least_tiles` each. Dynamic shared memory: the cells of the largest group, `shared_quads` of four.
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
+    const u8* symbols, i64 plane_bytes, const i32* groups, i32 n_groups, i32 shared_quads, i32 least_tiles,
     const i64* slot_offsets, i32 n_features, const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows,
-    const u32* order, const Pair* pairs, u64* out) {
+    const u32* order, const Pair* pairs, i32 adds, u64* out) {
     DYNAMIC_SHARED(u32, sums);
     Share share(starts, n, n_groups, least_tiles);
     if (share.at >= share.last) return;
-    for (i32 i = threadIdx.x; i < shared_words; i += THREADS) sums[i] = 0;
-
-    const i32 warp = threadIdx.x / 32, place = threadIdx.x % 32 / LANES_PER_ROW, part = threadIdx.x % LANES_PER_ROW;
-    const Lane lane(place, part);
+    const i32 warp = threadIdx.x / 32, place = place_of(threadIdx.x % 32);
+    const Lane lane(threadIdx.x % 32);
     const bool gathers = order != nullptr;
     u8* const cells = reinterpret_cast<u8*>(sums);
+    bool is_clear = false;
     while (share.at < share.last) {
-        const Piece piece = share.next(bounds, nodes, starts, n, tile_rows);
+        const Piece piece = share.next(bounds, nodes, starts, tile_rows);
         const Group group = group_of(groups, piece.group);
         const i32 n_rows = piece.n_rows;
-        const u8* own = symbols + group.plane * plane_bytes + part * (COLUMNS / LANES_PER_ROW * SYMBOL_BYTES);
+        const u8* own = symbols + group.plane * plane_bytes + lane.shift(threadIdx.x % 32);
         u32 row = static_cast<u32>(piece.begin) + warp * CHUNK + place;
         const u32* own_order = gathers ? order + row : nullptr;
         const Pair* own_pairs = pairs + row;
@@ -169,16 +253,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
         auto load_rows = [&](i32 ahead) {  // those beyond the end add zeros to the cells of the ones before
 #pragma unroll
             for (i32 set = 0; set < SETS; ++set) {
-                next_pair[set] = 0;
-                if (ahead + set * ROWS >= n_left) continue;
-                next_pair[set] = own_pairs[ahead + set * ROWS];
-                next[set] = load_words(own + static_cast<u64>(rows[set]) * (COLUMNS * SYMBOL_BYTES));
+                const i32 left = n_left - ahead - set * ROWS;
+                next_pair[set] = left > 0 ? own_pairs[ahead + set * ROWS] : 0;
+                lane.load(next[set], own, rows[set], left);
             }
         };
         find_rows(0);
         load_rows(0);
         find_rows(STRIDE);
-        for (i32 begin = 0; begin < n_rows;) {
+        if (!is_clear) {
+            uint4* quads = reinterpret_cast<uint4*>(sums);
+            for (i32 i = threadIdx.x; i < shared_quads; i += THREADS) quads[i] = {0, 0, 0, 0};
+            is_clear = true;
+        }
+        bool stores = piece.is_whole && !adds;  // once; then what it has stored is added to
+        auto histogram = [&] { return out + 2 * share.segment * slot_offsets[n_features]; };
+        for (i32 begin = 0;;) {
             const i32 end = n_rows - begin < MOST_ROWS ? n_rows : begin + MOST_ROWS;
             __syncthreads();  // here, where the first rows are already being read, all cells are clear
 #pragma unroll 1
@@ -212,8 +302,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) add_rows(
                 }
             }
             __syncthreads();
-            hand_over(sums, group, begin >= n_rows, slot_offsets,
-                      out + 2 * piece.segment * slot_offsets[n_features]);
+            if (begin >= n_rows) break;
+            spill(sums, group_of(groups, piece.group), stores, slot_offsets, histogram());
+            stores = false;
         }
+        const bool clears = share.at < share.last;
+        const Group same = group_of(groups, piece.group);  // again: not to keep it in registers
+        if (stores) hand_over<true>(sums, same, clears, slot_offsets, histogram());
+        else hand_over<false>(sums, same, clears, slot_offsets, histogram());
     }
 }

@@ -14,24 +14,29 @@ struct HistogramAt {
     u64 parent;   // of its parent's; 0 where `own` is built from rows
     u64 sibling;  // of its sibling's
     i64 first;    // the feature's first slot
+    bool keeps;   // whether a parent's less a sibling's sums are written to `own`; as children need them
 
+    __device__ __forceinline__ longlong2* at(u64 address, i32 slot) const {
+        return reinterpret_cast<longlong2*>(address) + first + slot;
+    }
     __device__ __forceinline__ Pair64 read_at(u64 address, i32 slot) const {
-        const i64* sums = reinterpret_cast<const i64*>(address) + 2 * (first + slot);
-        return {sums[0], sums[1]};
+        const longlong2 sums = *at(address, slot);
+        return {sums.x, sums.y};
     }
+    __device__ __forceinline__ bool is_built() const { return parent == 0; }
 
-    __device__ __forceinline__ Pair64 read(i32 slot) const { return read_at(own, slot); }
-
-    // The sums of a slot; where they are the parent's less the sibling's, they are written first.
+    // The sums of a slot before anything is written: `own` may lie where the parent's does.
     __device__ __forceinline__ Pair64 compute(i32 slot) const {
-        if (parent == 0) return read(slot);
+        if (is_built()) return read_at(own, slot);
         const Pair64 all = read_at(parent, slot), others = read_at(sibling, slot);
-        const Pair64 left = {all.g - others.g, all.h - others.h};
-        i64* sums = reinterpret_cast<i64*>(own) + 2 * (first + slot);
-        sums[0] = left.g;
-        sums[1] = left.h;
-        return left;
+        return {all.g - others.g, all.h - others.h};
     }
+    // Write what `compute` found.
+    __device__ __forceinline__ void keep(i32 slot, Pair64 sums) const {
+        if (keeps && !is_built()) *at(own, slot) = make_longlong2(sums.g, sums.h);
+    }
+    // The sums of a slot once all are kept that shall be.
+    __device__ __forceinline__ Pair64 read(i32 slot) const { return keeps ? read_at(own, slot) : compute(slot); }
 };
 
 // Each lane's sum of `before`, the lanes below it and itself.

@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) add_shared(
     for (i32 i = threadIdx.x; i < 2 * n_slots; i += THREADS) sums[i] = 0;
     __syncthreads();
     while (share.at < share.last) {
-        const Piece piece = share.next(bounds, nodes, starts, n, tile_rows);
+        const Piece piece = share.next(bounds, nodes, starts, tile_rows);
         for (i32 begin = 0; begin < piece.n_rows;) {
             const i32 end = piece.n_rows - begin < ROWS_UNTIL_SPILL ? piece.n_rows : begin + ROWS_UNTIL_SPILL;
             for (i32 i = begin + threadIdx.x / LANES; i < end; i += THREADS / LANES) {

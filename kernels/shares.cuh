@@ -15,36 +15,60 @@ static __device__ __forceinline__ bool reaches(i32 sum, i32 least) { return sum 
 
 struct Piece {
     i32 group;
-    i32 segment;  // place of the node in the list of nodes
-    i64 begin;    // first position in the row order
+    i32 segment;    // place of the node in the list of nodes
+    i64 begin;      // first position in the row order
     i32 n_rows;
+    bool is_whole;  // all rows of the node: no other block has any, of this group
+};
+
+// How the tiles of all groups are divided: equally, at least `least_tiles` to a block, except that a node of its own costs
+// no more than a part of one.
+struct Division {
+    u64 all;
+    u32 n_tiles;  // of a group
+    u32 blocks;
+
+    __device__ __forceinline__ Division(const i32* starts, i32 n, i32 n_groups, i32 least_tiles, u32 most_blocks) {
+        n_tiles = starts[n];
+        all = static_cast<u64>(n_tiles) * n_groups;
+        blocks = min(static_cast<u32>(all) / least_tiles + static_cast<u32>(n) * n_groups, most_blocks);
+    }
+
+    // Tiles before a block's share.
+    __device__ __forceinline__ u32 before(u32 block) const { return static_cast<u32>(all * block / blocks); }
+
+    // The first block whose share begins at `tile` or behind it.
+    __device__ __forceinline__ u32 first_from(u32 tile) const {
+        return static_cast<u32>((static_cast<u64>(tile) * blocks + all - 1) / all);
+    }
 };
 
 struct Share {
-    u32 at;    // tiles before the next piece, of all groups
-    u32 last;  // tiles before the next block's share
+    u32 at;       // tiles before the next piece, of all groups
+    u32 last;     // tiles before the next block's share
     u32 n_tiles;
+    i32 segment;  // of the next piece, or before it
 
-    // At least `least_tiles` each, except that a node of its own costs no more than a part of one.
     __device__ __forceinline__ Share(const i32* starts, i32 n, i32 n_groups, i32 least_tiles) {
-        n_tiles = starts[n];
-        const u64 all = static_cast<u64>(n_tiles) * n_groups;
-        const u32 worth = static_cast<u32>(all) / least_tiles + static_cast<u32>(n) * n_groups, blocks = min(worth, gridDim.x);
+        const Division division(starts, n, n_groups, least_tiles, gridDim.x);
+        n_tiles = division.n_tiles;
         at = last = 0;
-        if (blockIdx.x >= blocks) return;
-        at = static_cast<u32>(all * blockIdx.x / blocks);
-        last = static_cast<u32>(all * (blockIdx.x + 1) / blocks);
+        if (blockIdx.x >= division.blocks) return;
+        at = division.before(blockIdx.x);
+        last = division.before(blockIdx.x + 1);
+        if (at < last) segment = segment_of(static_cast<i32>(at % n_tiles), starts, n);
     }
 
-    __device__ __forceinline__ Piece next(const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows) {
-        const u32 tile = at % n_tiles;
-        const Tile head = find_tile(static_cast<i32>(tile), bounds, nodes, starts, n, tile_rows);
-        const u32 n_own = min(starts[head.segment + 1] - tile, last - at);
-        const i64 room = static_cast<i64>(n_own) * tile_rows;
-        const i64 ahead = bounds[2 * static_cast<i64>(nodes[head.segment]) + 1] - head.begin;
-        const Piece piece = {static_cast<i32>(at / n_tiles), head.segment, head.begin,
-                             static_cast<i32>(room < ahead ? room : ahead)};
+    __device__ __forceinline__ Piece next(const i64* bounds, const i32* nodes, const i32* starts, i32 tile_rows) {
+        const u32 group = at / n_tiles, tile = at - group * n_tiles;
+        if (tile == 0) segment = 0;
+        while (static_cast<u32>(starts[segment + 1]) <= tile) ++segment;
+        const u32 start = starts[segment], n_node = starts[segment + 1] - start;
+        const u32 n_own = min(start + n_node - tile, last - at);
+        const i64* rows = bounds + 2 * static_cast<i64>(nodes[segment]);
+        const i64 begin = rows[0] + static_cast<i64>(tile - start) * tile_rows;
+        const i64 room = static_cast<i64>(n_own) * tile_rows, ahead = rows[1] - begin;
         at += n_own;
-        return piece;
+        return {static_cast<i32>(group), segment, begin, static_cast<i32>(room < ahead ? room : ahead), n_own == n_node};
     }
 };

@@ -1,62 +1,161 @@
-// The best split of every node, from its histogram: the arithmetic of `daskboost/devices/cpu/split.py`, to the last bit.
+// The best split of every node, from its histogram: the arithmetic of `daskboost/devices/cpu/split.py`, to the last
+// bit.
 //
-//   best_of_features   a warp per (node, feature): gains of all bins, missing values right and left
-//   best_of_nodes      a block per node: the best of its features
+//   rough_of_features   a warp per (node, feature): its largest gain, in float32, where rough.cuh knows the formula
+//   best_of_features    in its place where it does not: the largest gain exactly
+//   best_of_nodes       a block per node: the exact gains of the features that may be its best
+//
+// Exact gains take float64 divisions and 64-bit sums. Rough ones take neither, so that memory is the limit, and leave
+// few features to be looked at exactly. Ties go to the lowest feature, then to missing values on the right, then to the
+// lowest bin.
 //
 // Histograms are named by address, since those of parents lie where earlier levels left them. A node that was not built
-// from rows is its parent less its sibling: computed here, kept for its own children. Ties go to the lowest feature, then
-// to missing values on the right, then to the lowest bin.
+// from rows is its parent less its sibling: computed by the first of the kernels, and kept for its own children.
+// Siblings lie side by side: their warps share a block, so that the cache has what both read.
 //
 // variants: THREADS=128
+// budget: rough_of_features registers=128 shared=0
 // budget: best_of_features registers=128 shared=0
-// budget: best_of_nodes registers=64 shared=12*THREADS
-#include "searched.cuh"
+// budget: best_of_nodes registers=128 shared=40*NODE_THREADS/32+4*LISTED+16
+#include "rough.cuh"
+#include "task.cuh"
 
 #ifndef THREADS
 #define THREADS 128
 #endif
+#define NODE_THREADS 256
+#define LISTED (8 * NODE_THREADS)
 
-// `gains`, `places` : shape (nodes, features); a place is a bin, or SIDE more where missing values go left. `lefts` : shape
-// (nodes, features, 2). A node whose histogram is at address 0 is not there, and nothing is said of it.
-extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
-    SEARCHED, double* gains, i32* places, i64* lefts) {
-    const i64 job = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
-    const i32 node = static_cast<i32>(job / n_features), feature = static_cast<i32>(job % n_features);
-    if (node >= n_nodes || own[node] == 0) return;
-    const u32 lane = threadIdx.x % WARP;
-    const i64 first = slot_offsets[feature];
-    const i32 bins = n_bins[feature], slots = static_cast<i32>(slot_offsets[feature + 1] - first);
-    const HistogramAt histogram = {own[node], parents[node], siblings[node], first};
+constexpr i32 PAIRED = THREADS / WARP / 2;  // features of a block
 
-    Pair64 present = {0, 0};
-    for (i32 slot = lane; slot < slots; slot += WARP) {
-        const Pair64 sums = histogram.compute(slot);
-        if (slot < bins) present = {present.g + sums.g, present.h + sums.h};
+// Node and feature of a warp: blocks go through the features of a pair of nodes, which are siblings below the root.
+struct Job {
+    i32 node;
+    i32 feature;
+
+    __device__ __forceinline__ explicit Job(i32 n_features) {
+        const u32 per_pair = (n_features + PAIRED - 1) / PAIRED, warp = threadIdx.x / WARP;
+        node = static_cast<i32>(2 * (blockIdx.x / per_pair) + warp % 2);
+        feature = static_cast<i32>(PAIRED * (blockIdx.x % per_pair) + warp / 2);
     }
-    present = {sum_of_warp(present.g), sum_of_warp(present.h)};
-    if (lane == 0) gains[job] = NO_GAIN;
-    if (!allowed[static_cast<i64>(node / allowed_every) * n_features + feature]) return;
+};
 
-    const i64 total_g = totals[2 * node], total_h = totals[2 * node + 1];
+// A lane's rough top, of sums in integers T that all of them fit; `held` : the bins, if there are no more than SPAN.
+template <class T>
+static __device__ __forceinline__ float rough_top(const Task& task, const Bins& held, Pair64 missing, i64 least,
+                                                  const RoughNode& rough) {
+    const T total_g = static_cast<T>(task.total.g), total_h = static_cast<T>(task.total.h);
+    const T missing_g = static_cast<T>(missing.g), missing_h = static_cast<T>(missing.h);
+    const bool some_missing = missing.g != 0 || missing.h != 0;
+    T before_g = 0, before_h = 0;
+    float top = NO_SPLIT;
+    for (i32 start = 0; start < task.bins; start += SPAN) {
+        Bins part = held;
+        if (task.bins > SPAN) {
+            const i32 first = start + static_cast<i32>(threadIdx.x % WARP);
+#pragma unroll
+            for (i32 k = 0; k < HELD; ++k) {
+                const i32 bin = first + k * static_cast<i32>(WARP);
+                part.at[k] = bin < task.bins ? task.histogram.read(bin) : Pair64{0, 0};
+            }
+        }
+#pragma unroll
+        for (i32 k = 0; k < HELD; ++k) {
+            if (start + k * static_cast<i32>(WARP) >= task.bins) break;
+            const T g = running_sum_of_warp(static_cast<T>(part.at[k].g)) + before_g;
+            const T h = running_sum_of_warp(static_cast<T>(part.at[k].h)) + before_h;
+            before_g = __shfl_sync(ALL_LANES, g, WARP - 1);
+            before_h = __shfl_sync(ALL_LANES, h, WARP - 1);
+            // Lanes beyond the last bin see that one's split.
+            const T least_h = static_cast<T>(least);
+            top = max(top, rough.gain<T>(g, h, total_g - g, total_h - h, least_h));
+            if (!some_missing) continue;
+            const T left_g = g + missing_g, left_h = h + missing_h;
+            top = max(top, rough.gain<T>(left_g, left_h, total_g - left_g, total_h - left_h, least_h));
+        }
+    }
+    return top;
+}
+
+// `tops` : shape (nodes, features), rough gains; NO_GAIN where no split is allowed, infinity where the exact gain must
+// be looked at. A node whose histogram is at address 0 is not there, and nothing is said of it.
+extern "C" __global__ void __launch_bounds__(THREADS) rough_of_features(SEARCHED, i32 keeps, double* tops) {
+    const Job job(n_features);
+    const i32 node = job.node, feature = job.feature;
+    if (node >= n_nodes || feature >= n_features || own[node] == 0) return;
+    const bool is_allowed = IS_ALLOWED;
+    const u32 lane = threadIdx.x % WARP;
+    if (!is_allowed && !keeps) {
+        if (lane == 0) tops[static_cast<i64>(node) * n_features + feature] = NO_GAIN;
+        return;
+    }
+    const Task task = TASK;
+    Bins held;
+    Pair64 present = {0, 0};
+    u64 size = 0, all_h = 0;
+    for (i32 start = 0; start < task.bins; start += SPAN) {
+        held.load(task.histogram, start, task.bins);
+        held.keep(task.histogram, start, task.bins);
+#pragma unroll
+        for (i32 k = 0; k < HELD; ++k) {
+            present = {present.g + held.at[k].g, present.h + held.at[k].h};
+            size += static_cast<u64>(held.at[k].g < 0 ? -held.at[k].g : held.at[k].g);
+            all_h |= static_cast<u64>(held.at[k].h);
+        }
+    }
+    for (i32 slot = task.bins + lane; slot < task.slots; slot += WARP)
+        task.histogram.keep(slot, task.histogram.compute(slot));
+    const i64 least = least_quanta(least_h, task.unit_h);
+    float top = NO_SPLIT;
+    if (is_allowed && task.total.h / 2 >= least) {
+        present = {sum_of_warp(present.g), sum_of_warp(present.h)};
+        const Pair64 missing = {task.total.g - present.g, task.total.h - present.h};
+        // Sums up to any bin are within those of |g| and, as no h is negative, of h. The bound of |g| leaves room for a
+        // float's error.
+        const float largest_g = sum_of_warp(static_cast<float>(size)) + fabsf(static_cast<float>(task.total.g));
+        const bool is_small = largest_g < 0x1p30f && missing.h >= 0 && task.total.h < (1ll << 31);
+        const RoughNode rough(lambda, task.unit_g, task.unit_h, task.total.h);
+        if (is_small && !__any_sync(ALL_LANES, all_h >> 31 != 0))
+            top = rough_top<i32>(task, held, missing, least, rough);
+        else
+            top = rough_top<i64>(task, held, missing, least, rough);
+        top = rough.is_safe ? max_of_warp(top) : __int_as_float(0x7F800000);
+    }
+    if (lane == 0) {
+        const double found = top < 0.0f ? NO_GAIN : static_cast<double>(top);
+        tops[static_cast<i64>(node) * n_features + feature] = found;
+    }
+}
+
+// The best split of a feature, as all lanes know it, and the sums on its left, as the lane knows where `has_left`.
+struct Found {
+    double gain;
+    i32 place;  // a bin, or SIDE more where missing values go left
+    bool has_left;
+    Pair64 left;
+};
+
+static __device__ __forceinline__ Found search(const Task& task, Pair64 present, const Regular& regular, Bounds limits,
+                                               i32 feature_direction, bool is_plain) {
+    const u32 lane = threadIdx.x % WARP;
+    const i32 bins = task.bins;
+    const i64 total_g = task.total.g, total_h = task.total.h;
+    const double unit_g = task.unit_g, unit_h = task.unit_h;
     const i64 missing_g = total_g - present.g, missing_h = total_h - present.h;
     const bool some_missing = missing_g != 0 || missing_h != 0;
-    const Regular regular = {lambda, alpha, max_step, least_h};
-    const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
-    const double* unit = units + static_cast<i64>(node / units_every) * units_stride;
-    const double unit_g = unit[0], unit_h = unit[1];
     const double parent = parent_gain({total_g * unit_g, total_h * unit_h}, regular, limits, is_plain);
     double best = NO_GAIN;
     i32 best_place = 2 * SIDE;
     Pair64 best_left = {0, 0}, before = {0, 0};
     for (i32 start = 0; start < bins; start += WARP) {
         const i32 bin = start + static_cast<i32>(lane);
-        const Pair64 prefix = running_sum(bin < bins ? histogram.read(bin) : Pair64{0, 0}, before);
+        const Pair64 prefix = running_sum(bin < bins ? task.histogram.read(bin) : Pair64{0, 0}, before);
         before = {__shfl_sync(ALL_LANES, prefix.g, WARP - 1), __shfl_sync(ALL_LANES, prefix.h, WARP - 1)};
         if (bin >= bins) continue;
         for (i32 side = 0; side < (some_missing ? 2 : 1); ++side) {
             const i64 g = prefix.g + (side ? missing_g : 0), h = prefix.h + (side ? missing_h : 0);
             const Sums left = {g * unit_g, h * unit_h}, right = {(total_g - g) * unit_g, (total_h - h) * unit_h};
-            const i32 direction = bin < bins - 1 ? monotone[feature] : 0;  // the last bin divides present from missing
+            const i32 direction = bin < bins - 1 ? feature_direction : 0;  // the last bin divides present from missing
             const double gain = (is_plain ? plain_split_gain(left, right, regular)
                                           : limited_split_gain(left, right, regular, limits, direction)) - parent;
             const i32 place = bin + side * SIDE;
@@ -77,52 +176,106 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(
             top_place = other_place;
         }
     }
-    if (top > NO_GAIN && best_place == top_place) {  // places differ from lane to lane
-        gains[job] = top;
-        places[job] = top_place;
-        lefts[2 * job] = best_left.g;
-        lefts[2 * job + 1] = best_left.h;
-    }
+    return {top, top_place, best_place == top_place, best_left};  // places differ from lane to lane, but where none is
 }
 
-// One block per node. `results` : shape (nodes, RESULTS).
-extern "C" __global__ void __launch_bounds__(THREADS) best_of_nodes(
-    const u64* own, const double* gains, const i32* places, const i64* lefts, i32 n_features, i64* results) {
-    __shared__ double tops[THREADS];
-    __shared__ i32 features[THREADS];
-    if (own[blockIdx.x] == 0) return;
-    const i64 first = static_cast<i64>(blockIdx.x) * n_features;
+// `tops` : shape (nodes, features), exact gains.
+extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(SEARCHED, i32 keeps, double* tops) {
+    const Job job(n_features);
+    const i32 node = job.node, feature = job.feature;
+    if (node >= n_nodes || feature >= n_features || own[node] == 0) return;
+    const Task task = TASK;
+    Pair64 present = {0, 0};
+    for (i32 slot = threadIdx.x % WARP; slot < task.slots; slot += WARP) {
+        const Pair64 sums = task.histogram.compute(slot);
+        task.histogram.keep(slot, sums);
+        if (slot < task.bins) present = {present.g + sums.g, present.h + sums.h};
+    }
+    double top = NO_GAIN;
+    if (IS_ALLOWED) {
+        present = {sum_of_warp(present.g), sum_of_warp(present.h)};
+        top = search(task, present, {lambda, alpha, max_step, least_h}, {bounds[2 * node], bounds[2 * node + 1]},
+                     monotone[feature], is_plain).gain;
+    }
+    if (threadIdx.x % WARP == 0) tops[static_cast<i64>(node) * n_features + feature] = top;
+}
+
+// `tops` : as above, exact or rough. `results` : shape (nodes, RESULTS).
+extern "C" __global__ void __launch_bounds__(NODE_THREADS) best_of_nodes(
+    SEARCHED, i32 keeps, const double* tops, i32 is_rough, i64* results) {
+    constexpr i32 WARPS = NODE_THREADS / WARP;
+    __shared__ double gains[WARPS];
+    __shared__ i32 features[WARPS], places[WARPS];
+    __shared__ Pair64 lefts[WARPS];
+    __shared__ i32 listed[LISTED], n_listed;
+    const i32 node = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (own[node] == 0) return;
+    const double* node_tops = tops + static_cast<i64>(node) * n_features;
+    double most = NO_GAIN;
+#pragma unroll 4
+    for (i32 feature = threadIdx.x; feature < n_features; feature += NODE_THREADS) most = max(most, node_tops[feature]);
+    most = max_of_warp(most);
+    if (lane == 0) gains[warp] = most;
+    __syncthreads();
+    for (i32 other = 0; other < WARPS; ++other) most = max(most, gains[other]);
+    __syncthreads();
+
+    // Warps take turns with those that are listed, in whatever order, so that many of equal gain are shared by all.
+    const double enough = most * (is_rough ? 1.0 - MARGIN : 1.0);
     double best = NO_GAIN;
     i32 best_feature = -1;
-    for (i32 feature = threadIdx.x; feature < n_features; feature += THREADS) {
-        if (gains[first + feature] > best) {
-            best = gains[first + feature];
-            best_feature = feature;
+    for (i32 start = 0; start < n_features; start += LISTED) {
+        if (threadIdx.x == 0) n_listed = 0;
+        __syncthreads();
+        double own_tops[LISTED / NODE_THREADS];
+#pragma unroll
+        for (i32 k = 0; k < LISTED / NODE_THREADS; ++k) {
+            const i32 feature = start + k * NODE_THREADS + static_cast<i32>(threadIdx.x);
+            own_tops[k] = feature < n_features ? node_tops[feature] : NO_GAIN;
         }
-    }
-    tops[threadIdx.x] = best;
-    features[threadIdx.x] = best_feature;
-    __syncthreads();
-    for (u32 half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) {
-            const double other = tops[threadIdx.x + half];
-            const i32 feature = features[threadIdx.x + half];
-            const bool is_tie = other == tops[threadIdx.x] && feature >= 0 && feature < features[threadIdx.x];
-            if (other > tops[threadIdx.x] || is_tie) {
-                tops[threadIdx.x] = other;
-                features[threadIdx.x] = feature;
+#pragma unroll
+        for (i32 k = 0; k < LISTED / NODE_THREADS; ++k) {
+            const i32 feature = start + k * NODE_THREADS + static_cast<i32>(threadIdx.x);
+            if (own_tops[k] >= enough && own_tops[k] > NO_GAIN) listed[atomicAdd(&n_listed, 1)] = feature;
+        }
+        __syncthreads();
+        for (i32 i = warp; i < n_listed; i += WARPS) {
+            const i32 feature = listed[i];
+            const Task task = TASK;
+            Pair64 present = {0, 0};
+#pragma unroll 4
+            for (i32 bin = lane; bin < task.bins; bin += WARP) {
+                const Pair64 sums = task.histogram.read(bin);
+                present = {present.g + sums.g, present.h + sums.h};
             }
+            present = {sum_of_warp(present.g), sum_of_warp(present.h)};
+            const Found found = search(task, present, {lambda, alpha, max_step, least_h},
+                                       {bounds[2 * node], bounds[2 * node + 1]}, monotone[feature], is_plain);
+            const bool is_tie = found.gain == best && feature < best_feature;
+            if (!(found.gain > best) && !is_tie) continue;
+            best = found.gain;
+            best_feature = feature;
+            if (!found.has_left) continue;
+            places[warp] = found.place;
+            lefts[warp] = found.left;
         }
         __syncthreads();
     }
+    if (lane == 0) features[warp] = best_feature;
+    if (lane == 0) gains[warp] = best;
+    __syncthreads();
     if (threadIdx.x > 0) return;
-    i64* result = results + static_cast<i64>(blockIdx.x) * RESULTS;
-    const i32 feature = features[0];
-    const i32 place = feature < 0 ? 0 : places[first + feature];
-    result[0] = __double_as_longlong(tops[0]);
-    result[1] = feature;
-    result[2] = place % SIDE;
-    result[3] = place / SIDE;
-    result[4] = feature < 0 ? 0 : lefts[2 * (first + feature)];
-    result[5] = feature < 0 ? 0 : lefts[2 * (first + feature) + 1];
+    i32 first = 0;
+    for (i32 other = 1; other < WARPS; ++other) {
+        const bool is_tie = gains[other] == gains[first] && features[other] >= 0 && features[other] < features[first];
+        if (gains[other] > gains[first] || is_tie) first = other;
+    }
+    i64* result = results + static_cast<i64>(node) * RESULTS;
+    const bool is_found = features[first] >= 0;
+    result[0] = __double_as_longlong(gains[first]);
+    result[1] = features[first];
+    result[2] = is_found ? places[first] % SIDE : 0;
+    result[3] = is_found ? places[first] / SIDE : 0;
+    result[4] = is_found ? lefts[first].g : 0;
+    result[5] = is_found ? lefts[first].h : 0;
 }

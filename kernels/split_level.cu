@@ -36,19 +36,20 @@ static __device__ __forceinline__ void best_of_block(double gain, i32 place, dou
 // `prefix` : shape (nodes, slots, 2), sums of g and h up to each bin.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
     const u64* own, const u64* parents, const u64* siblings, const i64* slot_offsets, const i32* n_bins, i32 n_features,
-    i32 n_nodes, i64* prefix) {
+    i32 n_nodes, i32 keeps, i64* prefix) {
     const i64 job = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     const i32 node = static_cast<i32>(job / n_features), feature = static_cast<i32>(job % n_features);
     if (node >= n_nodes || own[node] == 0) return;
     const u32 lane = threadIdx.x % WARP;
     const i64 first = slot_offsets[feature];
     const i32 bins = n_bins[feature], slots = static_cast<i32>(slot_offsets[feature + 1] - first);
-    const HistogramAt histogram = {own[node], parents[node], siblings[node], first};
+    const HistogramAt histogram = {own[node], parents[node], siblings[node], first, keeps != 0};
     i64* sums = prefix + 2 * (node * slot_offsets[n_features] + first);
     Pair64 before = {0, 0};
     for (i32 start = 0; start < slots; start += WARP) {
         const i32 slot = start + static_cast<i32>(lane);
         const Pair64 value = slot < slots ? histogram.compute(slot) : Pair64{0, 0};
+        if (slot < slots) histogram.keep(slot, value);
         const Pair64 total = running_sum(slot < bins ? value : Pair64{0, 0}, before);
         before = {__shfl_sync(ALL_LANES, total.g, WARP - 1), __shfl_sync(ALL_LANES, total.h, WARP - 1)};
         if (slot < bins) {

@@ -32,19 +32,24 @@ static __device__ __forceinline__ void set_rows(Tile* tile, i32 number, const i6
     tile->end = tile->begin + tile_rows < last ? tile->begin + tile_rows : last;
 }
 
+// The last segment that starts at or before a tile that there is: empty ones start where the next does.
+static __device__ __forceinline__ i32 segment_of(i32 tile, const i32* starts, i32 n) {
+    i32 low = 0, high = n;
+    while (high - low > 1) {
+        const i32 middle = (low + high) >> 1;
+        if (starts[middle] <= tile) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
 // The tile of a block; `bounds` are pairs (begin, end) by node.
 static __device__ __forceinline__ Tile find_tile(i32 block, const i64* bounds, const i32* nodes, const i32* starts,
                                                  i32 n, i32 tile_rows) {
     Tile tile;
     tile.segment = -1;
     if (block >= starts[n]) return tile;
-    i32 low = 0, high = n;  // the last segment that starts at or before the block: empty ones start where the next does
-    while (high - low > 1) {
-        const i32 middle = (low + high) >> 1;
-        if (starts[middle] <= block) low = middle;
-        else high = middle;
-    }
-    tile.segment = low;
-    set_rows(&tile, block - starts[low], bounds + 2 * (i64)nodes[low], tile_rows);
+    tile.segment = segment_of(block, starts, n);
+    set_rows(&tile, block - starts[tile.segment], bounds + 2 * (i64)nodes[tile.segment], tile_rows);
     return tile;
 }

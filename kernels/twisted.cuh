@@ -19,12 +19,15 @@ constexpr i32 MOST_LANE_SYMBOLS = 16 / SYMBOL_BYTES;
 constexpr i32 N_STEPS = COLUMNS < MOST_LANE_SYMBOLS ? COLUMNS : MOST_LANE_SYMBOLS;
 constexpr i32 LANES_PER_ROW = COLUMNS / N_STEPS;
 constexpr i32 WORDS = (N_STEPS + PER_WORD - 1) / PER_WORD;  // that a lane holds of a row
-constexpr i32 SETS = WORDS == 1 ? 4 : SMALL ? 1 : 2;        // of rows, in flight together
+constexpr i32 SETS = (WORDS == 1 ? 4 : 2) >> SMALL;         // of rows, in flight together
 constexpr i32 BANKS = SYMBOL_BYTES == 1 ? 32 : COLUMNS;     // that a bin's g, or h, has for itself
 constexpr i32 COPIES = BANKS / COLUMNS;                     // of a column
 constexpr i32 CLOSER = BANKS == 32 ? 0 : BANKS == 16 ? 1 : BANKS == 8 ? 2 : BANKS == 4 ? 3 : BANKS == 2 ? 4 : 5;
 constexpr i32 BIN_BYTES = 256 >> CLOSER;
 constexpr i32 BYTES_TO_H = BIN_BYTES / 2;                   // from the g of a bin and column
+
+// Of the warp's rows, the one of a lane.
+static __device__ __forceinline__ i32 place_of(i32 lane) { return lane / LANES_PER_ROW; }
 
 static __device__ __forceinline__ i32 cell_of(i32 bin, i32 statistic, i32 column, i32 copy) {
     return (2 * bin + statistic) * BANKS + copy * COLUMNS + column;
@@ -58,7 +61,8 @@ struct Lane {
     u32 banks[(N_STEPS + 3) / 4];     // a byte per step: its bank's offset, before bins are put closer
     i32 turned;                       // word k becomes word k ^ this
 
-    __device__ __forceinline__ Lane(i32 place, i32 part) {
+    __device__ __forceinline__ Lane(i32 lane) {
+        const i32 place = place_of(lane), part = lane % LANES_PER_ROW;
         const i32 twist = place % N_STEPS, copy = place / N_STEPS % COPIES;
         turned = twist / PER_WORD;
 #pragma unroll
@@ -91,6 +95,16 @@ struct Lane {
             }
         }
         return now;
+    }
+
+    // Bytes to add to the address of a row.
+    __device__ __forceinline__ i32 shift(i32 lane) const {
+        return lane % LANES_PER_ROW * (COLUMNS / LANES_PER_ROW * SYMBOL_BYTES);
+    }
+
+    // The lane's part of a row, if `n_left`, the rows from it to the end, says that there is one.
+    __device__ __forceinline__ void load(Words& words, const u8* own, u32 row, i32 n_left) const {
+        if (n_left > 0) words = load_words(own + static_cast<u64>(row) * (COLUMNS * SYMBOL_BYTES));
     }
 
     // Bytes from the first cell to the one of g.

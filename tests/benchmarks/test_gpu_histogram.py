@@ -25,7 +25,7 @@ def test_every_level_is_checked_before_it_is_timed(
 
 
 def test_a_wrong_sum_is_found(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DenseView, "add_rows", lambda *_, **__: None)
+    monkeypatch.setattr(DenseView, "build", lambda *_, **__: None)
     with pytest.raises(AssertionError, match="wrong sums: node 0, feature 0"):
         list(bench_once(runtime, Config("small", 700, 5), 64, False))
 

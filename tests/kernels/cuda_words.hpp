@@ -163,6 +163,7 @@ inline float __uint_as_float(unsigned x) { return emulated_cast<float>(x); }
 inline long long __double_as_longlong(double x) { return emulated_cast<long long>(x); }
 inline double __longlong_as_double(long long x) { return emulated_cast<double>(x); }
 
+inline float __fdividef(float x, float y) { return x / y; }  // CUDA's is off by up to 2 units of the last place
 inline int __double2int_rd(double x) { return static_cast<int>(std::floor(x)); }
 
 // Mixed types, as CUDA has them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,27 @@ def best_of_level(rules: Rules, level: Sequence[Rows], features: Sequence[int]) 
         if gain > found.gain:
             found = Split(gain, feature, bin_, default_left, (0, 0))
     return found
+
+
+def rough_top(rules: Rules, bins: Any, total: tuple[int, int], units: tuple[float, float]) -> float | None:
+    """What `kernels/rough.cuh` computes roughly, for a feature's `bins` of shape (bins, 2).
+
+    None if no split is allowed. Exact fractions, rounded once; only whether a split is allowed is decided in float64,
+    as it is elsewhere.
+    """
+    penalty = Fraction(rules.reg_lambda) / Fraction(units[1])
+    both = total[1] + 2 * penalty
+    unit = Fraction(2) ** (math.frexp(float(both))[1] - 1 - 48)
+    present = [sum(int(bin_[k]) for bin_ in bins) for k in range(2)]
+    missing = [total[k] - present[k] for k in range(2)]
+    best = None
+    for side in range(2 if any(missing) else 1):
+        g, h = (side * missing[0], side * missing[1])
+        for bin_ in bins:
+            g, h = g + int(bin_[0]), h + int(bin_[1])
+            least = min(h * units[1], (total[1] - h) * units[1])
+            if least < rules.least_h or least <= 0:
+                continue
+            gain = (Fraction(g * g) / (h + penalty) + Fraction((total[0] - g) ** 2) / (total[1] - h + penalty)) * unit
+            best = gain if best is None else max(best, gain)
+    return None if best is None else float(best)

@@ -65,7 +65,7 @@ class BestFirstGrower:
         self._slots = empty_slots(self._runtime, 2 * self._width)
         self._splits = xp.empty((6, self._width), np.int32)
         self._built, self._built_places = xp.empty(self._width, np.int32), xp.empty(self._width, np.int32)
-        self._added = xp.zeros((self._width, n_slots, 2), np.int64)
+        self._added = xp.empty((self._width, n_slots, 2), np.int64)
         self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],

@@ -171,7 +171,6 @@ class TreeGrower:
         self._start(inputs)
         for depth in range(self._rules.depth):
             built, _ = self._places(depth)
-            built.fill(0)
             rows.build(self._levels[depth].built[: len(built)], built, is_root=depth == 0 and self._n_trees == 1)
             self._choose(depth, self._search(depth, inputs.allowed))
             if depth + 1 < self._rules.depth:
@@ -198,6 +197,7 @@ class TreeGrower:
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
             allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=4,
+            keeps=depth + 1 < self._rules.depth,
         )  # fmt: skip
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         return search(level, self._rules.regular)

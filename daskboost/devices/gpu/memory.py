@@ -133,11 +133,11 @@ def histograms_bytes(size: FitSize) -> int:
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
-    """Of `SplitKernels`: candidates of each node and feature, for symmetric trees a level's running sums."""
+    """Of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums."""
     n_features = size.train.n_features
     if size.grow_policy == "symmetric":
         return n_nodes * (PAIR_SLOT_BYTES * size.n_slots + 8 * RESULTS) + 12 * n_features
-    return n_nodes * (28 * n_features + 8 * RESULTS)
+    return n_nodes * 8 * (n_features + RESULTS)
 
 
 def split_bytes(size: FitSize) -> int:

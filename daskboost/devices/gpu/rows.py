@@ -190,7 +190,7 @@ class GpuRows:
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
-        out = self._runtime.xp.zeros((len(nodes), self._layout.n_slots, 2), np.int64)
+        out, is_built = self._runtime.xp.empty((len(nodes), self._layout.n_slots, 2), np.int64), False
         applied, built = self._upload(splits), to_device(self._runtime, nodes)
         n_nodes = int(nodes.max(initial=-1)) + 1
         for index, view in self._views():
@@ -199,17 +199,21 @@ class GpuRows:
                 self.split_rows(view, chunk, applied)
             if len(nodes) and chunk.kept:
                 chunk.make_room(self._runtime.xp, n_nodes)
-                self.build(view, chunk, built, out)
+                self.build(view, chunk, built, out, adds=is_built)
+                is_built = True
+        if not is_built:  # no chunk has rows
+            out.fill(0)
         return out
 
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
-              in_order: bool = False) -> None:  # fmt: skip
-        """Add the rows of `nodes`, int32 of which -1 has none, to their histograms: int64, shape (nodes, slots, 2).
+              in_order: bool = False, adds: bool = False) -> None:  # fmt: skip
+        """Make `out`, whatever it held, the histograms of `nodes`: int64, shape (nodes, slots, 2).
 
-        `in_order` says that the positions of these nodes' rows are the rows themselves.
+        `nodes` : int32; -1 is none, and what is in its place is undefined. `in_order` says that the positions of these
+        nodes' rows are the rows themselves. `adds` : see `GpuView.build`.
         """
         order = None if in_order else chunk.order
-        view.add_rows(self._build_tiles(chunk, nodes), order, chunk.pairs, out, packed=self._packed)
+        view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds, packed=self._packed)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""

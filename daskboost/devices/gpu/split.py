@@ -13,6 +13,8 @@ from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
 THREADS = 128
 """As in the kernels."""
+NODE_THREADS = 256
+"""As in `kernels/split.cu`."""
 WARP = 32
 RESULTS = 6
 """Numbers of a result: gain (its bits), feature, bin, default left, sums of g and h on the left."""
@@ -30,6 +32,11 @@ class Regular:
     """Whether leaf values have no limits."""
     monotone: Int32
     """int32, shape (features,)."""
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether `kernels/rough.cuh` knows the formula of gains."""
+        return self.plain and self.alpha == 0.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Level:
     """Nodes of a tree; all trees have as many."""
     units_stride: int = 2
     """Numbers of a tree in `units`."""
+    keeps: bool = True
+    """Whether histograms that rows have not built are written to `own`: their nodes' children will need them."""
 
     @property
     def n_nodes(self) -> int:
@@ -94,14 +103,22 @@ class SplitKernels:
 
     def best_per_node(self, level: Level, regular: Regular) -> DeviceArray:
         """Each node's best split; int64, shape (nodes, RESULTS), on the device."""
-        xp, n, n_features = self.runtime.xp, level.n_nodes, len(self.layout.host.n_bins)
-        gains, places = xp.empty((n, n_features)), xp.empty((n, n_features), np.int32)
-        lefts, results = xp.empty((n, n_features, 2), np.int64), xp.empty((n, RESULTS), np.int64)
-        self.runtime.kernel("split", "best_of_features")(
-            -(-n * n_features * WARP // THREADS), THREADS, *self._searched(level, regular), gains, places, lefts
-        )
-        self.runtime.kernel("split", "best_of_nodes")(n, THREADS, level.own, gains, places, lefts, n_features, results)
+        results = self.runtime.xp.empty((level.n_nodes, RESULTS), np.int64)
+        self.runtime.kernel("split", "best_of_nodes")(
+            level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
+            self.tops_of_features(level, regular), int(regular.is_rough), results,
+        )  # fmt: skip
         return results
+
+    def tops_of_features(self, level: Level, regular: Regular) -> DeviceArray:
+        """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
+        n, n_features = level.n_nodes, len(self.layout.host.n_bins)
+        tops = self.runtime.xp.empty((n, n_features))
+        blocks = -(-n // 2) * -(-n_features * 2 * WARP // THREADS)  # of two nodes and as many features
+        self.runtime.kernel("split", "rough_of_features" if regular.is_rough else "best_of_features")(
+            blocks, THREADS, *self._searched(level, regular), int(level.keeps), tops
+        )
+        return tops
 
     def best_of_level(self, level: Level, regular: Regular) -> DeviceArray:
         """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS)."""
@@ -112,8 +129,9 @@ class SplitKernels:
         results = xp.empty((n, RESULTS), np.int64)
         shape = (layout.offsets, layout.n_bins, n_features)
         self.runtime.kernel("split_level", "sum_bins")(
-            -(-n * n_features * WARP // THREADS), THREADS, level.own, level.parents, level.siblings, *shape, n, prefix
-        )
+            -(-n * n_features * WARP // THREADS), THREADS, level.own, level.parents, level.siblings, *shape, n,
+            int(level.keeps), prefix,
+        )  # fmt: skip
         self.runtime.kernel("split_level", "best_of_features")(
             n_trees * n_features, THREADS, prefix, *self._searched(level, regular), gains, places
         )

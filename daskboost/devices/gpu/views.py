@@ -27,6 +27,10 @@ from daskboost.dtypes import Symbols
 
 BUILD_THREADS = 1024
 """As in `kernels/histogram.cu` and `histogram_sparse.cu`: a block fills a multiprocessor."""
+ZERO_THREADS = 256
+"""As in `kernels/histogram_zeros.cu`."""
+QUAD_BYTES = 16
+"""Of shared memory that a thread clears at a time."""
 MANY_PIECES = 4
 """Of a block, nodes or groups: it is then halved, so that one half adds up while the other hands over."""
 LEAST_ROWS_PER_BIN = 8
@@ -76,13 +80,15 @@ class GpuView(Protocol):
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
 
-    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-                 packed: bool = False) -> None:  # fmt: skip
-        """Add the rows of the tiles' segments to `out`, int64 of shape (segments, slots, 2).
+    def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
+              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
+        """Make `out`, int64 of shape (segments, slots, 2), the histograms of the tiles' segments, whatever it held.
 
-        `order` : uint32, the row at each position; None where positions are rows. `pairs` : by position. `packed` :
-        they have so few levels that two sums may share a word (`kernels/packed.cuh`), as they do of symbols of one
-        byte. Launches and nothing else: a captured graph may do it again.
+        `order` : uint32, the row at each position; None where positions are rows. `pairs` : by position. `adds` : add
+        to `out` instead, as the second chunk of a shard does to the first one's. A node of -1 has no histogram: what
+        is in its place is undefined. `packed` : pairs have so few levels that two sums may share a word
+        (`kernels/packed.cuh`), as they do of symbols of one byte. Launches and nothing else: a captured graph may do it
+        again.
         """
 
 
@@ -128,8 +134,8 @@ class DenseView:
         n_bins, offsets = self._layout.n_bins, self._layout.offsets
         return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
 
-    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-                 packed: bool = False) -> None:  # fmt: skip
+    def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
+              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
         packs = int(packed and self.symbol_bytes == 1)
         for each in self._planes:
@@ -145,11 +151,17 @@ class DenseView:
                 pieces = len(tiles.nodes) * len(host.groups)
                 if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
                     threads //= 2
-            runtime.kernel("histogram", "add_rows", **shape, THREADS=threads)(
-                runtime.multiprocessors * BUILD_THREADS // threads, threads, symbols, symbols[0].nbytes, each.groups,
-                len(host.groups), shared_bytes // 4, max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows),
-                layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, out.view(np.uint64),
-                shared_bytes=shared_bytes,
+            blocks, quads = runtime.multiprocessors * BUILD_THREADS // threads, -(-shared_bytes // QUAD_BYTES)
+            least_tiles = max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows)
+            if not adds:
+                runtime.kernel("histogram_zeros", "zero_divided")(
+                    blocks, ZERO_THREADS, each.groups, len(host.groups), least_tiles, blocks, layout.offsets,
+                    len(layout.host.n_bins), tiles.nodes, tiles.starts, len(tiles.nodes), out.view(np.uint64),
+                )  # fmt: skip
+            runtime.kernel("histogram", "build", **shape, THREADS=threads)(
+                blocks, threads, symbols, symbols[0].nbytes, each.groups, len(host.groups), quads, least_tiles,
+                layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, int(adds),
+                out.view(np.uint64), shared_bytes=quads * QUAD_BYTES,
             )  # fmt: skip
 
 
@@ -211,8 +223,10 @@ class SparseView:
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         return self.symbols, 0
 
-    def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-                 packed: bool = False) -> None:  # fmt: skip
+    def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
+              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
+        if not adds:  # few of a node's slots have entries, and kernels add those that have
+            out.fill(0)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
         rows, common = (self._indptr, self._slots, n_slots), (order, pairs, out.view(np.uint64))
         if self._fits:

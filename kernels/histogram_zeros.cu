@@ -1,0 +1,49 @@
+// Zeros in the histograms that blocks of histogram.cu add to: those of a (node, group) whose rows are divided between
+// blocks; and in those of nodes without rows, which no block meets. All others are stored, whatever they were: of a level
+// of wide data nearly all, so that half a gigabyte is written once, not three times.
+//
+// Blocks whose shares begin in the middle of a (node, group) clear equal parts of it together: at the root, all do.
+//
+// variants: THREADS=256
+// budget: zero_divided registers=48 shared=0
+#include "feature_group.cuh"
+#include "shares.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+
+// Part `part` of `n_parts` of a group's slots in one node's histogram, by threads `thread` of `n_threads`.
+static __device__ __forceinline__ void zero_slots(const Group& group, const i64* slot_offsets, u32 part, u32 n_parts,
+                                                  u32 thread, u32 n_threads, ulonglong2* histogram) {
+    const i64 first = slot_offsets[group.first] + group.low, all = slot_offsets[group.first + group.n] - first;
+    const u64 n = group.n > 1 || all < group.symbols ? all : group.symbols;
+    const u64 end = n * (part + 1) / n_parts;
+    for (u64 i = n * part / n_parts + thread; i < end; i += n_threads) histogram[first + static_cast<i64>(i)] = {0, 0};
+}
+
+// Arguments are those of the launch of `build` that follows, `blocks` its grid. Grid: as many, or more.
+extern "C" __global__ void __launch_bounds__(THREADS) zero_divided(
+    const i32* groups, i32 n_groups, i32 least_tiles, i32 blocks, const i64* slot_offsets, i32 n_features,
+    const i32* nodes, const i32* starts, i32 n, u64* out) {
+    const Division division(starts, n, n_groups, least_tiles, blocks);
+    const i64 n_slots = slot_offsets[n_features];
+    ulonglong2* const histograms = reinterpret_cast<ulonglong2*>(out);
+    if (blockIdx.x < division.blocks && division.all > 0) {
+        const u32 at = division.before(blockIdx.x), number = at / division.n_tiles, ahead = number * division.n_tiles;
+        const i32 segment = segment_of(static_cast<i32>(at - ahead), starts, n);
+        const u32 start = ahead + starts[segment], end = ahead + starts[segment + 1];
+        if (start < at) {
+            const u32 first = division.first_from(start + 1);
+            zero_slots(group_of(groups, static_cast<i32>(number)), slot_offsets, blockIdx.x - first,
+                       division.first_from(end) - first, threadIdx.x, THREADS, histograms + segment * n_slots);
+        }
+    }
+    const i64 items = static_cast<i64>(n) * n_groups;
+    for (i64 item = blockIdx.x * (THREADS / 32) + threadIdx.x / 32; item < items; item += gridDim.x * (THREADS / 32)) {
+        const i32 segment = static_cast<i32>(item % n);
+        if (starts[segment] == starts[segment + 1] && nodes[segment] >= 0)
+            zero_slots(group_of(groups, static_cast<i32>(item / n)), slot_offsets, 0, 1, threadIdx.x % 32, 32,
+                       histograms + segment * n_slots);
+    }
+}

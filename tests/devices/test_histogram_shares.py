@@ -1,0 +1,94 @@
+"""Which histograms a level's blocks store, and which they add to zeros; sums that spill on the way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import make_layout, make_pairs, make_symbols
+from devices.histograms import GARBAGE, build, dense
+from kernels.emulation import EmulatedRuntime
+from reference import histogram as reference
+from reference.shares import owners
+
+from daskboost.devices.gpu.cuda import get_runtime
+from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.tiles import map_tiles
+
+TILE = 16
+"""Rows of a tile, as `devices.histograms.build` has them."""
+SIZES = [[1], [0], [40], [16, 32, 16], [5, 0, 0, 70, 3, 16, 0, 33], [0, 0, 0, 0, 0, 0, 0, 0, 0, 9], [200, 7, 1]]
+
+
+@pytest.mark.parametrize("least_tiles", [1, 3])
+@pytest.mark.parametrize("blocks", [1, 2, 4, 7, 40])
+def test_zeros_are_where_blocks_add_and_where_nobody_does(blocks: int, least_tiles: int, runtime: Any) -> None:
+    """Features of 5, 3, 4 and 90 bins: a group of two, one of one, and two of a single feature's bins."""
+    xp, offsets = runtime.xp, np.array([0, 5, 8, 12, 102], np.int64)
+    groups = np.array([[0, 0, 2, 0, 5], [1, 2, 1, 0, 4], [2, 3, 1, 0, 64], [2, 3, 1, 64, 26]], np.int32)
+    slots = [slice(0, 8), slice(8, 12), slice(12, 76), slice(76, 102)]
+    for sizes in SIZES:
+        ends = np.cumsum([0, *sizes])
+        bounds = xp.asarray(np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64))
+        nodes = np.array([*range(len(sizes)), -1], np.int32)
+        tiles = map_tiles(runtime, bounds, xp.asarray(nodes), TILE, int(ends[-1]))
+        out = xp.full((len(nodes), 102, 2), GARBAGE, np.int64)
+        runtime.kernel("histogram_zeros", "zero_divided")(
+            blocks, 256, xp.asarray(groups), len(groups), least_tiles, blocks, xp.asarray(offsets), 4, tiles.nodes,
+            tiles.starts, len(nodes), out.view(np.uint64),
+        )  # fmt: skip
+        expected = np.full((len(nodes), 102, 2), GARBAGE)
+        shared = owners([-(-n // TILE) for n in [*sizes, 0]], len(groups), least_tiles, blocks)
+        for (segment, group), own in shared.items():
+            if nodes[segment] >= 0 and len(own) != 1:
+                expected[segment, slots[group]] = 0
+        np.testing.assert_array_equal(to_host(out), expected, err_msg=str(sizes))
+
+
+LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
+"""The emulation with the shared memory of a large GPU."""
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3, 8])
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
+def test_blocks_meet_nodes_in_part_and_whole(large: Any, in_order: bool, n_blocks: int, rng: np.random.Generator,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """In order: skewed, the only group of 21 features; else also a group of four columns."""
+    runtime = large or get_runtime()
+    monkeypatch.setattr(runtime, "multiprocessors", n_blocks)
+    n_bins = [int(n) for n in rng.integers(1, 120, 21 if in_order else 36)]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 400, n_bins)
+    view = dense(runtime, symbols, layout)
+    g, h = make_pairs(rng, 400)
+    for sizes in SIZES[2:]:
+        ends = np.cumsum([0, *sizes])
+        segments = [list(range(*each)) for each in pairwise(ends)]
+        found = build(view, layout, segments, g, h, in_order=in_order)
+        for own, rows in zip(found, segments, strict=True):
+            np.testing.assert_array_equal(own, reference.histogram(symbols, rows, g[rows], h[rows], layout, True))
+
+
+@pytest.mark.parametrize("n_blocks", [1, 2], ids=["whole", "divided"])
+@pytest.mark.parametrize("n_features, dtype, in_order", [(2, "u2", True), (3, "u1", False), (20, "u1", True)])
+@pytest.mark.parametrize("large", [*LARGE[:1], pytest.param(None, marks=pytest.mark.gpu)])
+def test_sums_that_spill(large: Any, n_features: int, dtype: str, in_order: bool, n_blocks: int,
+                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Each block has over 65,536 of the first node's rows, nearly all in one bin."""
+    runtime = large or get_runtime()
+    monkeypatch.setattr(runtime, "multiprocessors", n_blocks)
+    n_rows, n_bins = n_blocks * 66_000, [3 + feature for feature in range(n_features)]
+    layout = make_layout(n_bins)
+    symbols = np.minimum(np.arange(n_rows)[:, None] % 1000, np.array(n_bins))
+    ends = [0, n_rows - 20, n_rows]
+    g = np.where(np.arange(n_rows) % 1000 == 1, 2**15 - 1, -(2**15))
+    h = np.full(n_rows, 2**15 - 1)
+    segments = [list(range(*each)) for each in pairwise(ends)]
+    found = build(dense(runtime, symbols, layout, np.dtype(dtype)), layout, segments, g, h, in_order=in_order)
+    for own, rows in zip(found, segments, strict=True):
+        for feature, first in enumerate(layout.offsets[:-1]):
+            expected = np.zeros((n_bins[feature] + 1, 2), np.int64)
+            np.add.at(expected, symbols[rows, feature], np.stack([g[rows], h[rows]], axis=1))
+            np.testing.assert_array_equal(own[first : first + len(expected)], expected)
