@@ -44,12 +44,16 @@ FOREIGN_NAMES = {
     "class_weight": "it is a parameter of DaskBoostClassifier",
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), "it is an argument of train"),
     **dict.fromkeys(("missing", "encoding", "packing"), "it is an argument of QuantizedDataset.from_dask"),
+    **dict.fromkeys(("use_quantized_grad", "num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding"),
+                    "gradients are always integers, rounded without bias; gradient_precision='packed' gives them few "
+                    "levels for choosing splits, and leaf values from all 15 bits"),
     "num_parallel_tree": "random forests are not part of this version",
 }  # fmt: skip
 """What to say to names of other libraries that spelling alone would guide wrongly."""
 
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
+GRADIENT_PRECISIONS = ("exact", "packed")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
 UNLIMITED_DEPTH = 512
@@ -83,6 +87,11 @@ class TrainParams:
     sketch_outputs: int = 0
     """Random combinations of the outputs' gradients on which a ``multi_output_tree`` chooses its splits, fewer than
     outputs; leaf values are exact. 0 chooses them on all outputs."""
+    gradient_precision: str = "exact"
+    """Gradients that splits are chosen on: ``exact``, 15 bits of each g and h, or ``packed``, integers of at most 4,
+    which a GPU adds up two at a time in one 32-bit word. They are rounded stochastically, so that sums stay unbiased,
+    and values, gains and covers of finished trees come from 15 bits either way. Data of at most 4,096 rows are always
+    ``exact``. Models depend on it, but not on the device."""
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6
@@ -191,6 +200,7 @@ class TrainParams:
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
         split_device(self.device)
+        _check_choice("gradient_precision", self.gradient_precision, GRADIENT_PRECISIONS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")

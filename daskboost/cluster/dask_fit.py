@@ -122,7 +122,8 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
 def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
     """What the engine may spend memory on, under the worker's limit."""
     setup = EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data
+        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
+        packed=spec.packs_gradients,
     )
     if limit is None:
         return setup

@@ -23,6 +23,7 @@ from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, Tr
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
 from daskboost.devices.gpu.recorder import Recorder
+from daskboost.devices.gpu.refit import Refit
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
@@ -64,8 +65,9 @@ class DeviceRounds:
         self._runtime = kernels.runtime
         xp, n_features, params = kernels.runtime.xp, len(kernels.layout.host.n_bins), spec.params
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
+        self._source = self._gradient_source()
         self._gradients = RoundGradients(
-            self._gradient_source(), rows.quantizers[0], self._rounding, sample_bound(params)
+            self._source, rows.quantizers[0], self._rounding, sample_bound(params)
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = xp.empty(1)
@@ -76,7 +78,11 @@ class DeviceRounds:
         self._grower = BestFirstGrower(kernels, rules) if by_leaf else TreeGrower(kernels, rules, 1)
         self._queue = Recorder(kernels.runtime)
         self._next = 0
-        self._scale_rule = scale_rule(None)
+        packed = spec.packs_gradients
+        self._scale_rule = scale_rule(None, packed=packed)
+        self._refit = Refit(
+            kernels.runtime, self._rounding, scale_rule(None), rules.regular, rows.quantizers[0], sample_bound(params)
+        ) if packed else None  # fmt: skip
 
     def _gradient_source(self) -> Source:
         losses = self._engine.losses
@@ -149,7 +155,7 @@ class DeviceRounds:
             inputs = TreeInputs(
                 self._rounding.sums[this], self._rounding.scales[this, 3:], self._learning_rate, self._allowed
             )
-            before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, output)
+            before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, rows, output)
             self._grower.grow(inputs, rows, self._queue, output, before, after)
             for margins in self._engine.evals:
                 if not margins.is_resident:  # what is read from files cannot be recorded
@@ -161,17 +167,25 @@ class DeviceRounds:
         if output == 0:
             self._gradients.find_range()
             self._rounding.find_scales(self._scale_rule)
+            if self._refit is not None:
+                self._refit.find_scales()
         self._gradients.quantize(output, chunk.order, chunk.pairs, chunk.bounds)
 
-    def _add_to_margins(self, output: int) -> None:
-        for margins in (self._engine.train, *self._engine.evals):
+    def _add_to_margins(self, rows: ChunkRows, output: int) -> None:
+        train = self._engine.train
+        if self._refit is None:
+            self._walk(train, output)
+        else:
+            self._refit(
+                self._grower.tables, output, self._source.columns(output), rows.view, rows.chunk, self._learning_rate,
+                train.margins[0][:, output],
+            )  # fmt: skip
+        for margins in self._engine.evals:
             if margins.is_resident:
                 self._walk(margins, output)
 
     def _walk(self, margins: ShardMargins, output: int) -> None:
-        tables = self._grower.tables
-        links = tables.links[0]
-        columns = (links[2], links[3], links[4], links[5], tables.default_left[0], tables.values[0])
+        columns = self._grower.tables.walk_columns(0)
         for index, view in margins.views():
             walk_nodes(self._runtime, view, columns, margins.margins[index][:, output])
 

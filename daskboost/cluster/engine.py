@@ -64,6 +64,8 @@ class EngineSetup:
     """Of the fit's histograms (see `SlotLayout`)."""
     small_data: bool = False
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
+    packed: bool = False
+    """Whether trees are searched on gradients of few levels."""
 
 
 class Engine:
@@ -126,7 +128,7 @@ class Engine:
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
         self.rows = device.rows(
             self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
-            [_weight_of(group) for group in groups] if setup.small_data else None,
+            [_weight_of(group) for group in groups] if setup.small_data else None, packed=setup.packed,
         )  # fmt: skip
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
@@ -187,26 +189,34 @@ class Engine:
     def _start_tree(self, message: m.StartTree) -> m.RootSums:
         if self._search is not None:
             self._search.forget()
-        first, n_outputs = message.columns[0], self.setup.objective.n_outputs
-
-        def columns(index: int) -> tuple[Array, Array]:
-            if not self._keep_gradients:
-                self.compute_gradients(index)
-            return self.gradients_of(index) if first < n_outputs else self._sketches[index]
-
-        def column(index: int) -> Any:
-            if self.losses is not None:
-                return self.losses.columns(index, first)
-            g, h = columns(index)
-            k = first if first < n_outputs else first - n_outputs
-            return g[:, k], h[:, k]
-
+        first = message.columns[0]
         if len(message.columns) > 1:
-            return m.RootSums(self._vector_rows.start_vector_tree(columns, message.roundings))
-        return m.RootSums(self.rows.start_tree(column, message.roundings[0]))
+            return m.RootSums(
+                self._vector_rows.start_vector_tree(partial(self._columns_of, first), message.roundings)
+            )
+        return m.RootSums(self.rows.start_tree(partial(self._column, first), message.roundings[0]))
+
+    def _columns_of(self, first: int, index: int) -> tuple[Array, Array]:
+        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
+        if not self._keep_gradients:
+            self.compute_gradients(index)
+        return self.gradients_of(index) if first < self.setup.objective.n_outputs else self._sketches[index]
+
+    def _column(self, column: int, index: int) -> Any:
+        """One column of them, or what a kernel makes it of."""
+        if self.losses is not None:
+            return self.losses.columns(index, column)
+        g, h = self._columns_of(column, index)
+        n_outputs = self.setup.objective.n_outputs
+        k = column if column < n_outputs else column - n_outputs
+        return g[:, k], h[:, k]
 
     def _leaf_sums(self, message: m.LeafSums) -> m.SumsOfLeaves:
-        return m.SumsOfLeaves(self._vector_rows.leaf_sums(self.gradients_of, message.roundings, message.leaves))
+        leaves, outputs = message.leaves, message.outputs
+        if len(outputs) == 1:
+            column = partial(self._column, outputs[0])
+            return m.SumsOfLeaves(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
+        return m.SumsOfLeaves(self._vector_rows.leaf_sums(self.gradients_of, message.roundings, leaves))
 
     @property
     def _vector_rows(self) -> VectorRows:

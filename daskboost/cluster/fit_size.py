@@ -95,6 +95,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
+        packed=params.gradient_precision == "packed" and not small_data,
     )  # fmt: skip
 
 

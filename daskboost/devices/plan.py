@@ -86,6 +86,8 @@ class FitSize:
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
     sketched: bool = False
     """Whether trees are searched on a sketch of the gradients."""
+    packed: bool = False
+    """Whether they are searched on packed gradients."""
 
     @property
     def gpus(self) -> frozenset[int]:

@@ -28,6 +28,9 @@ SHARED_PARAMETERS = """
         (on the CPU only): several times faster, and a better fit where outputs need different splits takes more rounds.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
+    gradient_precision : {"exact", "packed"}
+        Gradients that splits are chosen on: 15 bits, or a few levels, rounded without bias, which a GPU adds up faster.
+        Leaf values come from 15 bits either way; at most 4,096 rows are always exact.
     learning_rate : float in (0, 1], default 0.3
         What leaf values are multiplied by.
     max_depth, max_leaves : int, default 6 and 0
@@ -154,6 +157,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     n_estimators: int = 100
     multi_strategy: str = TrainParams.multi_strategy
     sketch_outputs: int = TrainParams.sketch_outputs
+    gradient_precision: str = TrainParams.gradient_precision
     learning_rate: float = TrainParams.learning_rate
     max_depth: int = TrainParams.max_depth
     max_leaves: int = TrainParams.max_leaves

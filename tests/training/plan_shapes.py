@@ -26,6 +26,8 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "small data": ({**LOGISTIC, "max_depth": 4}, {"n_rows": 4_000}),
     "weights": ({**LOGISTIC, "max_depth": 4}, {"weight": True}),
     "samples": ({**LOGISTIC, "max_depth": 4, "subsample": 0.5}, {}),
+    "packed": ({**LOGISTIC, "max_depth": 5, "gradient_precision": "packed"}, {}),
+    "packed quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4, "gradient_precision": "packed"}, {}),
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),

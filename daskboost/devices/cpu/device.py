@@ -58,7 +58,8 @@ class CpuDevice:
         return SparseView(indptr, slots, self._layout)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None) -> CpuRows:  # fmt: skip
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> CpuRows:  # fmt: skip
+        """Words of 64 bits hold either kind of gradients: `packed` makes no difference."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
     def walk(self, view: View, tree: WalkArrays, margin: Float32) -> None:

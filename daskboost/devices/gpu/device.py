@@ -64,8 +64,8 @@ class GpuDevice:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None) -> GpuRows:  # fmt: skip
-        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights)
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> GpuRows:  # fmt: skip
+        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights, packed=packed)
 
     def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
         walk(self._runtime, view, tree, margin)

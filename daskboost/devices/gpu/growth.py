@@ -71,6 +71,11 @@ class TreeTables:
         self.default_left = next(views)
         """uint8, shape (trees, capacity)."""
 
+    def walk_columns(self, tree: int) -> tuple[DeviceArray, ...]:
+        """One tree as `views.walk_nodes` takes it."""
+        links = self.links[tree]
+        return (links[2], links[3], links[4], links[5], self.default_left[tree], self.values[tree])
+
     @property
     def arguments(self) -> tuple[Any, ...]:
         """As kernels take them (`TREES`)."""

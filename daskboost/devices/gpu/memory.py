@@ -20,6 +20,8 @@ from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
+LEAF_SUM_BYTES = 20
+"""Of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
@@ -219,4 +221,5 @@ def passing_bytes(size: FitSize, *, has_columns: bool) -> int:
     upload = opening_bytes(size, has_columns=has_columns)
     gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
-    return max(upload, gradients, evaluation, size.leaf_count_bytes * size.most_leaves)
+    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.packed) * size.most_leaves
+    return max(upload, gradients, evaluation, leaves)

@@ -17,6 +17,7 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
 from daskboost.devices.gpu.margins import add_leaf_values
+from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import Tiles, count_tiles, map_tiles, rows_per_tile
@@ -138,12 +139,14 @@ class GpuRows:
     layout : SlotLayout
     weights : sequence of float32 arrays of shape (rows,), optional
         Of each chunk, for small data, whose gradients are multiplied by them once they are rounded.
+    packed : bool
+        Whether trees are searched on packed gradients (`kernels/packed.cuh`).
     """
 
     def __init__(self, runtime: Runtime, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int],
-                 pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None
-                 ) -> None:  # fmt: skip
-        self._runtime, self._views, self._layout = runtime, views, layout
+                 pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None, *,
+                 packed: bool = False) -> None:  # fmt: skip
+        self._runtime, self._views, self._layout, self._packed = runtime, views, layout, packed
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
         self.scratch = SplitScratch(runtime)
@@ -163,17 +166,32 @@ class GpuRows:
         """
         self._rounding.put(0, rounding)
         for index, chunk in enumerate(self.chunks):
-            given = gradient(index)
-            columns = given if isinstance(given, Columns) else Columns(*given)
             chunk.start(chunk.n_rows)
             self.quantizers[index](
-                columns, self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
-            )
+                as_columns(gradient(index)), self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs,
+                chunk.bounds,
+            )  # fmt: skip
         sums = self._rounding.sums_of(0)
         if rounding.sample_below < ALL:
             for chunk in self.chunks:
                 chunk.kept = int(to_host(chunk.bounds[0])[1])
         return sums
+
+    def column_leaf_sums(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding,
+                         leaves: Int32) -> Int64:  # fmt: skip
+        """Integer sums of g and h over the rows of leaves, by another rounding than the tree was started with; int64,
+        shape (leaves, 2), on the host. Pairs are lost; `gradient` as in `start_tree`.
+        """
+        self._rounding.put(0, rounding)
+        nodes = to_device(self._runtime, leaves)
+        sums = self._runtime.xp.zeros((len(leaves), 2), np.int64)
+        for index, chunk in enumerate(self.chunks):
+            chunk.make_room(self._runtime.xp, int(leaves.max()) + 1)
+            leaf = mark_leaves(self._runtime, chunk, nodes)
+            columns = as_columns(gradient(index))
+            self.quantizers[index].add_to_leaves(columns, self._rounding.of(0), rounding.sample_below, leaf, sums)
+        found: Int64 = to_host(sums)
+        return found
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
         """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2), on the GPU.
@@ -203,7 +221,7 @@ class GpuRows:
         nodes' rows are the rows themselves. `adds` : see `GpuView.build`.
         """
         order = None if in_order else chunk.order
-        view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds)
+        view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds, packed=self._packed)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
@@ -299,6 +317,11 @@ class GpuRows:
 
     def _build_tiles(self, chunk: DeviceOrder, nodes: DeviceArray) -> Tiles:
         return map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
+
+
+def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
+    """One output's gradients, or what a kernel makes them of."""
+    return gradient if isinstance(gradient, Columns) else Columns(*gradient)
 
 
 def _joined(pieces: Pieces) -> list[tuple[int, int]]:
