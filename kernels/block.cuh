@@ -4,7 +4,8 @@
 
 #include "types.cuh"
 
-// Operations whose order does not matter, and whose neutral element is 0: the largest is of numbers from 0 on.
+// Operations whose order does not matter. Over a block their neutral element is 0: there the largest is of numbers from 0
+// on.
 struct Add {
     template <class T>
     static __device__ __forceinline__ T of(T a, T b) { return a + b; }
@@ -24,6 +25,9 @@ __device__ __forceinline__ T fold_of_warp(T value) {
 
 template <class T>
 __device__ __forceinline__ T sum_of_warp(T value) { return fold_of_warp<Add>(value); }
+
+template <class T>
+__device__ __forceinline__ T max_of_warp(T value) { return fold_of_warp<Larger>(value); }
 
 // Each lane's sum of the lanes up to itself.
 template <class T>
