@@ -39,6 +39,7 @@ class GpuDevice:
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan
+        self._n_trees = 1 if plan is None else plan.trees_together
         self.histogram_room = sys.maxsize if plan is None else plan.histograms_bytes * plan.without_host
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
@@ -64,7 +65,7 @@ class GpuDevice:
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None) -> GpuRows:  # fmt: skip
-        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights)
+        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees)
 
     def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
         walk(self._runtime, view, tree, margin)

@@ -133,17 +133,22 @@ class TreeGrower:
     kernels : SplitKernels
     rules : GrowthRules
     n_trees : int
+    larger : TreeGrower, optional
+        One of more trees, whose histograms' memory is used again.
     """
 
-    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int) -> None:
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None
+                 ) -> None:  # fmt: skip
         xp = kernels.runtime.xp
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
         n_slots = kernels.layout.host.n_slots
-        self._histograms = [
-            xp.empty((nodes, n_slots, 2), np.int64) for nodes in histogram_nodes(n_trees, rules.depth)
-        ]
+        n_nodes = histogram_nodes(n_trees, rules.depth)
+        if larger is None:
+            self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
+        else:
+            self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
         self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
@@ -166,7 +171,8 @@ class TreeGrower:
         self._start(inputs)
         for depth in range(self._rules.depth):
             built, _ = self._places(depth)
-            rows.build(self._levels[depth].built[: len(built)], built, is_root=depth == 0 and self._n_trees == 1)
+            nodes = self._levels[depth].built[: len(built)]
+            rows.build(nodes, built, is_root=depth == 0, n_trees=self._n_trees)
             self._choose(depth, self._search(depth, inputs.allowed))
             if depth + 1 < self._rules.depth:
                 rows.split(self._levels[depth].splits)

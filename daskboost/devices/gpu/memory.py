@@ -16,6 +16,7 @@ from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
+from daskboost.devices.gpu.tree_groups import trees_together
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
@@ -43,14 +44,27 @@ ROUNDS_AT_ONCE = 128
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: column-major copies first, then trees
-    that grow without the host, with room for nodes that are not there.
+    What only makes a fit faster is left out where there is no room for it: trees that grow together first, half of them
+    at a time, then column-major copies, then trees that grow without the host, with room for nodes that are not there.
     """
-    whole = _arrays(size, free_bytes)
-    slower = replace(whole, columns_bytes=0)
-    slowest = replace(_arrays(replace(size, without_host=False), free_bytes), columns_bytes=0)
-    plans = [_with_pool(arrays) for arrays in (whole, slower, slowest)]
+    alone = replace(size, trees_together=1)
+    n_trees, whole = most_together(size), []
+    while n_trees > 1:
+        whole.append(_arrays(replace(size, trees_together=n_trees), free_bytes))
+        n_trees = -(-n_trees // 2)
+    whole.append(_arrays(alone, free_bytes))
+    slower = replace(whole[-1], columns_bytes=0)
+    slowest = replace(_arrays(replace(alone, without_host=False), free_bytes), columns_bytes=0)
+    plans = [_with_pool(arrays) for arrays in (*whole, slower, slowest)]
     return next((plan for plan in plans if plan.fits is not False), plans[-1])
+
+
+def most_together(size: FitSize) -> int:
+    """Trees of a round that grow together where there is room; those that grow best first do not, as each ends when it
+    does."""
+    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1:
+        return 1
+    return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
 def _with_pool(arrays: Plan) -> Plan:
@@ -61,10 +75,10 @@ def _with_pool(arrays: Plan) -> Plan:
 def _arrays(size: FitSize, free_bytes: int | None) -> Plan:
     train, k = size.train, size.n_outputs
     return Plan(
-        device="cuda", free_bytes=free_bytes, without_host=size.without_host,
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(train, size.n_slots),
-        order_bytes=order_bytes(train.n_rows, size.small_data),
+        order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
@@ -126,7 +140,7 @@ def histograms_bytes(size: FitSize) -> int:
     elif size.grow_policy == "lossguide":
         nodes = kept_histograms(size.max_leaves)
     else:
-        nodes = sum(histogram_nodes(1, size.depth))
+        nodes = sum(histogram_nodes(size.trees_together, size.depth))
     return PAIR_SLOT_BYTES * size.n_slots * nodes
 
 
@@ -141,16 +155,17 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
 def split_bytes(size: FitSize) -> int:
     """Of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
     n_splits = max(USUAL_SPLITS, min(WIDTH, size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
-    tile_rows = min(max(1 << (size.train.n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
-    return size.train.n_rows // 8 + n_splits * tile_rows // 8 + 4 * (size.train.n_rows // LEAST_TILE_ROWS + n_splits)
+    n_rows = size.trees_together * size.train.n_rows
+    tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
+    return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
 
 
 def _deepest(size: FitSize) -> int:
-    return 1 << (size.depth - 1) if size.without_host else size.deepest_nodes
+    return size.trees_together << (size.depth - 1) if size.without_host else size.deepest_nodes
 
 
 def step_bytes(size: FitSize) -> int:
-    """Of searching nodes: of the largest level, or of all that CUDA graphs of a tree recorded, one for each output,
+    """Of searching nodes: of the largest level, or of all that CUDA graphs recorded, each output's tree in one of them,
     whose arrays live as long as they do."""
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
@@ -169,8 +184,9 @@ def tree_bytes(size: FitSize) -> int:
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
         grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
         return tables_bytes(1 + waiting, capacity) + grown
-    capacity = (2 << size.depth) - 1
-    return tables_bytes(1 + waiting, capacity) + capacity * (SEGMENT_BYTES + LEVEL_SLOT_BYTES)
+    capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
+    of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + LEVEL_SLOT_BYTES * growing)
+    return tables_bytes(growing + waiting, capacity) + of_nodes
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
