@@ -112,6 +112,7 @@ def test_sparse_rows(way: str, groups: Groups, monkeypatch: pytest.MonkeyPatch) 
         for module in (views, memory):
             monkeypatch.setattr(module, "MOST_GROUP_BYTES", 256)
         monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0 if way == "by feature" else 10**6)
+        monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
     params = {"num_class": 4, "max_depth": 4, "subsample": 0.8 if way == "by row" else 1.0}
     data = make_classes(4)
     seen, add = [], sparse_columns.SparseColumns.add_rows
