@@ -16,7 +16,7 @@ from kernels.tracked import Meter, TrackedRuntime
 
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, memory
 from daskboost.devices.gpu.memory import POOL_SHARE
 from daskboost.errors import DeviceError, ParameterError
 
@@ -29,12 +29,15 @@ def squared(label: Any, margin: Any) -> tuple[Any, Any]:
 
 
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
+CLASSES = {"objective": "multi:softprob", "num_class": 6, "min_child_weight": 0}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
     "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
     "symmetric": ({**LOGISTIC, "max_depth": 6, "grow_policy": "symmetric"}, {}),
     "lossguide": ({**LOGISTIC, "max_depth": 0, "max_leaves": 31, "grow_policy": "lossguide"}, {}),
-    "classes": ({"objective": "multi:softprob", "num_class": 6, "max_depth": 3, "min_child_weight": 0}, {}),
+    "classes": ({**CLASSES, "max_depth": 3}, {}),
+    "small classes": ({**CLASSES, "max_depth": 4}, {"n_rows": 4_000}),
+    "symmetric classes": ({**CLASSES, "max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5}, {}),
     "wide": ({**LOGISTIC, "max_depth": 3}, {"n_features": 70}),
     "two bytes a symbol": ({**LOGISTIC, "max_depth": 2, "max_bin": 500}, {}),
     "sparse": ({**LOGISTIC, "max_depth": 4}, {"n_features": 60, "density": 0.1}),
@@ -95,6 +98,17 @@ def test_a_fit_stays_within_its_plan(name: str, monkeypatch: pytest.MonkeyPatch)
     within(runtime.meter.peak_bytes, planned)
     runtime.recorded.clear()
     assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("n_trees", [1, 2, 4])
+def test_trees_that_grow_together_stay_within_their_plan(n_trees: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    monkeypatch.setattr(memory, "trees_together", lambda *_: n_trees)
+    planned = fit({**CLASSES, "max_depth": 5, "device": "cuda"}, make_data(num_class=6), False, lambda _: None)
+    assert planned.trees_together == n_trees
+    within(runtime.meter.peak_bytes, planned)
 
 
 @pytest.mark.gpu

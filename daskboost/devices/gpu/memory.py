@@ -186,7 +186,8 @@ def tree_bytes(size: FitSize) -> int:
         return tables_bytes(1 + waiting, capacity) + grown
     capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
     of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + LEVEL_SLOT_BYTES * growing)
-    return tables_bytes(growing + waiting, capacity) + of_nodes
+    allowed = size.n_outputs * size.depth * size.train.n_features
+    return tables_bytes(growing + waiting, capacity) + of_nodes + allowed
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
