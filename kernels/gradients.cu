@@ -136,24 +136,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
     __shared__ i64 partial[WARPS];
     const Part part = part_of_block(n_trees);
     first += part.tree * next_first;
-    second += part.tree * next_second;
-    scales += part.tree * SCALES;
-    keys += part.tree * 2;
-    pairs += part.tree * n_rows;
-    if (order != nullptr) order += part.tree * n_rows;
+    second += part.tree * next_second;  // other arrays are indexed by tree: a pointer of a block's own takes two registers
+    const u32 start = part.tree * static_cast<u32>(n_rows);  // position; there are fewer than 2**32
     const LossParameters loss = load_parameters(parameters + (OBJECTIVE == GIVEN ? 0 : part.tree * 2));
-    const double scale_g = scales[SCALE_G], scale_h = scales[SCALE_H];
+    const double scale_g = scales[part.tree * SCALES + SCALE_G], scale_h = scales[part.tree * SCALES + SCALE_H];
     const bool is_finite = scale_g != 0 && scale_h != 0;
     const Stretch own = stretch_of(part.block, block_rows, n_rows);
     GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
-    u32 place = own.begin;
+    u32 place = start + own.begin;
     if (SAMPLED) {
         i64 before = 0;
         for (u32 i = threadIdx.x; i < part.block; i += THREADS) before += counts[part.tree * part.blocks + i];
         before = sum_of_block<THREADS>(before, partial);
         if (threadIdx.x == 0) partial[0] = before;
         __syncthreads();
-        place = static_cast<u32>(partial[0]);
+        place = start + static_cast<u32>(partial[0]);
         __syncthreads();
     }
     i64 sum_g = 0, sum_h = 0;
@@ -174,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
             if (is_kept[i]) id[i] = ids.of(own.begin + tile + rank[i]);
-            if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[1], id[i], sample_below);
+            if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[2 * part.tree + 1], id[i], sample_below);
         }
         const u32 n_kept = SAMPLED ? rank_in_tile(is_kept, rank, votes) : TILE;
 #pragma unroll
@@ -185,11 +182,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
             if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], SMALL);
             if (!is_finite) gradient = {0.0f, 0.0f};
 #if SMALL
-            const double times = static_cast<double>(weights[i]) * scales[SCALE_W];
+            const double times = static_cast<double>(weights[i]) * scales[part.tree * SCALES + SCALE_W];
             const QuantizedPair pair = quantize_small(gradient.g, gradient.h, scale_g, scale_h, times);
             pairs[at] = pack_small(pair);
 #else
-            const u64 bits = draw(keys[0], id[i]);
+            const u64 bits = draw(keys[2 * part.tree], id[i]);
             const QuantizedPair pair = quantize_large(gradient.g, gradient.h, scale_g, scale_h, bits);
             pairs[at] = pack_large(pair);
 #endif
@@ -201,9 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
     }
     if (part.block == part.blocks - 1 && threadIdx.x == 0) {
         i64* const root = bounds + 2 * static_cast<i64>(part.tree) * nodes_per_tree;
-        const i64 begin = part.tree * n_rows;
-        root[0] = begin;
-        root[1] = begin + (SAMPLED ? static_cast<i64>(place) : n_rows);
+        root[0] = start;
+        root[1] = SAMPLED ? static_cast<i64>(place) : start + n_rows;
     }
     sum_g = sum_of_block<THREADS>(sum_g, partial);
     sum_h = sum_of_block<THREADS>(sum_h, partial);
