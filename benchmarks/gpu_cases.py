@@ -153,7 +153,7 @@ CASES = {
             6, 12, {"xgboost": 1533, "xgboost vector leaves": 1283}, 150,
         ),
         Case(
-            Config("classes_10_small", "classes", 100_000, 28, 6, trees=100, n_classes=10, test_rows=100_000),
+            Config("classes_10_small", "ten_classes", 100_000, 28, 6, trees=100, n_classes=10, test_rows=100_000),
             3, 6, {}, 15,
         ),
     )
