@@ -41,6 +41,7 @@ class GpuDevice:
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan
         self.without_host = plan is not None and plan.without_host
+        self._n_trees = 1 if plan is None else plan.trees_together
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
         with self.errors():
@@ -65,7 +66,9 @@ class GpuDevice:
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, packed: bool = False) -> GpuRows:  # fmt: skip
-        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights, packed=packed)
+        return GpuRows(
+            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, packed=packed
+        )
 
     def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
         walk(self._runtime, view, tree, margin)

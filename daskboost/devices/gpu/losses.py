@@ -56,7 +56,7 @@ class LossChunk:
 
     def columns(self, output: int) -> Columns:
         margin, parameters = self._margin[:, output], self._parameters[output]
-        return Columns(self._label, margin, self._weight, self._kernel, parameters)
+        return Columns(self._label, margin, self._weight, self._kernel, parameters, 0, _column_stride(self._margin))
 
 
 class StoredChunk:
@@ -70,7 +70,7 @@ class StoredChunk:
         _find_largest(self._runtime, self._h, tops[1])
 
     def columns(self, output: int) -> Columns:
-        return Columns(self._g[:, output], self._h[:, output])
+        return _given_columns(self._g, self._h, output)
 
 
 class SoftmaxChunk:
@@ -97,7 +97,15 @@ class SoftmaxChunk:
         )  # fmt: skip
 
     def columns(self, output: int) -> Columns:
-        return Columns(self._g[:, output], self._h[:, output])
+        return _given_columns(self._g, self._h, output)
+
+
+def _given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
+    return Columns(g[:, output], h[:, output], next_first=_column_stride(g), next_second=_column_stride(h))
+
+
+def _column_stride(matrix: DeviceArray) -> int:
+    return int(matrix.strides[1]) // int(matrix.dtype.itemsize)
 
 
 def has_softmax_kernel(n_classes: int) -> bool:

@@ -16,6 +16,7 @@ from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
+from daskboost.devices.gpu.tree_groups import trees_together
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
@@ -49,23 +50,35 @@ ROUNDS_AT_ONCE = 128
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: column-major copies first, then trees
-    that grow without the host, with room for nodes that are not there.
+    What only makes a fit faster is left out where there is no room for it: trees that grow together first, half of them
+    at a time, then column-major copies, then trees that grow without the host, with room for nodes that are not there.
     """
-    whole = _arrays(size, free_bytes, has_columns=True)
-    slower = _arrays(size, free_bytes, has_columns=False)
-    slowest = _arrays(replace(size, without_host=False), free_bytes, has_columns=False)
-    return next((plan for plan in (whole, slower, slowest) if plan.fits is not False), slowest)
+    alone = replace(size, trees_together=1)
+    n_trees, plans = most_together(size), []
+    while n_trees > 1:
+        plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
+        n_trees = -(-n_trees // 2)
+    plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+    plans.append(_arrays(replace(alone, without_host=False), free_bytes, has_columns=False))
+    return next((plan for plan in plans if plan.fits is not False), plans[-1])
+
+
+def most_together(size: FitSize) -> int:
+    """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
+    does; nor do those of packed gradients, whose leaves are summed tree by tree."""
+    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1 or size.packed:
+        return 1
+    return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
     train, k = size.train, size.n_outputs
     passing = passing_bytes(size, has_columns=has_columns)
     arrays = Plan(
-        device="cuda", free_bytes=free_bytes, without_host=size.without_host,
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(train, size.n_slots) if has_columns else 0,
-        order_bytes=order_bytes(train.n_rows, size.small_data),
+        order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
@@ -132,7 +145,7 @@ def histograms_bytes(size: FitSize) -> int:
     elif size.grow_policy == "lossguide":
         nodes = kept_histograms(size.max_leaves)
     else:
-        nodes = sum(histogram_nodes(1, size.depth))
+        nodes = sum(histogram_nodes(size.trees_together, size.depth))
     return PAIR_SLOT_BYTES * size.n_slots * nodes
 
 
@@ -147,16 +160,17 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
 def split_bytes(size: FitSize) -> int:
     """Of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
     n_splits = max(USUAL_SPLITS, min(WIDTH, size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
-    tile_rows = min(max(1 << (size.train.n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
-    return size.train.n_rows // 8 + n_splits * tile_rows // 8 + 4 * (size.train.n_rows // LEAST_TILE_ROWS + n_splits)
+    n_rows = size.trees_together * size.train.n_rows
+    tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
+    return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
 
 
 def _deepest(size: FitSize) -> int:
-    return 1 << (size.depth - 1) if size.without_host else size.deepest_nodes
+    return size.trees_together << (size.depth - 1) if size.without_host else size.deepest_nodes
 
 
 def step_bytes(size: FitSize) -> int:
-    """Of searching nodes: of the largest level, or of all that CUDA graphs of a tree recorded, one for each output,
+    """Of searching nodes: of the largest level, or of all that CUDA graphs recorded, each output's tree in one of them,
     whose arrays live as long as they do."""
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
@@ -175,8 +189,10 @@ def tree_bytes(size: FitSize) -> int:
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
         grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
         return tables_bytes(1 + waiting, capacity) + grown
-    capacity = (2 << size.depth) - 1
-    return tables_bytes(1 + waiting, capacity) + capacity * (SEGMENT_BYTES + LEVEL_SLOT_BYTES)
+    capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
+    of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + LEVEL_SLOT_BYTES * growing)
+    allowed = size.n_outputs * size.depth * size.train.n_features
+    return tables_bytes(growing + waiting, capacity) + of_nodes + allowed
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
