@@ -43,7 +43,7 @@ def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
     rules = growth_rules(spec.params, spec.rules, by_path=spec.interaction_groups is not None)
     if kernels is None or not isinstance(rows, GpuRows):
         return None
-    if rules is None or spec.objective.adaptive_quantiles is not None:
+    if rules is None or spec.objective.adaptive_quantiles is not None or spec.has_vector_leaves:
         return None
     by_leaf = spec.params.grow_policy == "lossguide"
     n_histograms = kept_histograms(rules.max_leaves) if by_leaf else sum(histogram_nodes(1, rules.depth))

@@ -107,8 +107,9 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
 def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report) -> Progress:
     """Run a fit over shards of this process: one engine per shard."""
     setup = EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data
-    )
+        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
+        vector_leaves=spec.has_vector_leaves,
+    )  # fmt: skip
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)

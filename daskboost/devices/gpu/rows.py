@@ -44,14 +44,14 @@ class DeviceOrder:
     whatever reads positions through `bounds` need not care which half they are in.
     """
 
-    def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None) -> None:
+    def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, width: int = 1) -> None:
         xp = runtime.xp
         self.n_rows = n_rows
         self.weight = None if weight is None else xp.asarray(weight)
         self.order = xp.empty(2 * n_rows, np.uint32)
         """Row by position; uint32, shape (2 * rows,)."""
-        self.pairs = xp.empty(2 * n_rows, np.int32 if weight is None else np.int64)
-        """Quantized g and h by position."""
+        self.pairs = xp.empty(2 * n_rows if width == 1 else (n_rows, width), np.int32 if weight is None else np.int64)
+        """Quantized g and h by position; of several outputs by row, shape (rows, width)."""
         self.kept = 0
         """Rows that grow the tree."""
         self.bounds = xp.zeros((64, 2), np.int64)
@@ -137,7 +137,9 @@ class GpuRows:
                  ) -> None:  # fmt: skip
         self._runtime, self._views, self._layout = runtime, views, layout
         of_chunks = [None] * len(sizes) if weights is None else weights
-        self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
+        self.chunks = [
+            DeviceOrder(runtime, size, weight, layout.width) for size, weight in zip(sizes, of_chunks, strict=True)
+        ]
         self._scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
         self.quantizers = [
@@ -172,7 +174,7 @@ class GpuRows:
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
-        out, is_built = self._runtime.xp.empty((len(nodes), self._layout.n_slots, 2), np.int64), False
+        out, is_built = self._histograms(len(nodes)), False
         applied, built = self._upload(splits), to_device(self._runtime, nodes)
         n_nodes = int(nodes.max(initial=-1)) + 1
         for index, view in self._views():
@@ -187,6 +189,10 @@ class GpuRows:
             out.fill(0)
         return out
 
+    def _histograms(self, n_nodes: int) -> DeviceArray:
+        """Room for those of so many nodes."""
+        return self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
+
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
               in_order: bool = False, adds: bool = False) -> None:  # fmt: skip
         """Make `out`, whatever it held, the histograms of `nodes`: int64, shape (nodes, slots, 2).
@@ -198,7 +204,8 @@ class GpuRows:
         view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
-        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
+        outputs) for vectors."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
         applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
         self.reserve(len(tree.value), 0)
@@ -257,7 +264,8 @@ class GpuRows:
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
         count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
-        move(tiles.most, SPLIT_THREADS, *common, chunk.n_rows, counts, flags, chunk.order, chunk.pairs)
+        moved = chunk.pairs if chunk.pairs.ndim == 1 else None
+        move(tiles.most, SPLIT_THREADS, *common, chunk.n_rows, counts, flags, chunk.order, moved)
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
