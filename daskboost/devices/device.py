@@ -129,8 +129,8 @@ class Device(Protocol):
         """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host."""
 
     def project(self, values: Array, projection: Float32, out: Array) -> None:
-        """`out`, shape (rows, columns), becomes the matrix product of `values`, shape (rows, outputs), and `projection`,
-        shape (outputs, columns), of entries -1, 0 and 1; all float32.
+        """`out`, shape (rows, columns), becomes the matrix product of `values`, shape (rows, outputs), and
+        `projection`, shape (outputs, columns), of entries -1, 0 and 1; all float32.
 
         The outputs of a column are added one after the other, so that a row's result depends on that row alone: the
         order of a library's matrix product depends on shapes and machines.

@@ -24,8 +24,9 @@ RULES: dict[str, dict[str, Any]] = {
     "regularized": {"num_class": 3, "max_depth": 4, "reg_alpha": 3.0, "reg_lambda": 0.0, "max_delta_step": 0.2},
     "samples": {"num_class": 3, "max_depth": 4, "subsample": 0.4, "colsample_bynode": 0.7},
     "symmetric": {"num_class": 3, "max_depth": 4, "grow_policy": "symmetric"},
-    "symmetric steps": {"num_class": 4, "max_depth": 3, "grow_policy": "symmetric", "max_delta_step": 0.3,
-                        "colsample_bylevel": 0.6},  # fmt: skip
+    "symmetric steps": {
+        "num_class": 4, "max_depth": 3, "grow_policy": "symmetric", "max_delta_step": 0.3, "colsample_bylevel": 0.6
+    },
     "best first": {"num_class": 3, "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 12, "subsample": 0.5},
     "sketch": {"num_class": 7, "max_depth": 4, "sketch_outputs": 3},
     "sketch of one": {"num_class": 5, "max_depth": 4, "sketch_outputs": 1, "subsample": 0.6},

@@ -18,7 +18,7 @@ import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.memory import POOL_SHARE
-from daskboost.errors import DeviceError, ParameterError
+from daskboost.errors import DeviceError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,6 +29,7 @@ def squared(label: Any, margin: Any) -> tuple[Any, Any]:
 
 
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
+VECTORS = {"objective": "multi:softprob", "num_class": 6, "multi_strategy": "multi_output_tree", "min_child_weight": 0}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
     "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
@@ -44,6 +45,10 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
+    "vectors": ({**VECTORS, "max_depth": 5}, {}),
+    "vectors of many": ({**VECTORS, "num_class": 21, "max_depth": 3, "grow_policy": "symmetric"}, {}),
+    "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
+    "small vectors": ({**VECTORS, "max_depth": 3}, {"n_rows": 4_000}),
     "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
 }
 
@@ -138,27 +143,18 @@ def test_a_fit_stays_within_its_plan_on_a_gpu(name: str) -> None:
     within(hook.meter.peak_bytes, replace(planned, free_bytes=None))
 
 
-VECTORS = {"objective": "multi:softprob", "num_class": 6, "multi_strategy": "multi_output_tree", "min_child_weight": 0}
-SHAPES_OF_CPUS = SHAPES | {
-    "vectors": ({**VECTORS, "max_depth": 5}, {}),
-    "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
-}
-
-
-def test_vectors_are_planned_where_they_are_trained() -> None:
-    found = plan(VECTORS, n_rows=100_000, n_features=10)
-    assert found.device == "cpu"
-    one = plan({**VECTORS, "multi_strategy": "one_output_per_tree", "device": "cpu"}, n_rows=100_000, n_features=10)
-    assert found.histograms_bytes == 6 * one.histograms_bytes and found.margins_bytes == one.margins_bytes
-    with pytest.raises(ParameterError, match="device='cuda' does not grow trees of vector leaves"):
-        plan({**VECTORS, "device": "cuda"}, n_rows=100_000, n_features=10)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_vectors_have_histograms_of_all_outputs(device: str) -> None:
+    found = plan({**VECTORS, "device": device}, n_rows=100_000, n_features=10, memory="9GB")
+    one = plan({**VECTORS, "num_class": 3, "device": device}, n_rows=100_000, n_features=10, memory="9GB")
+    assert found.histograms_bytes == 2 * one.histograms_bytes and found.margins_bytes == 2 * one.margins_bytes
 
 
 @pytest.mark.parametrize("name", [
     "depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation", "vectors", "sketched vectors",
 ])  # fmt: skip
 def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
-    params, given = SHAPES_OF_CPUS[name]
+    params, given = SHAPES[name]
     evaluated = "evaluated" in given
     sizes = {"n_rows": 100_000, **given}
     data = make_data(**{k: v for k, v in sizes.items() if k != "evaluated"}, num_class=params.get("num_class", 2))

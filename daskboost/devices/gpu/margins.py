@@ -24,8 +24,8 @@ def add_leaf_values(runtime: Runtime, chunk: Segments, nodes: DeviceArray, value
     """`margin[row] += values[node]` for the rows of each of `nodes`; waits for nothing.
 
     `nodes` : int32, each once; -1 stands for none. `values` : float32, by node of the tree. `margin` : float32, shape
-    (rows,), any stride. `chunk.bounds` must have room for all nodes. Of vectors, `values` and `margin` have a column for
-    each output, and are C-contiguous.
+    (rows,), any stride. `chunk.bounds` must have room for all nodes. Of vectors, `values` and `margin` have a column
+    for each output, and are C-contiguous.
     """
     if chunk.n_rows == 0 or len(nodes) == 0:
         return

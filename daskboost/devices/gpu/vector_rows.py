@@ -8,7 +8,6 @@ The histograms of an output are then those of a single one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -34,10 +33,8 @@ Gradients = Callable[[int], tuple[DeviceArray, DeviceArray]]
 class VectorRows(GpuRows):
     """`GpuRows` whose layout may have several outputs side by side (`SlotLayout.width`)."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._gathered: DeviceArray | None = None
-        """Pairs of up to AT_ONCE outputs by position, of one chunk after the other; shape (outputs, positions)."""
+    _gathered: DeviceArray | None = None
+    """Pairs of up to AT_ONCE outputs by position, of one chunk after the other; shape (outputs, positions)."""
 
     def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
         """Quantize the gradients of all columns that a tree of vector leaves searches; sums of g and h of each.
