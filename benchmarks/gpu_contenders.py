@@ -23,6 +23,8 @@ from benchmarks.sparse_rows import SPARSE_WORKLOADS
 Scores = Mapping[str, float]
 VECTOR_LEAVES = " vector leaves"
 """Behind a library's name: one tree a round, with a value of each class in its leaves."""
+SKETCH_OUTPUTS = 8
+"""Combinations of the classes' gradients that " vector leaves sketch" searches."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,9 @@ def _trainers(config: Config, rows: Rows, given: Rows) -> Makers:
     if config.n_classes > 2:
         vectors = {"multi_strategy": "multi_output_tree"}
         found["daskboost" + VECTOR_LEAVES] = functools.partial(own, **vectors)
+        if config.n_classes > SKETCH_OUTPUTS:
+            sketched = {**vectors, "sketch_outputs": SKETCH_OUTPUTS}
+            found["daskboost" + VECTOR_LEAVES + " sketch"] = functools.partial(own, **sketched)
         found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **vectors)
     return found
 

@@ -44,7 +44,7 @@ def warm_up(config: Config, ours_on: str, draw: int = 0) -> tuple[dict[str, Cont
     first: dict[str, Run] = {}
     missing: dict[str, str] = {}
     for name, make in contenders(config, ours_on, draw):
-        if importlib.util.find_spec(name.removesuffix(VECTOR_LEAVES)) is None:
+        if importlib.util.find_spec(name.partition(VECTOR_LEAVES)[0]) is None:
             missing[name] = "not installed"
             continue
         try:
