@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_chunks(
     const i32 bins = n_bins[feature], slots = static_cast<i32>(slot_offsets[feature + 1] - first);
     const u64 k = static_cast<u64>(output), parent = parents[node];
     const HistogramAt histogram = {own[node] + k * own_steps[node], parent ? parent + k * parent_steps[node] : 0,
-                                   siblings[node] + k * sibling_steps[node], first};
+                                   siblings[node] + k * sibling_steps[node], first, true};
     const i64 chunks = chunk_of(slot_offsets, n_features);
     i64* to = sums_before + 2 * ((node * chunks + chunk_of(slot_offsets, feature)) * n_outputs + output);
     Pair64 before = {0, 0};
