@@ -176,6 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_chunks(
     for (i32 start = 0; start < slots; start += WARP) {
         const i32 slot = start + lane;
         const Pair64 value = slot < slots ? histogram.compute(slot) : Pair64{0, 0};
+        if (slot < slots) histogram.keep(slot, value);
         if (lane == 0 && start < bins) {
             to[0] = before.g;
             to[1] = before.h;
