@@ -123,8 +123,8 @@ def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
     """What the engine may spend memory on, under the worker's limit."""
     setup = EngineSetup(
         spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients,
-    )
+        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
+    )  # fmt: skip
     if limit is None:
         return setup
     return replace(

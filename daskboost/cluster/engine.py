@@ -14,7 +14,6 @@ import numpy as np
 
 from daskboost.cluster import messages as m
 from daskboost.cluster.evaluation import Evaluator
-from daskboost.cluster.gradient_sketch import project
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
 from daskboost.cluster.row_groups import RowGroup
@@ -24,8 +23,8 @@ from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Array, Device, VectorRows
-from daskboost.dtypes import Float32
+from daskboost.devices.device import Array, Device, LossRows, VectorRows
+from daskboost.dtypes import Float32, Float64
 from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
@@ -62,6 +61,8 @@ class EngineSetup:
     single output are computed twice, and 8 bytes per row are saved."""
     width: int = 1
     """Of the fit's histograms (see `SlotLayout`)."""
+    vector_leaves: bool = False
+    """Whether a round grows one tree of all outputs, though it may search a sketch of one column."""
     small_data: bool = False
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
     packed: bool = False
@@ -132,7 +133,7 @@ class Engine:
         )  # fmt: skip
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
-            small_data=setup.small_data,
+            small_data=setup.small_data, stored=setup.vector_leaves,
         )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
@@ -179,12 +180,21 @@ class Engine:
         self._projection = message.projection
         tops = [np.zeros((2, self.setup.objective.n_outputs + self._n_columns))]
         if self.losses is not None:
-            tops.append(self.losses.ranges())
+            tops.append(self._kernel_ranges(self.losses))
         else:
             for index in range(len(self.train.margins)):
                 tops += self.compute_gradients(index)
         top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
         return m.GradientRange(top[0], top[1])
+
+    def _kernel_ranges(self, losses: LossRows) -> Float64:
+        """The largest |g| and h where the loss has kernels, which compute the gradients of the round."""
+        own, sketched = losses.ranges(), np.zeros((2, self._n_columns))
+        for index in range(len(self.train.margins) if self._n_columns else 0):
+            self._open_sketch(index)
+            self._sketch_rows(index, slice(None))
+            sketched = np.maximum(sketched, [self.device.largest(part) for part in self._sketches[index]])
+        return np.concatenate([own, sketched], axis=1)
 
     def _start_tree(self, message: m.StartTree) -> m.RootSums:
         if self._search is not None:
@@ -204,7 +214,7 @@ class Engine:
 
     def _column(self, column: int, index: int) -> Any:
         """One column of them, or what a kernel makes it of."""
-        if self.losses is not None:
+        if self.losses is not None and column < self.setup.objective.n_outputs:
             return self.losses.columns(index, column)
         g, h = self._columns_of(column, index)
         n_outputs = self.setup.objective.n_outputs
@@ -231,6 +241,8 @@ class Engine:
 
     def gradients_of(self, index: int) -> tuple[Array, Array]:
         """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
+        if self.losses is not None:
+            return self.losses.gradients(index)
         margins = self.train.margins
         if not self._gradients:
             sizes = [len(own) for own in margins] if self._keep_gradients else [max(map(len, margins), default=0)]
@@ -244,10 +256,24 @@ class Engine:
         """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
         outputs + columns), unless the caller finds them itself."""
         g, h = self.gradients_of(index)
-        if self._n_columns and len(self._sketches) <= index:
-            empty = partial(self.device.xp.empty, dtype=np.float32)
-            self._sketches.append((empty((len(g), self._n_columns)), empty((len(g), self._n_columns))))
+        if self._n_columns:
+            self._open_sketch(index)
         return self.device.each_range(len(g), partial(self._range_gradients, index, g, h, find_range))
+
+    def _open_sketch(self, index: int) -> None:
+        """Have room for the sketch of a chunk."""
+        if len(self._sketches) <= index:
+            shape = (len(self.train.margins[index]), self._n_columns)
+            self._sketches.append((
+                self.device.xp.empty(shape, np.float32), self.device.xp.empty(shape, np.float32)
+            ))  # fmt: skip
+
+    def _sketch_rows(self, index: int, rows: slice) -> None:
+        """Project the gradients of some rows of a chunk."""
+        assert self._projection is not None
+        signs = (self._projection, np.abs(self._projection))  # a step along a column moves its outputs up or down
+        for values, projection, into in zip(self.gradients_of(index), signs, self._sketches[index], strict=True):
+            self.device.project(values[rows], projection, into[rows])
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int) -> Any:
         device, xp = self.device, self.device.xp
@@ -264,9 +290,7 @@ class Engine:
                     xp.multiply(g, weight[rows, None], out=all_g[rows])
                     xp.multiply(h, weight[rows, None], out=all_h[rows])
             if self._projection is not None:
-                sketched = project(all_g[rows], all_h[rows], self._projection, xp)
-                for into, part in zip(self._sketches[index], sketched, strict=True):
-                    into[rows] = part
+                self._sketch_rows(index, rows)
         if not find_range:
             return None
         parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
@@ -280,6 +304,8 @@ class Engine:
             return self._own_search(peers).search(nodes, self.rows.grow(message.splits, message.built, words=True))
         alone = nodes is None and not message.compact  # then its histograms are nobody else's summands
         own = self.device.fetch(self.rows.grow(message.splits, message.built, words=alone))
+        if own.ndim == 4:  # a GPU's, of several outputs
+            own = own.reshape(len(own), -1, 2)
         if nodes is None:
             return m.PartialHistograms(narrow(own, self._buffers) if message.compact else own)
         if peers is None:

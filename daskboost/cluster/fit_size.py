@@ -85,13 +85,14 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     """Put together what is known of one engine's fit."""
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
     leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
-    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None
+    vectors = params.has_vector_leaves(objective.n_outputs)
+    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None or vectors
     needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
-        gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
+        gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
@@ -104,10 +105,13 @@ def histogram_width(params: TrainParams, objective: Objective) -> int:
     return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
-def _gpu_gradients(objective: Objective) -> GpuGradients:
+def _gpu_gradients(objective: Objective, *, stored: bool) -> GpuGradients:
+    """`stored` : whether those of all outputs must be there for a round (see `Device.loss_rows`)."""
     if isinstance(objective, CustomObjective):
         return "uploaded"
     loss = kernel_of(objective)
     if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
         return "expressions"
-    return "stored" if loss.kernel == LossKernel.SOFTMAX else "computed"
+    if loss.kernel == LossKernel.SOFTMAX:
+        return "stored"
+    return "expressions" if stored else "computed"

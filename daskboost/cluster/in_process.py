@@ -110,8 +110,8 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
     """Run a fit over shards of this process: one engine per shard."""
     setup = EngineSetup(
         spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients,
-    )
+        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
+    )  # fmt: skip
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)

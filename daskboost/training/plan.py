@@ -23,7 +23,7 @@ from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
-from daskboost.training.contradictions import check_loss_parameters, check_metrics, check_multi_strategy, device_of
+from daskboost.training.contradictions import check_loss_parameters, check_metrics, check_multi_strategy
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 from daskboost.tree.split import SplitRules
@@ -84,7 +84,7 @@ def plan(
     _check_number("n_workers", n_workers)
     _check_kinds(nonzeros_per_row, missing=missing, weight=weight)
     check_rounds(num_boost_round, None, ())
-    device = _device_of(chosen)
+    _check_objective(chosen)
     if not isinstance(evals, list | tuple):
         raise ParameterError(f"evals={evals!r}: give a list of evaluation sets or of their numbers of rows")
     if isinstance(data, QuantizedDataset):
@@ -101,16 +101,15 @@ def plan(
         ]
         size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(device, size, room, here)
+    return _plan_on(chosen.device, size, room, here)
 
 
-def _device_of(params: TrainParams) -> str:
-    """As `train` takes it, which refuses what contradicts the objective."""
+def _check_objective(params: TrainParams) -> None:
+    """Refuse what contradicts the objective, as `train` does."""
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     check_metrics(params.eval_metric, objective)
-    return device_of(params, objective)
 
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:

@@ -28,7 +28,6 @@ from daskboost.training.contradictions import (
     check_made_with,
     check_metrics,
     check_multi_strategy,
-    device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import interaction_groups, monotone_directions
@@ -143,7 +142,6 @@ def make_spec(
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
-    params = replace(params, device=device_of(params, objective))
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
         objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,

@@ -15,6 +15,7 @@ def squared(label: Any, margin: Any) -> tuple[Any, Any]:
 
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
 CLASSES = {"objective": "multi:softprob", "num_class": 6, "min_child_weight": 0}
+VECTORS = {**CLASSES, "multi_strategy": "multi_output_tree"}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
     "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
@@ -34,14 +35,11 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
-    "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
-}
-
-
-VECTORS = {**CLASSES, "multi_strategy": "multi_output_tree"}
-SHAPES_OF_CPUS = SHAPES | {
     "vectors": ({**VECTORS, "max_depth": 5}, {}),
+    "vectors of many": ({**VECTORS, "num_class": 21, "max_depth": 3, "grow_policy": "symmetric"}, {}),
     "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
+    "small vectors": ({**VECTORS, "max_depth": 3}, {"n_rows": 4_000}),
+    "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
 }
 
 
@@ -59,6 +57,6 @@ def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, d
 
 def data_of(name: str, **otherwise: Any) -> dict[str, Any]:
     """The data set of a shape."""
-    params, given = SHAPES_OF_CPUS[name]
+    params, given = SHAPES[name]
     sizes = {**otherwise, **{k: v for k, v in given.items() if k != "evaluated"}}
     return make_data(**sizes, num_class=params.get("num_class", 2))

@@ -79,6 +79,11 @@ class Quantizer:
         self._blocks, self._block_rows = stretches(runtime, n_rows)
         self._counts = runtime.xp.empty(self._blocks * most_trees, np.uint32)
 
+    @property
+    def pieces(self) -> tuple[DeviceArray, int]:
+        """Stretches of rows with consecutive global ids, as kernels take them (`kernels/global_ids.cuh`)."""
+        return self._pieces, len(self._pieces)
+
     def __call__(self, columns: Columns, rounding: OutputRounding, sample_below: int, order: DeviceArray | None,
                  pairs: DeviceArray, bounds: DeviceArray, n_trees: int = 1, nodes_per_tree: int = 0
                  ) -> None:  # fmt: skip
@@ -93,7 +98,7 @@ class Quantizer:
         sampled = sample_below < ALL
         if sampled and order is None:
             raise ValueError("a sample of the rows needs an array for their order")
-        rows = (sample_below, self._pieces, len(self._pieces), self._n_rows, self._block_rows, self._counts)
+        rows = (sample_below, *self.pieces, self._n_rows, self._block_rows, self._counts)
         variant = {"OBJECTIVE": int(columns.kernel), "SMALL": int(self._weight is not None), "SAMPLED": int(sampled)}
         if sampled:
             count = self._runtime.kernel("gradients", "count_sampled", **variant)

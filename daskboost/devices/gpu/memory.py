@@ -15,8 +15,10 @@ from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROW
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
+from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.tree_groups import trees_together
+from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
@@ -29,6 +31,8 @@ LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
 """Of `_TreeLevel`."""
 GROWN_BYTES = 8 * RESULTS + 3 * 4
 """Of `_Grown`."""
+LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
+"""Of a leaf and output: sums of g and h, and the values of two nodes."""
 LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
@@ -78,7 +82,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan
         device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(train, size.n_slots) if has_columns else 0,
-        order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data),
+        order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data, size.width),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
@@ -118,9 +122,11 @@ def copied_entries(rows: SetSize, n_slots: int) -> int:
     return n_entries if is_many and not rows.symbol_bytes else 0
 
 
-def order_bytes(n_rows: int, small_data: bool) -> int:
-    """Of both halves of `DeviceOrder`."""
-    return 2 * n_rows * (4 + (8 if small_data else 4))
+def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
+    """Of both halves of `DeviceOrder`; of several outputs, of one order, all pairs, and those that are gathered."""
+    pair_bytes = 8 if small_data else 4
+    n_pairs = 2 if width == 1 else width + 2 * min(AT_ONCE, width)
+    return n_rows * (2 * 4 + n_pairs * pair_bytes)
 
 
 def label_bytes(size: FitSize) -> int:
@@ -130,8 +136,8 @@ def label_bytes(size: FitSize) -> int:
 
 
 def gradients_bytes(size: FitSize) -> int:
-    """Of `SoftmaxChunk`, or of an engine whose objective has no kernel."""
-    n, k = size.train.n_rows, size.n_outputs
+    """Of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
+    n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
@@ -146,12 +152,15 @@ def histograms_bytes(size: FitSize) -> int:
         nodes = kept_histograms(size.max_leaves)
     else:
         nodes = sum(histogram_nodes(size.trees_together, size.depth))
-    return PAIR_SLOT_BYTES * size.n_slots * nodes
+    return PAIR_SLOT_BYTES * size.n_entries * nodes
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
     """Of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums."""
     n_features = size.train.n_features
+    if size.width > 1:
+        sums_before = PAIR_SLOT_BYTES * n_chunks(size.n_slots, n_features) * size.width
+        return n_nodes * (sums_before + 12 * n_features + 8 * (RESULTS + 2 * size.width))
     if size.grow_policy == "symmetric":
         return n_nodes * (PAIR_SLOT_BYTES * size.n_slots + 8 * RESULTS) + 12 * n_features
     return n_nodes * 8 * (n_features + RESULTS)
@@ -183,7 +192,8 @@ def tree_bytes(size: FitSize) -> int:
     """Of nodes' segments; where trees grow without the host, of what growers keep of nodes beside histograms, and of
     the trees that wait to be fetched."""
     if not size.without_host:
-        return SEGMENT_BYTES * 4 * size.open_histograms
+        leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
+        return SEGMENT_BYTES * 4 * size.open_histograms + leaf_bytes
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
     if size.grow_policy == "lossguide":
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1

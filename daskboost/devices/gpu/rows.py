@@ -47,14 +47,16 @@ class DeviceOrder:
     rows into roots need know that a row lies in several.
     """
 
-    def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, n_trees: int = 1) -> None:
+    def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, n_trees: int = 1,
+                 width: int = 1) -> None:  # fmt: skip
         xp = runtime.xp
         self.n_rows, self.n_trees = n_rows, n_trees
         self.weight = None if weight is None else xp.asarray(weight)
         self.order = xp.empty(2 * self.half, np.uint32)
         """Row by position; uint32, shape (2 * trees * rows,)."""
-        self.pairs = xp.empty(2 * self.half, np.int32 if weight is None else np.int64)
-        """Quantized g and h by position."""
+        shape = 2 * self.half if width == 1 else (n_rows, width)
+        self.pairs = xp.empty(shape, np.int32 if weight is None else np.int64)
+        """Quantized g and h by position; of several outputs by row, shape (rows, width)."""
         self.kept = 0
         """Rows that grow the tree, or each of several."""
         self.bounds = xp.zeros((64, 2), np.int64)
@@ -158,7 +160,8 @@ class GpuRows:
         self._runtime, self._views, self._layout, self._packed = runtime, views, layout, packed
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [
-            DeviceOrder(runtime, size, weight, n_trees) for size, weight in zip(sizes, of_chunks, strict=True)
+            DeviceOrder(runtime, size, weight, n_trees, layout.width)
+            for size, weight in zip(sizes, of_chunks, strict=True)
         ]
         self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
@@ -209,7 +212,7 @@ class GpuRows:
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
-        out, is_built = self._runtime.xp.empty((len(nodes), self._layout.n_slots, 2), np.int64), False
+        out, is_built = self._histograms(len(nodes)), False
         applied, built = self._upload(splits), to_device(self._runtime, nodes)
         n_nodes = int(nodes.max(initial=-1)) + 1
         for index, view in self._views():
@@ -223,6 +226,10 @@ class GpuRows:
         if not is_built:  # no chunk has rows
             out.fill(0)
         return out
+
+    def _histograms(self, n_nodes: int) -> DeviceArray:
+        """Room for those of so many nodes."""
+        return self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
 
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
               in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
@@ -240,7 +247,8 @@ class GpuRows:
             view.build(tiles, order, chunk.pairs, out[own], adds=adds, packed=self._packed)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
-        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
+        outputs) for vectors."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
         applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
         self.reserve(len(tree.value), 0)
@@ -299,7 +307,8 @@ class GpuRows:
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
         count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
-        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.pairs)
+        moved = chunk.pairs if chunk.pairs.ndim == 1 else None
+        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, moved)
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,

@@ -38,7 +38,7 @@ LEAST_ROWS_PER_BIN = 8
 LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
 WALK_THREADS = 256
-"""As in `kernels/walk.cu`."""
+"""As in `kernels/walk.cu` and `walk_vectors.cu`."""
 WALK_BLOCKS = 8
 """Of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
@@ -280,9 +280,19 @@ def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
 def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
     """The same for a tree on the device.
 
-    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32.
+    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32. Of vectors, the value
+    and `margin` have a column for each output, and are C-contiguous.
     """
-    walk_trees(runtime, view, tuple(column[None] for column in columns), margin[:, None])
+    n = len(margin)
+    if n == 0:
+        return
+    if margin.ndim == 1:
+        walk_trees(runtime, view, tuple(column[None] for column in columns), margin[:, None])
+        return
+    blocks = min(-(-n // WALK_THREADS), runtime.multiprocessors * WALK_BLOCKS)
+    runtime.kernel("walk_vectors", "walk_vectors", SYMBOL_BYTES=view.symbol_bytes)(
+        blocks, WALK_THREADS, *view.symbols, *columns, margin.shape[1], n, margin
+    )
 
 
 def walk_trees(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
