@@ -44,7 +44,7 @@ N_ROUNDS = 2
 ])  # fmt: skip
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=5))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
 
 
 def problem(n_rows: int, n_classes: int, *, n_values: int = 60, weighted: bool = False) -> Data:

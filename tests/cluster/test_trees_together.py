@@ -13,7 +13,6 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.cluster import device_rounds
 from daskboost.devices.gpu import cuda, growth, memory, sparse_columns, views
 from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
 from daskboost.devices.plan import FitSize, SetSize
@@ -176,17 +175,6 @@ def test_a_loss_of_several_outputs_without_a_kernel(groups: Groups) -> None:
     assert groups.sizes == N_ROUNDS * [2, 1]
 
 
-def test_histograms_that_have_room_for_one_tree_alone(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows have places for trees that grow together, whether these do or not."""
-    def nodes(n_trees: int, depth: int) -> tuple[int, int]:
-        return growth.histogram_nodes(n_trees, depth) if n_trees == 1 else (2**40, 0)
-
-    data, params = make_classes(3), {"num_class": 3, "max_depth": 3}
-    monkeypatch.setattr(device_rounds, "histogram_nodes", nodes)
-    assert trained(data, params, "cuda").to_bytes() == trained(data, params, "cpu").to_bytes()
-    assert groups.sizes == N_ROUNDS * [1, 1, 1]
-
-
 def test_the_rule() -> None:
     assert trees_together(10, 100_000, 1 << 20) == 10
     assert trees_together(1, 100, 1) == 1
@@ -228,4 +216,4 @@ def test_fewer_grow_together_where_there_is_little_room() -> None:
         found.append(planned.trees_together)
         free = planned.total_bytes - 1
     assert found == [12, 6, 3, 2, 1]
-    assert planned.trees_together == 1 and planned.without_host
+    assert planned.trees_together == 1
