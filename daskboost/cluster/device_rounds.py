@@ -81,7 +81,8 @@ class DeviceRounds:
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = xp.empty(1)
-        self._every_round_alike = params.colsample_bytree == params.colsample_bylevel == params.colsample_bynode == 1
+        shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
+        self._every_feature = shares == {1} and not params.ignored_features
         by_level = params.colsample_bylevel < 1 or params.colsample_bynode < 1
         self._allowed = xp.ones((rules.depth if by_level else 1, 1, n_features), np.uint8)
         by_leaf = params.grow_policy == "lossguide"
@@ -154,7 +155,7 @@ class DeviceRounds:
         ((_, view),) = self._engine.train.views()
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
         for output in outputs:
-            if not self._every_round_alike:
+            if not self._every_feature:
                 features = FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output)
                 overwrite(self._runtime, self._allowed, allowed_features(features, spec.params)[:, None])
             this = slice(output, output + 1)

@@ -31,7 +31,7 @@ from daskboost.training.contradictions import (
     device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.tree.constraints import interaction_groups, monotone_directions
+from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
@@ -143,7 +143,9 @@ def make_spec(
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
-    params = replace(params, device=device_of(params, objective))
+    params = replace(
+        params, device=device_of(params, objective), ignored_features=ignored_features(params.ignored_features, schema)
+    )
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
         objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,
@@ -192,6 +194,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
+    ignored_features(params.ignored_features, schema)
     learning_rates(params, n_rounds, callbacks)
     return objective
 
