@@ -29,7 +29,17 @@ def check_device(name: str) -> None:
         get_runtime()
 
 
-def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None) -> Device:
+def finds_gpu(name: str) -> bool:
+    """Whether a device of this name would be a GPU, if it has room."""
+    try:
+        check_device("cpu" if name == "cpu" else "cuda")
+    except (MissingDependencyError, DeviceError):
+        return False
+    return name != "cpu"
+
+
+def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None,
+                shared_bytes: int = 0) -> Device:  # fmt: skip
     """An engine's device.
 
     Parameters
@@ -42,6 +52,8 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
         Of the engine; closed by the device's `close`.
     size : FitSize, optional
         Of the engine's fit, which a GPU must have room for; the GPU then knows whether column-major copies fit too.
+    shared_bytes : int
+        Of what the fit shares with others and a GPU holds already.
 
     Raises
     ------
@@ -55,10 +67,10 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
 
         try:
             runtime = get_runtime()
-            plan = None if size is None else gpu_plan(size, runtime.free_bytes)
+            plan = None if size is None else gpu_plan(size, runtime.free_bytes + shared_bytes)
             if size is not None and plan is not None and not plan.fits:
                 gc.collect()  # arrays of a fit that failed may wait for it
-                plan = gpu_plan(size, runtime.free_bytes)
+                plan = gpu_plan(size, runtime.free_bytes + shared_bytes)
                 plan.check()
             return GpuDevice(runtime, layout, threads, plan)
         except (MissingDependencyError, DeviceError) as error:
