@@ -29,7 +29,10 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
     if not shard.entries:
         return SetSize(0, n_features, 1)
     if train is not None and shard.has_chunks_of(train):
-        return SetSize(shard.n_rows, n_features, 1, streamed_rows=shard.n_rows)
+        n_rows = sum(
+            entry.n_rows if entry.selected is None else int(np.count_nonzero(entry.selected)) for entry in shard.entries
+        )
+        return SetSize(n_rows, n_features, 1, streamed_rows=n_rows)
     disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
     rows = np.array([entry.n_rows for entry in shard.entries])
     stored = np.array([entry.handle.nbytes for entry in shard.entries])

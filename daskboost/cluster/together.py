@@ -54,13 +54,14 @@ def fit_together(
     cores = Threads(n_threads)
     cores.close()
     on_gpu = any(finds_gpu(member.spec.params.device) for member in members)
-    turns = 1 if on_gpu else min(len(members), cores.count)
-    at_once = len(members) if any(member.streams for member in members) else turns
-    at_once = min(at_once, most or at_once)
-    if on_gpu and at_once > 1:
+    turns = at_once = min(len(members), most or len(members))
+    turns = 1 if on_gpu else min(turns, cores.count)
+    if not any(member.streams for member in members):
+        at_once = len(members)  # they wait for their turns, and take memory only then
+    elif on_gpu and at_once > 1:
         at_once = min(at_once, _room_on_gpu(members, cores.count))
     shared = SharedViews(cores.count)
-    threads = cores.count if on_gpu else max(1, cores.count // min(turns, at_once))
+    threads = cores.count if on_gpu else max(1, cores.count // turns)
     results: list[T] = []
     try:
         for begin in range(0, len(members), at_once):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -44,9 +45,11 @@ def make_folds(
     if isinstance(folds, int | np.integer):
         return _subsets(data, _dealt(data, int(folds), random_state, repeat, stratified))
     if not isinstance(folds, Iterable):
-        raise ParameterError(f"folds is {type(folds).__name__}; give a number, or pairs such as KFold(5).split(X) gives")
+        raise ParameterError(
+            f"folds is {type(folds).__name__}; give a number, or pairs such as KFold(5).split(X) gives"
+        )
     if stratified:
-        raise ParameterError("stratified=True has no effect on folds that are given; pass their number, or stratify them")
+        raise ParameterError("stratified=True has no effect on folds that are given; give their number instead")
     pairs = list(folds)
     if not pairs:
         raise ParameterError("folds is empty; give at least one pair of training rows and held-out rows")
@@ -85,7 +88,8 @@ def _labels(data: QuantizedDataset) -> Float32:
     """Of all rows, in order."""
     if not data.info.has_label:
         raise ParameterError("stratified=True needs labels; make the data set with y")
-    entries = sorted((entry for shard in data.shards.shards for entry in shard.entries), key=lambda e: e.first_row)
+    every = [entry for shard in data.shards.shards for entry in shard.entries]
+    entries = sorted(every, key=operator.attrgetter("first_row"))
     return np.concatenate([
         entry.rows.label if entry.selected is None else entry.rows.label[entry.selected] for entry in entries
     ])  # fmt: skip

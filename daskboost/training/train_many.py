@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback
+from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
 from daskboost.training.train import PreparedFit, prepare_fit
@@ -88,55 +90,61 @@ def train_many(
     Exception
         Of any model's fit or callback: it ends all of them. Ctrl-C does too.
     """
-    candidates = _candidates(params)
-    _check_place(dtrain, "train_many")
-    seed = candidates[0].random_state
-    made: list[Fold] | None = None if folds is None else make_folds(dtrain, folds, seed)
-    return train_on_folds(
+    candidates = as_candidates(params)
+    check_place(dtrain, "train_many")
+    made = None if folds is None else make_folds(dtrain, folds, candidates[0].random_state)
+    prepared = prepare_many(
         candidates, dtrain, num_boost_round, made, evals=evals, early_stopping_rounds=early_stopping_rounds,
         callbacks=callbacks, init_model=init_model, objective=objective, custom_metric=custom_metric,
-        models_at_once=models_at_once,
     )  # fmt: skip
+    return run_together(prepared, models_at_once)
 
 
-def train_on_folds(
+@dataclass(frozen=True)
+class PreparedModel:
+    """One of the models, checked; its training has not begun."""
+
+    fit: PreparedFit
+    evals_result: dict[str, dict[str, list[float]]]
+    candidate: int
+    fold: int | None
+
+
+def prepare_many(
     candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int, folds: Sequence[Fold] | None, *,
     evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
     callbacks: Callable[[int], Sequence[Callback]] | None = None, init_model: Any = None, objective: Any = None,
-    custom_metric: Any = None, models_at_once: int | None = None,
-) -> list[TrainedModel]:  # fmt: skip
-    """`train_many` with folds that are made."""
+    custom_metric: Any = None, evaluate_training: bool = False,
+) -> list[PreparedModel]:  # fmt: skip
+    """Check the arguments of `train_many` for each model; `evaluate_training` rows of folds too, named "train"."""
+    check_rounds(n_rounds, None, evals)
     if callbacks is not None and not callable(callbacks):
         raise ParameterError("callbacks must be a function of a model's number that gives its callbacks, as these keep "
                              "state: callbacks=lambda i: [Checkpoint(f'model-{i}.ubj')]")  # fmt: skip
-    places: list[tuple[int, int | None]] = [
-        (candidate, fold)
-        for candidate in range(len(candidates))
-        for fold in ([None] if folds is None else range(len(folds)))
-    ]
-    prepared, histories = [], []
-    for number, (candidate, fold) in enumerate(places):
-        rows, sets = dtrain, list(evals) if isinstance(evals, list | tuple) else evals
-        if folds is not None and fold is not None:
-            rows, sets = folds[fold][0], [*evals, (folds[fold][1], HELD_OUT)]
-        histories.append(dict[str, dict[str, list[float]]]())
-        prepared.append(prepare_fit(
-            candidates[candidate], rows, n_rounds, sets, early_stopping_rounds, init_model,
-            () if callbacks is None else callbacks(number), objective, custom_metric, histories[-1],
-        ))  # fmt: skip
-    boosters = run_together(prepared, models_at_once)
-    return [
-        TrainedModel(booster, history, *place)
-        for booster, history, place in zip(boosters, histories, places, strict=True)
-    ]
+    every: Sequence[tuple[int | None, QuantizedDataset, Sequence[tuple[QuantizedDataset, str]]]]
+    every = [(None, dtrain, evals)] if folds is None else [
+        (fold, rows, [*evals, *([(rows, "train")] if evaluate_training else []), (held_out, HELD_OUT)])
+        for fold, (rows, held_out) in enumerate(folds)
+    ]  # fmt: skip
+    prepared: list[PreparedModel] = []
+    for candidate, params in enumerate(candidates):
+        for fold, rows, sets in every:
+            own = () if callbacks is None else callbacks(len(prepared))
+            history: dict[str, dict[str, list[float]]] = {}
+            fit = prepare_fit(
+                params, rows, n_rounds, sets, early_stopping_rounds, init_model, own, objective, custom_metric, history
+            )
+            prepared.append(PreparedModel(fit, history, candidate, fold))
+    return prepared
 
 
-def run_together(fits: Sequence[PreparedFit], models_at_once: int | None = None) -> list[Booster]:
-    """The models of fits in this process that were prepared."""
+def run_together(prepared: Sequence[PreparedModel], models_at_once: int | None = None) -> list[TrainedModel]:
+    """Train models that were prepared, over rows of this process."""
     if models_at_once is not None and (
         isinstance(models_at_once, bool) or not isinstance(models_at_once, int | np.integer) or models_at_once < 1
     ):
         raise ParameterError(f"models_at_once={models_at_once!r} must be an integer of at least 1")
+    fits = [model.fit for model in prepared]
     for name in ("device", "n_jobs"):
         values = sorted({getattr(fit.spec.params, name) for fit in fits})
         if len(values) > 1:
@@ -144,11 +152,15 @@ def run_together(fits: Sequence[PreparedFit], models_at_once: int | None = None)
                 f"{name} differs among the models: {values}; they are trained together, so give all the same"
             )
     members = [Member(fit.spec, fit.dtrain.shards, [data.shards for data in fit.evals]) for fit in fits]
-    n_jobs = fits[0].spec.params.n_jobs
-    return fit_together(members, [partial(PreparedFit.run, fit) for fit in fits], n_jobs, models_at_once)
+    work = [partial(PreparedFit.run, fit) for fit in fits]
+    boosters = fit_together(members, work, fits[0].spec.params.n_jobs, models_at_once)
+    return [
+        TrainedModel(booster, model.evals_result, model.candidate, model.fold)
+        for booster, model in zip(boosters, prepared, strict=True)
+    ]
 
 
-def _candidates(params: Any) -> list[TrainParams]:
+def as_candidates(params: Any) -> list[TrainParams]:
     """Each candidate's parameters, checked."""
     given = [params] if isinstance(params, Mapping | TrainParams) else params
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
@@ -158,9 +170,12 @@ def _candidates(params: Any) -> list[TrainParams]:
     return [each if isinstance(each, TrainParams) else TrainParams.from_mapping(each) for each in given]
 
 
-def _check_place(dtrain: Any, name: str) -> None:
+def check_place(dtrain: Any, name: str) -> None:
+    """Refuse what is not rows of this process; messages are of the function `name`."""
     if not isinstance(dtrain, QuantizedDataset):
-        raise ParameterError(f"dtrain is {type(dtrain).__name__}; pass a QuantizedDataset (QuantizedDataset.from_dask(X, y))")
+        raise ParameterError(
+            f"dtrain is {type(dtrain).__name__}; pass a QuantizedDataset (QuantizedDataset.from_dask(X, y))"
+        )
     if not isinstance(dtrain.shards, LocalShards):
         raise ParameterError(
             f"{name} trains models together over rows of this process, and dtrain lies on a cluster: call train for "

@@ -74,18 +74,18 @@ def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
     return groups
 
 
-def ignored_features(value: Any, schema: FeatureSchema) -> tuple[int, ...]:
-    """`ignored_features` as numbers, each once, in increasing order.
+def ignored_features(value: Any, schema: FeatureSchema, argument: str = "ignored_features") -> tuple[int, ...]:
+    """`ignored_features` (or what else an `argument` would leave out) as numbers, each once, in increasing order.
 
     Raises
     ------
     ParameterError
         A feature that there is not, or none that is left.
     """
-    index = _FeatureIndex("ignored_features", schema)
+    index = _FeatureIndex(argument, schema)
     numbers = sorted({index.of(feature) for feature in value})
     if numbers and len(numbers) == schema.n_features:
-        raise ParameterError(f"ignored_features names all {schema.n_features} features; leave at least one")
+        raise ParameterError(f"{argument} names all {schema.n_features} features; leave at least one")
     return tuple(numbers)
 
 
