@@ -45,7 +45,8 @@ class SharedViews:
         """
         on_gpu = device.split_kernels is not None
         chunks = tuple(entry.handle.key for entry in shard.entries)
-        key = (id(shard.store), chunks, on_gpu, layout.width, room_bytes > 0)
+        # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
+        key = (id(shard.store), chunks, on_gpu, layout.width, room_bytes > 0 and not on_gpu)
         with self._lock:
             if key not in self._sources:
                 own = make_device("cuda" if on_gpu else "cpu", layout, Threads(self._n_threads))

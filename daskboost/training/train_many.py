@@ -54,7 +54,7 @@ def train_many(
     Parameters
     ----------
     params : mapping or TrainParams, or sequence of such
-        Candidates, as for `train`; `device` and `n_jobs`, the threads of all models together, must be the same in all.
+        Candidates, as for `train`; `n_jobs`, the threads of all models together, must be the same in all.
     dtrain : QuantizedDataset
         In this process.
     num_boost_round : int, default 100
@@ -145,15 +145,12 @@ def run_together(prepared: Sequence[PreparedModel], models_at_once: int | None =
     ):
         raise ParameterError(f"models_at_once={models_at_once!r} must be an integer of at least 1")
     fits = [model.fit for model in prepared]
-    for name in ("device", "n_jobs"):
-        values = sorted({getattr(fit.spec.params, name) for fit in fits})
-        if len(values) > 1:
-            raise ParameterError(
-                f"{name} differs among the models: {values}; they are trained together, so give all the same"
-            )
+    n_jobs = sorted({fit.spec.params.n_jobs for fit in fits})
+    if len(n_jobs) > 1:
+        raise ParameterError(f"n_jobs differs among the models: {n_jobs}; they share threads, so give all the same")
     members = [Member(fit.spec, fit.dtrain.shards, [data.shards for data in fit.evals]) for fit in fits]
     work = [partial(PreparedFit.run, fit) for fit in fits]
-    boosters = fit_together(members, work, fits[0].spec.params.n_jobs, models_at_once)
+    boosters = fit_together(members, work, n_jobs[0], models_at_once)
     return [
         TrainedModel(booster, model.evals_result, model.candidate, model.fold)
         for booster, model in zip(boosters, prepared, strict=True)

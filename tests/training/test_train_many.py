@@ -90,7 +90,7 @@ def assert_same(found: Sequence[TrainedModel], expected: Sequence[TrainedModel])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_models_are_those_of_separate_fits(name: str, place: str, tmp_path: Path) -> None:
-    candidates = [{"n_jobs": 2, "device": "cpu", **params} for params in CANDIDATES[name]]
+    candidates = [{"n_jobs": 2, **params} for params in CANDIDATES[name]]
     data = rows(str(candidates[0].get("objective", "reg:squarederror")))
     with made(data, tmp_path, **PLACES[place]) as dataset, quantized(data, reference=dataset, max_bin=16) as other:
         folds = pairs(len(data.y))
