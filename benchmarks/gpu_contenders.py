@@ -23,6 +23,8 @@ from benchmarks.sparse_rows import SPARSE_WORKLOADS
 Scores = Mapping[str, float]
 VECTOR_LEAVES = " vector leaves"
 """Behind a library's name: one tree a round, with a value of each class in its leaves."""
+PACKED = " packed"
+"""Likewise: splits chosen on packed gradients."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,8 @@ def _trainers(config: Config, rows: Rows, given: Rows) -> Makers:
         return training(config, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test))
 
     found: Makers = {"daskboost": own, config.peer: catboost if config.peer == "catboost" else xgboost}
+    if config.packed:
+        found["daskboost" + PACKED] = functools.partial(own, gradient_precision="packed")
     if config.n_classes > 2:
         vectors = {"multi_strategy": "multi_output_tree"}
         found["daskboost" + VECTOR_LEAVES] = functools.partial(own, **vectors)

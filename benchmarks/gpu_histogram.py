@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu_histogram                          # all of CASES, under a minute
     python -m benchmarks.gpu_histogram --cases 11m_28 --bins 256
+    python -m benchmarks.gpu_histogram --packed                 # g and h of few levels, added by one atomic
     python -m benchmarks.gpu_histogram --results /some/folder   # rows go there instead of benchmarks/results
 
 An update adds one row's g and h to one feature's bin. The root reads all rows in sequence; the levels below gather half
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, record
+from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows import BUILD_ROWS
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
@@ -82,6 +84,15 @@ def make_symbols(runtime: Runtime, config: Config, n_bins: int, skewed: bool) ->
     return symbols
 
 
+def make_pairs(runtime: Runtime, n_rows: int, packed: bool) -> DeviceArray:
+    """Of 15 bits, or packed; int32, shape (rows,)."""
+    random = runtime.xp.random.RandomState(5)
+    if not packed:
+        return random.randint(-(2**30), 2**30, n_rows, dtype=np.int32) & -0x8001  # 15-bit h
+    g = random.randint(-PACKED_LIMIT, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
+    return (g << 16) + random.randint(0, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
+
+
 def make_level(runtime: Runtime, n_rows: int, n_nodes: int) -> Level:
     """The root, or half of the rows, stably in the order of their nodes."""
     xp = runtime.xp
@@ -134,14 +145,15 @@ def median_ms(runtime: Runtime, work: Callable[[], None]) -> float:
     return statistics.median(float(cuda.get_elapsed_time(begin, end)) for begin, end in events)
 
 
-def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> Iterator[dict[str, Any]]:
+def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, packed: bool = False
+               ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """A row per level."""
     xp = runtime.xp
     symbols = make_symbols(runtime, config, n_bins, skewed)
     offsets = np.arange(config.n_features + 1, dtype=np.int64) * n_bins
     layout = SlotLayout(offsets, np.full(config.n_features, n_bins, np.int32))
     view = DenseView(DeviceLayout(runtime, layout), [symbols], config.n_rows, copy_columns=False)
-    pairs = xp.random.RandomState(5).randint(-(2**30), 2**30, config.n_rows, dtype=np.int32) & -0x8001  # 15-bit h
+    pairs = make_pairs(runtime, config.n_rows, packed)
     for n_nodes in LEVELS:
         level = make_level(runtime, config.n_rows, n_nodes)
         nodes = xp.arange(len(level.bounds), dtype=np.int32)
@@ -149,16 +161,17 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> I
         tiles = map_tiles(runtime, level.bounds, nodes, BUILD_ROWS, level.n_rows)
 
         def work(tiles: Any = tiles, level: Level = level, out: DeviceArray = out) -> None:
-            view.build(tiles, level.order, pairs, out)
+            view.build(tiles, level.order, pairs, out, packed=packed)
 
         work()
         check(runtime, symbols, level, pairs, out, n_bins)
         updates = level.n_rows * config.n_features
         n_bytes = level.n_rows * (config.n_features + (4 if level.order is None else 8)) + out.nbytes
-        floor_ms = 1e3 * max(2 * updates / ATOMICS_PER_S, n_bytes / BYTES_PER_S)
+        floor_ms = 1e3 * max((1 if packed else 2) * updates / ATOMICS_PER_S, n_bytes / BYTES_PER_S)
         ms = median_ms(runtime, work)
         yield {
-            "case": config.name, "bins": n_bins, "symbols": "70 % in one bin" if skewed else "uniform",
+            "case": config.name, "bins": n_bins, "gradients": "packed" if packed else "15 bits",
+            "symbols": "70 % in one bin" if skewed else "uniform",
             "level": "root" if n_nodes == 0 else f"{n_nodes} nodes", "ms": round(ms, 4),
             "t_updates_per_s": round(updates / ms / 1e9, 3), "floor_ms": round(floor_ms, 4),
             "fraction_of_floor": round(floor_ms / ms, 3),
@@ -169,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
     parser.add_argument("--bins", default="64,256", help="at most 256")
+    parser.add_argument("--packed", action="store_true", help="gradients of few levels")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
 
@@ -180,7 +194,7 @@ def main() -> None:
         for n_bins in map(int, options.bins.split(",")):
             for skewed in (False, True):
                 rows = []
-                for row in bench_once(runtime, config, n_bins, skewed):
+                for row in bench_once(runtime, config, n_bins, skewed, options.packed):
                     rows.append({**row, "gpu": gpu})
                     print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
                 record("gpu_histogram", config, rows, options.results)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_cases import CASES, Case, Config, floor_of
-from benchmarks.gpu_contenders import VECTOR_LEAVES, array_module, contenders
+from benchmarks.gpu_contenders import array_module, contenders
 from benchmarks.harness import RESULTS, Comparison, Contender, Run, comparison_rows, record, take_turns
 
 AUC_TOLERANCE = 0.0005
@@ -44,7 +44,7 @@ def warm_up(config: Config, ours_on: str, draw: int = 0) -> tuple[dict[str, Cont
     first: dict[str, Run] = {}
     missing: dict[str, str] = {}
     for name, make in contenders(config, ours_on, draw):
-        if importlib.util.find_spec(name.removesuffix(VECTOR_LEAVES)) is None:
+        if importlib.util.find_spec(name.split()[0]) is None:
             missing[name] = "not installed"
             continue
         try:

@@ -5,9 +5,9 @@
     python -m benchmarks.quality --quick         # the sets that ship with the repository
 
 Prints one line per set and measure: XGBoost, ours (depthwise, the growth XGBoost uses), whether ours is within the
-allowance, and symmetric and lossguide growth beside it. Sets of several classes have a line more per measure, of trees
-whose leaves are vectors (multi_output_tree) on both sides. Ends with exit status 1 if any depthwise score of the first
-kind is outside.
+allowance, and symmetric and lossguide growth and packed gradients beside it. Sets of several classes have a line more
+per measure, of trees whose leaves are vectors (multi_output_tree) on both sides. Ends with exit status 1 if any
+depthwise score of the first kind is outside.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "depthwise": {"grow_policy": "depthwise", "max_depth": 6},
     "symmetric": {"grow_policy": "symmetric", "max_depth": 6},
     "lossguide": {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 64},  # as many leaves as depth 6
+    "packed": {"grow_policy": "depthwise", "max_depth": 6, "gradient_precision": "packed"},
 }
 VECTORS: dict[str, Any] = {**POLICIES["depthwise"], "multi_strategy": "multi_output_tree"}
 """One tree per round for all classes; of XGBoost and of ours."""

@@ -45,12 +45,16 @@ FOREIGN_NAMES = {
     "class_weight": "it is a parameter of DaskBoostClassifier",
     **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), "it is an argument of train"),
     **dict.fromkeys(("missing", "encoding", "packing"), "it is an argument of QuantizedDataset.from_dask"),
+    **dict.fromkeys(("use_quantized_grad", "num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding"),
+                    "gradients are always integers, rounded without bias; gradient_precision='packed' gives them few "
+                    "levels for choosing splits, and leaf values from all 15 bits"),
     "num_parallel_tree": "random forests are not part of this version",
 }  # fmt: skip
 """What to say to names of other libraries that spelling alone would guide wrongly."""
 
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
+GRADIENT_PRECISIONS = ("exact", "packed")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
 UNLIMITED_DEPTH = 512
@@ -84,6 +88,11 @@ class TrainParams:
     sketch_outputs: int = 0
     """Random combinations of the outputs' gradients on which a ``multi_output_tree`` chooses its splits, fewer than
     outputs; leaf values are exact. 0 chooses them on all outputs."""
+    gradient_precision: str = "exact"
+    """Gradients that splits are chosen on: ``exact``, 15 bits of each g and h, or ``packed``, integers of at most 4,
+    which a GPU adds up two at a time in one 32-bit word. They are rounded stochastically, so that sums stay unbiased,
+    and values, gains and covers of finished trees come from 15 bits either way. Data of at most 4,096 rows are always
+    ``exact``. Models depend on it, but not on the device."""
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6
@@ -134,7 +143,8 @@ class TrainParams:
     tweedie_variance_power: float = 1.5
     """Variance power of ``reg:tweedie``, in [1, 2)."""
     device: str = "auto"
-    """``cpu``, ``cuda`` (or ``gpu``), or ``auto``: a GPU where CuPy and one are there. Models do not depend on it."""
+    """``cpu``, ``cuda`` (or ``gpu``), ``cuda:1`` for the GPU of that number, or ``auto``: a GPU where CuPy and one are
+    there. Without a number it is the GPU that rows lie on, else CuPy's current one. Models do not depend on it."""
     n_jobs: int = 0
     """Threads of the embedded engine; 0 (or -1) is all cores. Workers use their own ``nthreads``."""
     chunk_rows: int = 0
@@ -195,7 +205,8 @@ class TrainParams:
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
         _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
-        _check_choice("device", self.device, DEVICES)
+        split_device(self.device)
+        _check_choice("gradient_precision", self.gradient_precision, GRADIENT_PRECISIONS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")
@@ -306,11 +317,28 @@ def _unknown(name: Any, known: set[str]) -> str:
     return f"unknown parameter {name!r}{hint}"
 
 
+def split_device(device: Any) -> tuple[str, int | None]:
+    """A device's kind, "auto", "cpu" or "cuda", and its number: None where none is given.
+
+    Raises
+    ------
+    ParameterError
+        For anything but these, "gpu", which means "cuda", and "cuda:1" or "gpu:1", a number behind either.
+    """
+    kind, _, number = str(device).partition(":")
+    is_gpu = kind in ("cuda", "gpu")
+    if is_gpu and number.isascii() and number.isdigit():
+        return "cuda", int(number)
+    _check_choice("device", device, DEVICES)
+    return ("cuda" if is_gpu else kind), None
+
+
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{hint}")
+        more = " (or 'cuda:1' for the GPU of that number)" if name == "device" else ""
+        raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{more}{hint}")
 
 
 def _check_range(name: str, value: Any, low: float, high: float, low_open: bool, high_open: bool) -> None:

@@ -4,11 +4,30 @@
 
 #include "types.cuh"
 
-template <class T>
-__device__ __forceinline__ T sum_of_warp(T value) {
-    for (u32 step = WARP / 2; step > 0; step /= 2) value += __shfl_xor_sync(ALL_LANES, value, step);
+// Operations whose order does not matter. Over a block their neutral element is 0: there the largest is of numbers from 0
+// on.
+struct Add {
+    template <class T>
+    static __device__ __forceinline__ T of(T a, T b) { return a + b; }
+};
+
+struct Larger {
+    template <class T>
+    static __device__ __forceinline__ T of(T a, T b) { return max(a, b); }
+};
+
+template <class Operation, class T>
+__device__ __forceinline__ T fold_of_warp(T value) {
+    for (u32 step = WARP / 2; step > 0; step /= 2)
+        value = Operation::of(value, __shfl_xor_sync(ALL_LANES, value, step));
     return value;
 }
+
+template <class T>
+__device__ __forceinline__ T sum_of_warp(T value) { return fold_of_warp<Add>(value); }
+
+template <class T>
+__device__ __forceinline__ T max_of_warp(T value) { return fold_of_warp<Larger>(value); }
 
 // Each lane's sum of the lanes up to itself.
 template <class T>
@@ -20,34 +39,25 @@ __device__ __forceinline__ T running_sum_of_warp(T value) {
     return value;
 }
 
-// Sum over all threads, known to thread 0 only; `storage` holds one value per warp.
-template <u32 N_THREADS, class T>
-__device__ __forceinline__ T sum_of_block(T value, T* storage) {
+// Over all threads, known to thread 0 only; `storage` holds one value per warp.
+template <class Operation, u32 N_THREADS, class T>
+__device__ __forceinline__ T fold_of_block(T value, T* storage) {
     static_assert(N_THREADS % WARP == 0 && N_THREADS <= WARP * WARP, "whole warps, one value each");
-    value = sum_of_warp(value);
+    value = fold_of_warp<Operation>(value);
     if (threadIdx.x % WARP == 0) storage[threadIdx.x / WARP] = value;
     __syncthreads();
-    if (threadIdx.x < WARP) value = sum_of_warp(threadIdx.x < N_THREADS / WARP ? storage[threadIdx.x] : T(0));
+    if (threadIdx.x < WARP)
+        value = fold_of_warp<Operation>(threadIdx.x < N_THREADS / WARP ? storage[threadIdx.x] : T(0));
     __syncthreads();  // `storage` may be used again
     return value;
 }
 
-template <class T>
-__device__ __forceinline__ T max_of_warp(T value) {
-    for (u32 step = WARP / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(ALL_LANES, value, step));
-    return value;
-}
+template <u32 N_THREADS, class T>
+__device__ __forceinline__ T sum_of_block(T value, T* storage) { return fold_of_block<Add, N_THREADS>(value, storage); }
 
-// The largest over all threads, of numbers from 0 on; otherwise as `sum_of_block`.
 template <u32 N_THREADS, class T>
 __device__ __forceinline__ T max_of_block(T value, T* storage) {
-    static_assert(N_THREADS % WARP == 0 && N_THREADS <= WARP * WARP, "whole warps, one value each");
-    value = max_of_warp(value);
-    if (threadIdx.x % WARP == 0) storage[threadIdx.x / WARP] = value;
-    __syncthreads();
-    if (threadIdx.x < WARP) value = max_of_warp(threadIdx.x < N_THREADS / WARP ? storage[threadIdx.x] : T(0));
-    __syncthreads();  // `storage` may be used again
-    return value;
+    return fold_of_block<Larger, N_THREADS>(value, storage);
 }
 
 // How many threads before this one, and in the whole block, are `true`; `storage` holds one value per warp.

@@ -11,6 +11,7 @@
 // budget: count_sampled registers=40 shared=4*THREADS/32
 // budget: quantize_gradients registers=64 shared=8*THREADS/32+8*THREADS/32
 #include "block.cuh"
+#include "global_ids.cuh"
 #include "objectives.cuh"
 #include "pair.cuh"
 #include "rounding.cuh"
@@ -25,49 +26,6 @@
 constexpr u32 BATCH = SAMPLED ? 2 : 4;  // as many rows at once as 64 registers hold
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 TILE = BATCH * THREADS;
-
-// The rows of one block; a chunk has fewer than 2**32.
-struct Stretch {
-    u32 begin, n;
-};
-
-__device__ __forceinline__ Stretch stretch_of(u32 block, u32 block_rows, i64 n_rows) {
-    const u32 begin = block * block_rows;
-    return {begin, min(static_cast<u32>(n_rows) - begin, block_rows)};
-}
-
-// Global ids of rows that a thread visits in increasing order. `pieces` : (first row, its global id) of stretches with
-// consecutive ids, increasing, the first one from row 0 on.
-struct GlobalIds {
-    const i64* pieces;
-    i32 n;
-    i32 at;
-    u32 end;     // of the piece; of the last one, none
-    u64 offset;  // of global ids over rows
-
-    __device__ __forceinline__ void enter(i32 piece) {
-        at = piece;
-        end = piece + 1 < n ? static_cast<u32>(pieces[2 * (piece + 1)]) : 0xFFFFFFFFu;
-        offset = static_cast<u64>(pieces[2 * piece + 1]) - static_cast<u64>(pieces[2 * piece]);
-    }
-
-    __device__ __forceinline__ u64 of(u32 row) {
-        while (row >= end) enter(at + 1);
-        return offset + row;
-    }
-};
-
-__device__ __forceinline__ GlobalIds ids_from(const i64* pieces, i32 n, u32 row) {
-    i32 low = 0, high = n;  // the last piece that starts at or before the row
-    while (high - low > 1) {
-        const i32 middle = (low + high) / 2;
-        if (pieces[2 * middle] <= row) low = middle;
-        else high = middle;
-    }
-    GlobalIds ids = {pieces, n, 0, 0, 0};
-    ids.enter(low);
-    return ids;
-}
 
 // Turns votes on a tile's rows, thread t having those of rows t, t + THREADS and so on, into how many kept rows of the
 // tile come before each; returns how many there are.

@@ -9,7 +9,6 @@
 // variants: RANK_BYTES=2 STAGED=0,1
 // budget: rank_rows registers=64 shared=0
 // budget: find_infinite registers=40 shared=0
-// budget: round_values registers=40 shared=0
 #include "ordered.cuh"
 #include "rank_tile.cuh"
 
@@ -117,13 +116,4 @@ extern "C" __global__ void __launch_bounds__(THREADS) find_infinite(
         if (value == missing || !is_infinite(value)) continue;
         infinite[indices ? indices[i] : features_inside ? inner : outer] = 1;
     }
-}
-
-// float64 to float32, as the CPU rounds it: libraries' kernels may make zeros of what is below 1.2e-38. `n` values along the
-// inner axis within the outer one, into contiguous ones.
-extern "C" __global__ void __launch_bounds__(THREADS) round_values(
-    const double* __restrict__ values, i64 n, i64 n_inner, i64 outer_stride, i64 inner_stride, float* __restrict__ out) {
-    for (i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; i < n;
-         i += static_cast<i64>(gridDim.x) * THREADS)
-        out[i] = static_cast<float>(values[i / n_inner * outer_stride + i % n_inner * inner_stride]);
 }

@@ -5,6 +5,7 @@
 //
 // variants: THREADS=128
 // budget: find_scales registers=40 shared=0
+// budget: change_scales registers=40 shared=0
 #include "rounding.cuh"
 
 #ifndef THREADS
@@ -23,4 +24,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) find_scales(
     tops[output] = tops[n_outputs + output] = 0;
     sums[2 * output] = sums[2 * output + 1] = 0;
     store_scales(top_g, top_h, bound, limit, scale_w, scales + SCALES * output);
+}
+
+// `changed` : scales of the same largest values by another rule than `scales` had.
+extern "C" __global__ void __launch_bounds__(THREADS) change_scales(
+    const double* __restrict__ scales, i32 n_outputs, double bound, double limit, double scale_w,
+    double* __restrict__ changed) {
+    const i32 output = static_cast<i32>(blockIdx.x * THREADS + threadIdx.x);
+    if (output >= n_outputs) return;
+    const double* own = scales + SCALES * output;
+    store_scales(own[LARGEST_G], own[LARGEST_H], bound, limit, scale_w, changed + SCALES * output);
 }

@@ -116,29 +116,42 @@ static __device__ __forceinline__ void split_node(const Table& table, i32 node, 
     table.make(left + 1, node, depth, table.g(node) - result[4], table.h(node) - result[5], low, high);
 }
 
-// The gain of a node's split as trees record it, and its children's limits.
-static __device__ __forceinline__ void weigh_split(const Table& table, i32 node, Regular regular, const i32* monotone,
-                                                   const i32* n_bins) {
+// A split's gain as trees record it, and the values of its sides.
+struct Sides {
+    double gain;
+    double left;
+    double right;
+};
+
+static __device__ __forceinline__ Sides weigh_sides(const Table& table, i32 node, Regular regular) {
     const i32 left = table.left(node);
     const Bounds limits = {table.low(node), table.high(node)};
-    double gain = 0.0, left_weight = 0.0, right_weight = 0.0;
+    Sides sides = {0.0, 0.0, 0.0};
 #pragma unroll 1
     for (i32 which = 0; which < 3; ++which) {  // one copy of the division
         const i32 whose = which < 2 ? left + which : node;
         const Sums sums = sums_of(table.g(whose), table.h(whose), table.unit[0], table.unit[1]);
         const double weight = leaf_weight(sums, regular, limits);
         const double own_gain = gain_of_weight(sums, weight, regular);
-        gain += which < 2 ? own_gain : -own_gain;
-        if (which == 0) left_weight = weight;
-        if (which == 1) right_weight = weight;
+        sides.gain += which < 2 ? own_gain : -own_gain;
+        if (which == 0) sides.left = weight;
+        if (which == 1) sides.right = weight;
     }
-    table.gains[table.place(node)] = gain;
+    return sides;
+}
+
+// The gain of a node's split, and its children's limits.
+static __device__ __forceinline__ void weigh_split(const Table& table, i32 node, Regular regular, const i32* monotone,
+                                                   const i32* n_bins) {
+    const i32 left = table.left(node);
+    const Sides sides = weigh_sides(table, node, regular);
+    table.gains[table.place(node)] = sides.gain;
     // Sides of constrained splits are kept apart at the middle; of present and missing values, either may be the higher.
     i32 direction = monotone[table.feature(node)];
     if (direction == 0) return;
     if (table.bin(node) == n_bins[table.feature(node)] - 1)
-        direction = right_weight > left_weight ? 1 : right_weight < left_weight ? -1 : 0;
-    const double middle = (left_weight + right_weight) / 2.0;
+        direction = sides.right > sides.left ? 1 : sides.right < sides.left ? -1 : 0;
+    const double middle = (sides.left + sides.right) / 2.0;
     if (direction < 0) table.low(left) = table.high(left + 1) = middle;
     if (direction > 0) table.high(left) = table.low(left + 1) = middle;
 }

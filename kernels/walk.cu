@@ -1,11 +1,12 @@
-// Adds a tree's leaf values to the margins of rows, walking it by bins; one thread per row.
+// Adds a tree's leaf values to the margins of rows, walking it by bins; one thread per row. FIND writes the leaves' numbers
+// instead.
 //
 // A block copies the tree's first nodes, which most steps meet, into shared memory. Rows of 32 bytes (ROW_WORDS = 8) are
 // held in registers, where picking a symbol takes some selections instead of a memory access per step; of wider ones, a
 // step reads one symbol.
 //
-// variants: SYMBOL_BYTES=0,1,2 ROW_WORDS=0
-// variants: SYMBOL_BYTES=1,2 ROW_WORDS=8
+// variants: SYMBOL_BYTES=0,1,2 ROW_WORDS=0 FIND=0,1
+// variants: SYMBOL_BYTES=1,2 ROW_WORDS=8 FIND=0,1
 // budget: walk registers=64 shared=16*MOST_NODES
 #include "symbol.cuh"
 
@@ -14,6 +15,14 @@
 #endif
 #ifndef ROW_WORDS
 #define ROW_WORDS 0
+#endif
+#ifndef FIND
+#define FIND 0
+#endif
+#if FIND
+using Found = i32;
+#else
+using Found = float;
 #endif
 #ifndef MOST_NODES
 #define MOST_NODES 1024
@@ -26,14 +35,14 @@
 // A node as a step takes it, by a single load.
 struct __align__(16) Node {
     i32 left;   // -1 of a leaf
-    i32 right;  // of a leaf, the bits of its value
+    i32 right;  // of a leaf, its number or the bits of its value
     u32 feature;  // highest bit: missing values go left
     u32 bins;     // the last bin on the left; of symbols, the missing one in the upper half
 };
 
 static __device__ __forceinline__ Node node_at(i32 node, const i32* n_bins, TREE) {
     const i32 left = left_child[node];
-    if (left < 0) return {left, __float_as_int(value[node]), 0, 0};
+    if (left < 0) return {left, FIND ? node : __float_as_int(value[node]), 0, 0};
     const i32 feature = split_feature[node];
     const u32 missing = SYMBOL_BYTES ? static_cast<u32>(n_bins[feature]) << 16 : 0u;
     return {left, right_child[node], static_cast<u32>(feature) | (default_left[node] ? 1u << 31 : 0u),
@@ -63,11 +72,11 @@ struct Row {
 };
 #endif
 
-// `n_nodes` : of the tree, at most. `margin` : `margin_stride` between its `n` rows. Blocks stride over the rows.
+// `n_nodes` : of the tree, at most. `out` : `out_stride` between its `n` rows. Blocks stride over the rows.
 extern "C" __global__ void __launch_bounds__(THREADS) walk(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, const i32* left_child, const i32* right_child, const i32* split_feature, const i32* split_bin,
-    const u8* default_left, const float* value, i32 n_nodes, i64 n, float* margin, i64 margin_stride) {
+    const u8* default_left, const float* value, i32 n_nodes, i64 n, Found* out, i64 out_stride) {
     __shared__ Node nodes[MOST_NODES];
 #define NODE_AT(node) node_at(node, n_bins, left_child, right_child, split_feature, split_bin, default_left, value)
     for (i32 node = threadIdx.x; node < min(n_nodes, MOST_NODES); node += THREADS) nodes[node] = NODE_AT(node);
@@ -94,6 +103,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk(
             const i32 next = left ? node.left : node.right;
             node = next < MOST_NODES ? nodes[next] : NODE_AT(next);
         }
-        margin[row * margin_stride] += __int_as_float(node.right);
+#if FIND
+        out[row * out_stride] = node.right;
+#else
+        out[row * out_stride] += __int_as_float(node.right);
+#endif
     }
 }

@@ -32,6 +32,11 @@ def build(**values: Any) -> TrainParams:
             r"max_depth=17 .* between 1 and 16, because it grows 2\*\*max_depth leaves whatever the rows; use ",
         ),
         ({"grow_policy": "symmetric", "max_leaves": 7}, r"max_leaves=7 contradicts grow_policy='symmetric'.*max_depth"),
+        (
+            {"gradient_precision": "pack"},
+            r"gradient_precision='pack' must be one of 'exact', 'packed'; did you mean 'packed'\?",
+        ),
+        ({"use_quantized_grad": True}, "unknown parameter 'use_quantized_grad'; gradients are always integers.*packed"),
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
         ({"iterations": 3}, "unknown parameter 'iterations'; rounds are num_boost_round"),
         ({"lambda_l1": 3}, "unknown parameter 'lambda_l1'; use reg_alpha"),

@@ -85,6 +85,11 @@ class FitSpec:
     """Best iteration and score so far of a model that the fit resumes."""
 
     @property
+    def packs_gradients(self) -> bool:
+        """Whether splits are chosen on gradients of few levels."""
+        return self.params.gradient_precision == "packed" and not self.small_data
+
+    @property
     def tree_outputs(self) -> list[tuple[int, ...]]:
         """The outputs of each tree of a round."""
         every = range(self.objective.n_outputs)
@@ -145,9 +150,11 @@ def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterato
     ranges = outbox.ask(_start_round(spec, spec.first_iteration))
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        def roundings(columns: Sequence[int], ranges: Any = ranges, iteration: int = iteration) -> list[Rounding]:
+        def roundings(columns: Sequence[int], packed: bool, ranges: Any = ranges, iteration: int = iteration
+                      ) -> list[Rounding]:  # fmt: skip
+            name = spec.objective.name
             return [
-                make_rounding(spec.params, spec.objective.name, iteration, column, ranges, total_weight)
+                make_rounding(spec.params, name, iteration, column, ranges, total_weight, packed=packed)
                 for column in columns
             ]
 
@@ -186,11 +193,14 @@ def _start_round(spec: FitSpec, iteration: int) -> m.StartRound:
 
 
 def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
-              roundings: Callable[[Sequence[int]], list[Rounding]], learning_rate: float) -> TreeTable:  # fmt: skip
-    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns."""
+              roundings: Callable[[Sequence[int], bool], list[Rounding]], learning_rate: float
+              ) -> TreeTable:  # fmt: skip
+    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns, packed or
+    exact."""
     n_columns = spec.params.sketch_outputs
     columns = tuple(range(len(outputs), len(outputs) + n_columns)) if n_columns else tuple(outputs)
-    searched = tuple(roundings(columns))
+    searched = tuple(roundings(columns, spec.packs_gradients))
+    refits = bool(n_columns) or spec.packs_gradients
     replies = reduction.start_tree(m.StartTree(columns, searched))
     features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
     root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
@@ -210,10 +220,10 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
         opened = tree.openable(children)
     reduction.end_tree()
     adaptive = spec.objective.adaptive_quantiles is not None
-    if pending is not None and (adaptive or n_columns):  # rows must be in their leaves for what comes next
+    if pending is not None and (adaptive or refits):  # rows must be in their leaves for what comes next
         outbox.later(m.ApplySplits(pending))
         pending = None
-    exact = _leaf_sums(outbox, tree, roundings(outputs)) if n_columns else None
+    exact = _leaf_sums(outbox, tree, outputs, roundings(outputs, False)) if refits else None
     table = tree.table(learning_rate, exact)
     if adaptive:
         table = _with_quantiles(outbox, spec, outputs, table, learning_rate)
@@ -226,9 +236,10 @@ def _units(roundings: Sequence[Rounding]) -> tuple[float, ...]:
     return tuple(unit for rounding in roundings for unit in rounding.units)
 
 
-def _leaf_sums(outbox: Outbox, tree: GrowingTree, roundings: Sequence[Rounding]) -> tuple[Int64, tuple[float, ...]]:
-    """Sums of all outputs over the rows of each leaf, and their units."""
-    parts = outbox.ask(m.LeafSums(tree.leaves, tuple(roundings)))
+def _leaf_sums(outbox: Outbox, tree: GrowingTree, outputs: Sequence[int], roundings: Sequence[Rounding]
+               ) -> tuple[Int64, tuple[float, ...]]:  # fmt: skip
+    """Exact sums of outputs over the rows of each leaf, and their units."""
+    parts = outbox.ask(m.LeafSums(tuple(outputs), tree.leaves, tuple(roundings)))
     return np.sum([part.sums for part in parts], axis=0), _units(roundings)
 
 

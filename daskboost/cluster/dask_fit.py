@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
-from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.engine import Engine, EngineSetup, engine_on
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.messages import WIRE_TYPES
 from daskboost.cluster.on_dask import run_fit_blocking
@@ -113,15 +114,16 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
     train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
     size = engine_size(spec, train, evals, keep_gradients=setup.keep_gradients, n_engines=context.n_engines)
-    device = make_device(spec.params.device, spec.layout, threads, size)
-    engine = Engine(setup, train, evals, device, context.peers)
+    make = partial(make_device, spec.params.device, spec.layout, size=size)
+    engine = engine_on(make, threads, setup, train, evals, context.peers)
     return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
 
 
 def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
     """What the engine may spend memory on, under the worker's limit."""
     setup = EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data
+        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
+        packed=spec.packs_gradients,
     )
     if limit is None:
         return setup

@@ -17,12 +17,13 @@ from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
 from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tree_keys
 from daskboost.cluster.shard_margins import ShardMargins
-from daskboost.devices.gpu.best_first import BestFirstGrower, kept_histograms
+from daskboost.devices.gpu.best_first import BestFirstGrower
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
-from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables, histogram_nodes
+from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
 from daskboost.devices.gpu.recorder import Recorder
+from daskboost.devices.gpu.refit import Refit
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
@@ -33,24 +34,12 @@ from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
 from daskboost.tree.table import TreeTable
 
-HISTOGRAM_SHARE = 2
-"""Levels of fixed size take at most this part of the free memory; beyond, only nodes that are there have histograms."""
-
 
 def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
-    """The rounds of a fit over this engine alone; None where its device, its chunks or the rules do not allow them."""
+    """The rounds of a fit over this engine alone; None where its plan has trees that need the host."""
     kernels, rows = engine.device.split_kernels, engine.rows
-    rules = growth_rules(spec.params, spec.rules, by_path=spec.interaction_groups is not None)
-    if kernels is None or not isinstance(rows, GpuRows):
-        return None
-    if rules is None or spec.objective.adaptive_quantiles is not None:
-        return None
-    by_leaf = spec.params.grow_policy == "lossguide"
-    n_histograms = kept_histograms(rules.max_leaves) if by_leaf else sum(histogram_nodes(1, rules.depth))
-    nbytes = 16 * kernels.layout.host.n_slots * n_histograms
-    if len(engine.train.groups) != 1 or not engine.train.is_resident:
-        return None
-    if nbytes > min(engine.device.histogram_room, kernels.runtime.free_bytes // HISTOGRAM_SHARE):
+    rules = growth_rules(spec.params, spec.rules)
+    if not engine.device.without_host or rules is None or kernels is None or not isinstance(rows, GpuRows):
         return None
     with engine.device.errors():
         return DeviceRounds(engine, rows, spec, kernels, rules)
@@ -76,8 +65,9 @@ class DeviceRounds:
         self._runtime = kernels.runtime
         xp, n_features, params = kernels.runtime.xp, len(kernels.layout.host.n_bins), spec.params
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
+        self._source = self._gradient_source()
         self._gradients = RoundGradients(
-            self._gradient_source(), rows.quantizers[0], self._rounding, sample_bound(params)
+            self._source, rows.quantizers[0], self._rounding, sample_bound(params)
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = xp.empty(1)
@@ -89,7 +79,11 @@ class DeviceRounds:
         self._grower = BestFirstGrower(kernels, rules) if by_leaf else TreeGrower(kernels, rules, 1)
         self._queue = Recorder(kernels.runtime)
         self._next = 0
-        self._scale_rule = scale_rule(None)
+        packed = spec.packs_gradients
+        self._scale_rule = scale_rule(None, packed=packed)
+        self._refit = Refit(
+            kernels.runtime, self._rounding, scale_rule(None), rules.regular, rows.quantizers[0], sample_bound(params)
+        ) if packed else None  # fmt: skip
 
     def _gradient_source(self) -> Source:
         losses = self._engine.losses
@@ -151,7 +145,7 @@ class DeviceRounds:
         overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
         self._rounding.put_keys(np.array([tree_keys(spec.params, iteration, output) for output in outputs], np.uint64))
         if not isinstance(self._engine.losses, LossRows):
-            self._engine.compute_gradients(0)
+            self._engine.compute_gradients(0, find_range=False)  # the recorded round does
         ((_, view),) = self._engine.train.views()
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
         for output in outputs:
@@ -162,7 +156,7 @@ class DeviceRounds:
             inputs = TreeInputs(
                 self._rounding.sums[this], self._rounding.scales[this, 3:], self._learning_rate, self._allowed
             )
-            before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, output)
+            before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, rows, output)
             self._grower.grow(inputs, rows, self._queue, output, before, after)
             for margins in self._engine.evals:
                 if not margins.is_resident:  # what is read from files cannot be recorded
@@ -174,17 +168,25 @@ class DeviceRounds:
         if output == 0:
             self._gradients.find_range()
             self._rounding.find_scales(self._scale_rule)
+            if self._refit is not None:
+                self._refit.find_scales()
         self._gradients.quantize(output, chunk.order, chunk.pairs, chunk.bounds)
 
-    def _add_to_margins(self, output: int) -> None:
-        for margins in (self._engine.train, *self._engine.evals):
+    def _add_to_margins(self, rows: ChunkRows, output: int) -> None:
+        train = self._engine.train
+        if self._refit is None:
+            self._walk(train, output)
+        else:
+            self._refit(
+                self._grower.tables, output, self._source.columns(output), rows.view, rows.chunk, self._learning_rate,
+                train.margins[0][:, output],
+            )  # fmt: skip
+        for margins in self._engine.evals:
             if margins.is_resident:
                 self._walk(margins, output)
 
     def _walk(self, margins: ShardMargins, output: int) -> None:
-        tables = self._grower.tables
-        links = tables.links[0]
-        columns = (links[2], links[3], links[4], links[5], tables.default_left[0], tables.values[0])
+        columns = self._grower.tables.walk_columns(0)
         for index, view in margins.views():
             walk_nodes(self._runtime, view, columns, margins.margins[index][:, output])
 

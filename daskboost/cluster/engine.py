@@ -24,6 +24,7 @@ from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Array, Device, VectorRows
 from daskboost.dtypes import Float32
@@ -65,6 +66,8 @@ class EngineSetup:
     """Of the fit's histograms (see `SlotLayout`)."""
     small_data: bool = False
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
+    packed: bool = False
+    """Whether trees are searched on gradients of few levels."""
 
 
 class Engine:
@@ -138,7 +141,7 @@ class Engine:
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
         self.rows = device.rows(
             self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
-            [_weight_of(group) for group in groups] if setup.small_data else None,
+            [_weight_of(group) for group in groups] if setup.small_data else None, packed=setup.packed,
         )  # fmt: skip
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
@@ -199,26 +202,34 @@ class Engine:
     def _start_tree(self, message: m.StartTree) -> m.RootSums:
         if self._search is not None:
             self._search.forget()
-        first, n_outputs = message.columns[0], self.setup.objective.n_outputs
-
-        def columns(index: int) -> tuple[Array, Array]:
-            if not self._keep_gradients:
-                self.compute_gradients(index)
-            return self.gradients_of(index) if first < n_outputs else self._sketches[index]
-
-        def column(index: int) -> Any:
-            if self.losses is not None:
-                return self.losses.columns(index, first)
-            g, h = columns(index)
-            k = first if first < n_outputs else first - n_outputs
-            return g[:, k], h[:, k]
-
+        first = message.columns[0]
         if len(message.columns) > 1:
-            return m.RootSums(self._vector_rows.start_vector_tree(columns, message.roundings))
-        return m.RootSums(self.rows.start_tree(column, message.roundings[0]))
+            return m.RootSums(
+                self._vector_rows.start_vector_tree(partial(self._columns_of, first), message.roundings)
+            )
+        return m.RootSums(self.rows.start_tree(partial(self._column, first), message.roundings[0]))
+
+    def _columns_of(self, first: int, index: int) -> tuple[Array, Array]:
+        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
+        if not self._keep_gradients:
+            self.compute_gradients(index)
+        return self.gradients_of(index) if first < self.setup.objective.n_outputs else self._sketches[index]
+
+    def _column(self, column: int, index: int) -> Any:
+        """One column of them, or what a kernel makes it of."""
+        if self.losses is not None:
+            return self.losses.columns(index, column)
+        g, h = self._columns_of(column, index)
+        n_outputs = self.setup.objective.n_outputs
+        k = column if column < n_outputs else column - n_outputs
+        return g[:, k], h[:, k]
 
     def _leaf_sums(self, message: m.LeafSums) -> m.SumsOfLeaves:
-        return m.SumsOfLeaves(self._vector_rows.leaf_sums(self.gradients_of, message.roundings, message.leaves))
+        leaves, outputs = message.leaves, message.outputs
+        if len(outputs) == 1:
+            column = partial(self._column, outputs[0])
+            return m.SumsOfLeaves(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
+        return m.SumsOfLeaves(self._vector_rows.leaf_sums(self.gradients_of, message.roundings, leaves))
 
     @property
     def _vector_rows(self) -> VectorRows:
@@ -242,16 +253,16 @@ class Engine:
         g, h = self._gradients[index if self._keep_gradients else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
 
-    def compute_gradients(self, index: int) -> list[Any]:
+    def compute_gradients(self, index: int, *, find_range: bool = True) -> list[Any]:
         """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
-        outputs + columns)."""
+        outputs + columns), unless the caller finds them itself."""
         g, h = self.gradients_of(index)
         if self._n_columns and len(self._sketches) <= index:
             empty = partial(self.device.xp.empty, dtype=np.float32)
             self._sketches.append((empty((len(g), self._n_columns)), empty((len(g), self._n_columns))))
-        return self.device.each_range(len(g), partial(self._range_gradients, index, g, h))
+        return self.device.each_range(len(g), partial(self._range_gradients, index, g, h, find_range))
 
-    def _range_gradients(self, index: int, all_g: Array, all_h: Array, begin: int, end: int) -> Any:
+    def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int) -> Any:
         device, xp = self.device, self.device.xp
         label, margin, weight = self._labels[index], self.train.margins[index], self._weights[index]
         if weight is not None and self.setup.small_data:
@@ -269,6 +280,8 @@ class Engine:
                 sketched = project(all_g[rows], all_h[rows], self._projection, xp)
                 for into, part in zip(self._sketches[index], sketched, strict=True):
                     into[rows] = part
+        if not find_range:
+            return None
         parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
         return np.stack([
             np.concatenate([device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
@@ -322,6 +335,17 @@ class Engine:
 def _weight_of(group: RowGroup) -> Float32:
     """Weights of a group's rows, ones where it has none."""
     return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
+
+
+def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
+              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None
+              ) -> Engine:  # fmt: skip
+    """An engine on a device of these threads, which end at once if either cannot be made."""
+    try:
+        return Engine(setup, train, evals, make_device(threads), peers, shared)
+    except BaseException:
+        threads.close()
+        raise
 
 
 def _sums(group: RowGroup, begin: int, end: int) -> tuple[ExactSum, ExactSum]:

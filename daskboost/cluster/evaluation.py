@@ -30,8 +30,13 @@ class Evaluator:
         self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
     ) -> None:
         self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
-        self._on_device: dict[int, tuple[Array, Array | None]] = {}
-        """Labels and weights of each group, from its first evaluation on."""
+        self._on_device: list[tuple[Array, Array | None]] = []
+        """Labels and weights of each group, where metrics are computed on the device."""
+        if device.metric_kernels is not None and any(metric.device_loss is not None for metric in metrics):
+            self._on_device = [
+                (device.put(each.label), None if each.rows.weight is None else device.put(each.rows.weight))
+                for each in evaluated.groups
+            ]
 
     def states(self) -> list[Arrays]:
         """Of each metric, for the wire, with the margins as they are."""
@@ -42,22 +47,18 @@ class Evaluator:
             prediction = objective.evaluation(margin, self._device.xp)
             fetched: Any = None
             for place, metric in enumerate(self._metrics):
-                state = self._state_on_device(metric, index, group, prediction)
+                state = self._state_on_device(metric, index, prediction)
                 if state is None:
                     fetched = self._device.fetch(prediction) if fetched is None else fetched
                     state = _state_on_host(metric, group, fetched)
                 states[place] = states[place] + state
         return [state.to_arrays() for state in states]
 
-    def _state_on_device(self, metric: Metric[Any], index: int, group: RowGroup, prediction: Array) -> Any:
+    def _state_on_device(self, metric: Metric[Any], index: int, prediction: Array) -> Any:
         """None where the host has to compute it."""
         kernels = self._device.metric_kernels
         if kernels is None or metric.device_loss is None:
             return None
-        if index not in self._on_device:
-            weight = group.rows.weight
-            put = self._device.put
-            self._on_device[index] = (put(group.label), None if weight is None else put(weight))
         label, weights = self._on_device[index]
         return metric.partial_on_device(kernels, label, prediction, weights)
 

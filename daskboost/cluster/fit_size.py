@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from daskboost.cluster.coordinator import FitSpec
 from daskboost.cluster.quantiles import DIGITS
+from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
+from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients, SetSize
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of
+from daskboost.objectives.custom import CustomObjective
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
@@ -36,9 +40,24 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
     disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
     rows = np.array([entry.n_rows for entry in shard.entries])
     stored = np.array([entry.handle.nbytes for entry in shard.entries])
-    return set_size(
+    found = set_size(
         shard.layout, int(rows.sum()), n_features, chunk_rows=int(rows.max()), streamed_rows=int(rows[disk].sum()),
         all_bytes=int(stored.sum()), stored_bytes=int(stored.sum() - stored[disk].sum()),
+    )  # fmt: skip
+    return _with_device_rows(found, shard)
+
+
+def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
+    """With what is known of chunks that lie on the device."""
+    handles = [entry.handle for entry in shard.entries if shard.store.residency(entry.handle) == "device"]
+    chunks = [shard.store.get(handle) for handle in handles]
+    parts = joined_runs([chunk for chunk in chunks if isinstance(chunk, DeviceChunk)])
+    rows = [sum(chunk.n_rows for chunk in part) for part in parts]
+    is_lent = len(parts) == 1 and rows[0] == size.n_rows and is_whole(parts[0])
+    n_parts = len(parts) if size.symbol_bytes else len(chunks)
+    return replace(
+        size, device_rows=sum(rows), n_parts=n_parts, part_rows=max(rows, default=0), is_lent=is_lent,
+        gpus=frozenset(part[0].gpu for part in parts),
     )  # fmt: skip
 
 
@@ -74,18 +93,19 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
              evals: Sequence[SetSize], *, n_rounds: int, small_data: bool, has_weight: bool,
              keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
-    by_path = params.interaction_constraints is not None
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
     leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
-    without_host = growth_rules(params, rules, by_path=by_path) is not None and objective.adaptive_quantiles is None
+    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None
+    needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        without_host=without_host and n_engines == 1 and not train.streamed_rows,
+        without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
+        packed=params.gradient_precision == "packed" and not small_data,
     )  # fmt: skip
 
 
@@ -94,8 +114,9 @@ def histogram_width(params: TrainParams, objective: Objective) -> int:
     return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
-
 def _gpu_gradients(objective: Objective) -> GpuGradients:
+    if isinstance(objective, CustomObjective):
+        return "uploaded"
     loss = kernel_of(objective)
     if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
         return "expressions"

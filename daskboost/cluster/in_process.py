@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
-from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.engine import Engine, EngineSetup, engine_on
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
@@ -115,29 +117,30 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
              shared: SharedViews | None = None) -> Progress:  # fmt: skip
     """Run a fit over shards of this process: one engine per shard; a single one may share its views with other fits."""
     setup = EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data
+        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
+        packed=spec.packs_gradients,
     )
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)
     sets = [(shard.weighted(), [each.shards[rank] for each in evals]) for rank, shard in enumerate(train.shards)]
-    sizes = [engine_size(spec, *own, n_engines=n_engines) for own in sets]
     shared = shared if n_engines == 1 else None
     held_bytes = 0 if shared is None else shared.gpu_bytes
-    devices = [make_device(spec.params.device, spec.layout, Threads(threads), size, held_bytes) for size in sizes]
-    made = [
-        Engine(setup, shard, others, device, peer, shared)
-        for (shard, others), device, peer in zip(sets, devices, peers, strict=True)
-    ]
-    # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
-    alone = n_engines == 1 and devices[0].split_kernels is not None
-    engines = LocalEngines([WholeTrees(made[0], spec, own)] if alone else made, peers)
-    try:
-        return fit(engines, spec, own, report, whole_trees=alone)
-    except EngineError as error:
-        if error.__cause__ is None:
-            raise
-        raise error.__cause__ from None  # within one process the engine's own exception says it better
-    finally:
-        engines.close()
-        own.close()
+    with ExitStack() as opened:
+        opened.callback(own.close)
+        made: list[Engine] = []
+        for each, peer in zip(sets, peers, strict=True):
+            size = engine_size(spec, *each, n_engines=n_engines)
+            make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
+            made.append(engine_on(make, Threads(threads), setup, *each, peer, shared))
+            opened.callback(made[-1].close)
+        # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
+        alone = n_engines == 1 and made[0].device.split_kernels is not None
+        engines = LocalEngines([WholeTrees(made[0], spec, own)] if alone else made, peers)
+        opened.callback(engines.close)
+        try:
+            return fit(engines, spec, own, report, whole_trees=alone)
+        except EngineError as error:
+            if error.__cause__ is None:
+                raise
+            raise error.__cause__ from None  # within one process the engine's own exception says it better

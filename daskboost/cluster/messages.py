@@ -91,8 +91,11 @@ class RootSums:
 
 @dataclass(frozen=True)
 class LeafSums:
-    """Ask for the sums of all outputs over the rows of leaves of a tree that was searched on a sketch."""
+    """Ask for exact sums over the rows of leaves of a tree that was searched on something else: on a sketch of its
+    outputs, or on packed gradients."""
 
+    outputs: tuple[int, ...]
+    """All of them, or a tree's only one."""
     leaves: Int32
     roundings: tuple[Rounding, ...]
     """One per output."""

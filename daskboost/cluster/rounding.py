@@ -2,6 +2,7 @@
 
 Either way the scale is the largest power of two that keeps a bound within a limit, so that no histogram overflows:
 - large data: every row within 15 bits, so that 2**16 rows fit 32 bits between two spills;
+- packed gradients of large data, on which only splits are chosen: every row within `PACKED_LIMIT`;
 - small data: the total weight times the largest gradient within 31 bits, so that the sums of all rows fit, and rows
   keep 19 bits (`SMALL_ROWS` rows) or more (27 bits where there are 15). `devices/cpu/gradients.py` says what for.
 """
@@ -22,6 +23,9 @@ from daskboost.params import TrainParams
 
 QUANTUM_LIMIT = 2**15 - 1
 """Largest quantized gradient or hessian of a row of large data."""
+PACKED_LIMIT = 4
+"""Largest packed gradient or hessian of a row, so that thousands of rows fit 16 bits each between two spills
+(`kernels/packed.cuh`). More levels would spill so often that nothing is won over two sums of 32 bits."""
 SMALL_ROWS = 2**12
 """Most rows of small data. Their nearest rounding shifts a sum by at most rows**2 / 2**31 of the largest gradient, here
 by 1/128 of one row's, which matters to no split."""
@@ -31,8 +35,10 @@ half a quantum per unit of weight (see `quantize_gradients`)."""
 
 
 def make_rounding(params: TrainParams, objective_name: str, iteration: int, output: int,
-                  ranges: Sequence[m.GradientRange], total_weight: float | None) -> Rounding:  # fmt: skip
-    """The rounding of one tree; `total_weight` of all rows where data are small, otherwise None.
+                  ranges: Sequence[m.GradientRange], total_weight: float | None, *, packed: bool = False
+                  ) -> Rounding:  # fmt: skip
+    """The rounding of one tree; `total_weight` of all rows where data are small, otherwise None. `packed` : to few
+    levels, never for small data.
 
     Raises
     ------
@@ -41,7 +47,7 @@ def make_rounding(params: TrainParams, objective_name: str, iteration: int, outp
     """
     tops = [float(np.max([getattr(part, name)[output] for part in ranges])) for name in ("largest_g", "largest_h")]
     check_range(objective_name, iteration, *tops)
-    rule = scale_rule(total_weight)
+    rule = scale_rule(total_weight, packed=packed)
     round_key, sample_key = tree_keys(params, iteration, output)
     return Rounding(
         scale_g=scale(rule.bound * tops[0], rule.limit),
@@ -53,10 +59,12 @@ def make_rounding(params: TrainParams, objective_name: str, iteration: int, outp
     )
 
 
-def scale_rule(total_weight: float | None) -> ScaleRule:
+def scale_rule(total_weight: float | None, *, packed: bool = False) -> ScaleRule:
     """What scales keep within which limit; `total_weight` of all rows where data are small, otherwise None."""
     if total_weight is None:
-        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0)
+        return ScaleRule(1.0, PACKED_LIMIT if packed else QUANTUM_LIMIT, 1.0)
+    if packed:
+        raise ValueError("gradients of small data are never packed")
     # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
     scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
     return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w)

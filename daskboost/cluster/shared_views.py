@@ -44,12 +44,13 @@ class SharedViews:
         `room_bytes` : for column-major copies; what the first fit has decides.
         """
         on_gpu = device.split_kernels is not None
+        place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
         chunks = tuple(entry.handle.key for entry in shard.entries)
         # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
-        key = (id(shard.store), chunks, on_gpu, layout.width, room_bytes > 0 and not on_gpu)
+        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu)
         with self._lock:
             if key not in self._sources:
-                own = make_device("cuda" if on_gpu else "cpu", layout, Threads(self._n_threads))
+                own = make_device(place, layout, Threads(self._n_threads))
                 self._devices.append(own)
                 self._sources[key] = ShardMargins(shard, own, layout, has_missing, 0, room_bytes)  # views alone
             source = self._sources[key]
@@ -66,7 +67,7 @@ class SharedViews:
     @property
     def gpu_bytes(self) -> int:
         """Memory of a GPU that shared views take already."""
-        return sum(source.kept_bytes for key, source in self._sources.items() if key[2])
+        return sum(source.kept_bytes for key, source in self._sources.items() if key[2] != "cpu")
 
     def close(self) -> None:
         """Free the views."""

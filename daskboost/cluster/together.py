@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from daskboost.cluster.coordinator import FitSpec, Progress, Report
-from daskboost.cluster.fit_size import engine_size
+from daskboost.cluster.fit_size import engine_size, shard_size
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.cluster.lockstep import Lockstep
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.params import split_device
 
 T = TypeVar("T")
 RunFit = Callable[[Report], Progress]
@@ -51,6 +52,7 @@ def fit_together(
     Exception
         The first of any fit, which ends all of them.
     """
+    members = [_on_callers_gpu(member) for member in members]
     cores = Threads(n_threads)
     cores.close()
     on_gpu = any(finds_gpu(member.spec.params.device) for member in members)
@@ -117,6 +119,24 @@ def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], first
     if lockstep.failure is not None:
         raise lockstep.failure
     return [results[index] for index in range(len(calls))]
+
+
+def _on_callers_gpu(member: Member) -> Member:
+    """The same, on what is CuPy's current GPU here, which it would not be in another thread."""
+    kind, number = split_device(member.spec.params.device)
+    sizes = [shard_size(shard, 1) for each in (member.train, *member.evals) for shard in each.shards]
+    if kind == "cpu" or number is not None or any(size.gpus for size in sizes):
+        return member
+    if not finds_gpu(member.spec.params.device):
+        return member
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    current = get_runtime().device
+    if kind == "auto" and current == 0:  # where threads begin; a number would not allow the CPU
+        return member
+    return replace(member, spec=replace(
+        member.spec, params=replace(member.spec.params, device=f"cuda:{current}")
+    ))  # fmt: skip
 
 
 def _room_on_gpu(members: Sequence[Member], n_threads: int) -> int:

@@ -10,9 +10,8 @@ import numpy as np
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
 from daskboost.data.convert import is_sparse
-from daskboost.data.device_input import device_kind
-from daskboost.data.device_read import as_device_array
 from daskboost.data.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
+from daskboost.devices.gpu.input import as_device_array, device_kind
 from daskboost.errors import DataError, DataTypeError
 
 

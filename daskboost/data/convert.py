@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.device_input import device_kind
 from daskboost.data.device_read import host_block
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
+from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataTypeError
 

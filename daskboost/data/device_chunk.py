@@ -18,8 +18,9 @@ from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.features import Matrix
+from daskboost.devices.gpu.input import runtime_of
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
-from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 
 SCATTER_BYTES = 1 << 28
@@ -65,10 +66,17 @@ class DeviceChunk:
         return isinstance(self.layout, DenseLayout)
 
     @property
+    def gpu(self) -> int:
+        """Number of the GPU that it lies on."""
+        whole = self.whole
+        return (whole.runtime if isinstance(whole, DeviceSymbols) else runtime_of(whole)).device
+
+    @property
     def values(self) -> DeviceArray:
         """The chunk's own symbols, shape (rows, features), or bins."""
         if isinstance(self.whole, DeviceSymbols):
-            return self.whole.rows(self.begin, self.end)
+            with active(self.whole.runtime):
+                return self.whole.rows(self.begin, self.end)
         return self.whole[self.begin : self.end]
 
     def on_host(self, threads: int = 1) -> QuantizedChunk:
@@ -129,18 +137,28 @@ def _matrices(features: DeviceRows) -> Iterator[tuple[DeviceDenseRows, int]]:
         yield dense_of_sparse(features, start, min(start + step, features.n_rows)), start
 
 
+def joined_runs(chunks: Iterable[DeviceChunk]) -> list[list[DeviceChunk]]:
+    """Chunks in order, those together that follow one another within one array."""
+    runs: list[list[DeviceChunk]] = []
+    for chunk in chunks:
+        if runs and chunk.whole is runs[-1][-1].whole and chunk.begin == runs[-1][-1].end:
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return runs
+
+
+def is_whole(run: Sequence[DeviceChunk]) -> bool:
+    """Whether chunks that follow one another are dense and all of their array."""
+    whole = run[0].whole
+    return isinstance(whole, DeviceSymbols) and run[-1].end - run[0].begin == whole.n_rows
+
+
 def joined_symbols(chunks: Iterable[Chunk], threads: int) -> Iterator[Any]:
     """Symbols of dense chunks, those on the device that follow one another together: `DeviceSymbols` where they are all
     of a partition, else a matrix."""
-    run: list[DeviceChunk] = []
-    for chunk in itertools.chain(chunks, [None]):
-        if run and not (
-            isinstance(chunk, DeviceChunk) and chunk.whole is run[-1].whole and chunk.begin == run[-1].end
-        ):
-            whole, begin, end = run[0].whole, run[0].begin, run[-1].end
-            yield whole if end - begin == whole.n_rows else whole.rows(begin, end)
-            run = []
-        if isinstance(chunk, DeviceChunk):
-            run.append(chunk)
-        elif chunk is not None:
-            yield chunk.symbols(threads)
+    for _, some in itertools.groupby(chunks, key=type):
+        own = list(some)
+        yield from (chunk.symbols(threads) for chunk in own if isinstance(chunk, QuantizedChunk))
+        for run in joined_runs(chunk for chunk in own if isinstance(chunk, DeviceChunk)):
+            yield run[0].whole if is_whole(run) else run[0].whole.rows(run[0].begin, run[-1].end)

@@ -13,39 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.device_input import device_kind
 from daskboost.data.rows import DeviceDenseRows, DeviceLabels, DeviceSparseRows
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.features import Matrix, as_float32, convert
+from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
 from daskboost.devices.gpu.labels import summarize_labels
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
 from daskboost.dtypes import Bool
-from daskboost.errors import DataError, DataTypeError, DeviceError
+from daskboost.errors import DataTypeError, DeviceError
 
 Columns = tuple[Hashable, ...] | None
-
-
-def runtime_of(x: Any, name: str = "X") -> Runtime:
-    """The GPU that holds an array; messages call it `name`.
-
-    Raises
-    ------
-    DeviceError
-        For a GPU that is too old.
-    DataError
-        When it lies on another GPU than the one that fits run on.
-    """
-    from daskboost.devices.gpu.cuda import get_runtime
-
-    runtime = get_runtime()
-    device = getattr(x, "device", None)
-    number = getattr(device, "id", runtime.device)
-    if number != runtime.device:
-        raise DataError(
-            f"{name} lies on GPU {number}, but fits run on GPU {runtime.device}. Copy it there, or choose another GPU "
-            "by CUDA_VISIBLE_DEVICES."
-        )
-    return runtime
 
 
 @contextmanager
@@ -61,13 +38,11 @@ def device_memory() -> Iterator[None]:
         ) from error
 
 
-def as_device_array(x: Any) -> DeviceArray:
-    """A CuPy array; of anything else with `__cuda_array_interface__` one that shares its memory."""
-    if any(cls.__module__.split(".")[0] == "cupy" for cls in type(x).__mro__):
-        return x
-    import cupy
-
-    return cupy.asarray(x)
+@contextmanager
+def on_device(runtime: Runtime) -> Iterator[None]:
+    """The same, with a GPU as the current one."""
+    with active(runtime), device_memory():
+        yield
 
 
 def host_block(block: Any) -> Any:
@@ -86,16 +61,17 @@ def device_labels(y: Any) -> DeviceLabels | None:
         values = as_device_array(y)
         values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     elif kind == "cudf" and y.ndim == 1 and dtype_letter(y.dtype) in FEATURE_KINDS:
-        values, nulls = _column_values(y, "y")
+        values, nulls = column_values(y, "y")
     else:
         return None
     if values.ndim != 1 or dtype_letter(values.dtype) not in FEATURE_KINDS:
         return None
-    runtime = runtime_of(values, "y")
-    if values.dtype != np.float32 or nulls is not None or not values.flags.c_contiguous:
-        given, values = values, runtime.xp.empty(values.shape, np.float32)
-        convert(runtime, given, values, nulls)
-    return DeviceLabels(values, summarize_labels(runtime, values))
+    runtime = runtime_of(values)
+    with on_device(runtime):
+        if values.dtype != np.float32 or nulls is not None or not values.flags.c_contiguous:
+            given, values = values, runtime.xp.empty(values.shape, np.float32)
+            convert(runtime, given, values, nulls)
+        return DeviceLabels(values, summarize_labels(runtime, values))
 
 
 def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRows, Bool]:
@@ -114,36 +90,43 @@ def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRow
     DataTypeError
         When a column's actual type is not a number, whatever the metadata said.
     """
-    if device_kind(x) == "cudf":
-        names = list(x.dtypes.index) if columns is None else list(columns)
-        runtime, values = _frame_values(x, names)
-    else:
-        array = as_device_array(x)
-        runtime = runtime_of(array)
-        _require_number(array.dtype, "X")
-        if columns is not None:
-            array = array[:, to_device(runtime, np.asarray(columns, np.int64))]
-        values = as_float32(runtime, array)
-    missing = float(np.float32(missing))
-    n_missing, beyond = Matrix(values, missing).inspect(runtime)
+    with device_memory():
+        matrix, runtime = dense_matrix(x, columns)
+    with on_device(runtime):
+        values = as_float32(runtime, matrix)
+        missing = float(np.float32(missing))
+        n_missing, beyond = Matrix(values, missing).inspect(runtime)
     return DeviceDenseRows(runtime, values, missing, n_missing), beyond
 
 
-def _frame_values(frame: Any, names: Sequence[Hashable]) -> tuple[Runtime, DeviceArray]:
+def dense_matrix(x: Any, columns: Columns) -> tuple[DeviceArray, Runtime]:
+    """Features of a CuPy array, of any type of number, or those of a cuDF frame in float32; and the GPU they lie on.
+
+    Parameters and errors as of `dense_rows`.
+    """
+    if device_kind(x) == "cudf":
+        runtime = runtime_of(x)
+        with active(runtime):
+            return _frame_values(runtime, x, list(x.dtypes.index) if columns is None else list(columns)), runtime
+    array = as_device_array(x)
+    runtime = runtime_of(array)
+    _require_number(array.dtype, "X")
+    if columns is not None:
+        with active(runtime):
+            array = array[:, to_device(runtime, np.asarray(columns, np.int64))]
+    return array, runtime
+
+
+def _frame_values(runtime: Runtime, frame: Any, names: Sequence[Hashable]) -> DeviceArray:
     """Columns of a cuDF frame side by side, each contiguous as in the frame."""
-    runtime: Runtime | None = None
-    out: DeviceArray = None
+    out = runtime.xp.empty((len(frame), len(names)), np.float32, order="F")
     for i, name in enumerate(names):
-        values, nulls = _column_values(frame[name], name)
-        if runtime is None:
-            runtime = runtime_of(values)
-            out = runtime.xp.empty((len(frame), len(names)), np.float32, order="F")
+        values, nulls = column_values(frame[name], name)
         convert(runtime, values, out[:, i], nulls)
-    assert runtime is not None
-    return runtime, out
+    return out
 
 
-def _column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:
+def column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:
     """A cuDF Series of numbers as a CuPy array of its own type, and a byte that is 1 for each null."""
     if dtype_letter(series.dtype) not in FEATURE_KINDS:
         if not len(series) or bool(series.isna().all()):
@@ -165,16 +148,31 @@ def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseR
     DataTypeError
         For entries that are not numbers.
     """
-    x = x.tocsr()
-    if columns is not None:
-        x = x[:, np.asarray(columns, np.intp)]
-    if not x.has_canonical_format:
-        x = x.copy()
-        x.sum_duplicates()
+    with device_memory():
+        x, runtime = csr_matrix(x, columns)
+    with on_device(runtime):
+        return _sparse_rows(runtime, x, missing)
+
+
+def csr_matrix(x: Any, columns: Columns) -> tuple[Any, Runtime]:
+    """Features of a matrix as canonical CSR, of any type of number, and the GPU they lie on; errors as of
+    `sparse_rows`."""
+    runtime = runtime_of(x.tocsr())
+    with active(runtime):
+        x = x.tocsr()
+        if columns is not None:
+            x = x[:, np.asarray(columns, np.intp)]
+        if not x.has_canonical_format:
+            x = x.copy()
+            x.sum_duplicates()
     if x.dtype.kind not in "fiub":
         raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+    return x, runtime
+
+
+def _sparse_rows(runtime: Runtime, x: Any, missing: float) -> tuple[DeviceSparseRows, Bool]:
     indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
-    runtime, n_features = runtime_of(values), int(x.shape[1])
+    n_features = int(x.shape[1])
     xp = runtime.xp
     indptr = indptr.astype(np.int64)
     n_entries = int(indptr[-1])

@@ -8,7 +8,7 @@ from daskboost.data.cell_counts import Refinement
 from daskboost.data.key_counts import KeyTable
 from daskboost.data.rows import DeviceDenseRows, DeviceRows
 from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.runtime import DeviceArray, to_device, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, active, to_device, to_host
 from daskboost.devices.gpu.sketch import Entries, Intervals, count_keys
 from daskboost.dtypes import Int64
 
@@ -53,7 +53,8 @@ def missing_of(features: DeviceRows) -> Int64:
     """Rows without a value of each feature; int64, on the host."""
     if isinstance(features, DeviceDenseRows):
         return features.n_missing
-    present = features.runtime.xp.bincount(features.indices, minlength=features.n_features)
+    with active(features.runtime):
+        present = features.runtime.xp.bincount(features.indices, minlength=features.n_features)
     return np.asarray(features.n_rows - to_host(present), np.int64)
 
 

@@ -19,10 +19,9 @@ from daskboost.data.blocks import (
     even_cuts,
 )
 from daskboost.data.convert import is_sparse
-from daskboost.data.device_input import device_kind
-from daskboost.data.device_read import as_device_array
 from daskboost.data.parquet import ParquetTable, open_parquet
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
+from daskboost.devices.gpu.input import as_device_array, device_kind
 from daskboost.errors import DataError, DataTypeError
 
 _TYPES = {

@@ -20,8 +20,7 @@ from daskboost.data.convert import (
     margin_values,
     plain_values,
 )
-from daskboost.data.device_input import device_kind
-from daskboost.data.device_read import dense_rows, device_labels, device_memory, sparse_rows
+from daskboost.data.device_read import dense_rows, device_labels, sparse_rows
 from daskboost.data.rows import (
     AnyFeatures,
     DenseRows,
@@ -32,6 +31,7 @@ from daskboost.data.rows import (
     host_labels,
 )
 from daskboost.data.schema import listed
+from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, DataTypeError
 
@@ -140,8 +140,7 @@ class ReadSpec:
         if kind is not None:
             read = sparse_rows if kind == "cupy_sparse" else dense_rows
             features: AnyFeatures
-            with device_memory():
-                features, beyond = read(x, self.columns, self.missing)
+            features, beyond = read(x, self.columns, self.missing)
             if beyond.any():
                 self.refuse_infinite(np.flatnonzero(beyond))
         elif is_sparse(x):

@@ -11,7 +11,7 @@ import numpy as np
 from daskboost.data.chunk import ChunkRows, Quantizer, rows_of
 from daskboost.data.cuts import Cuts
 from daskboost.data.device_chunk import Chunk, quantize_on_device
-from daskboost.data.device_read import device_memory
+from daskboost.data.device_read import on_device
 from daskboost.data.pack import Layout
 from daskboost.data.rows import DeviceRows, RowBatch
 from daskboost.data.store import ChunkHandle, ChunkStore
@@ -150,7 +150,7 @@ class ShardBuilder:
         features = batch.features
         spans = list(self._spans(pieces or (0, batch.n_rows)))
         if isinstance(features, DeviceRows):
-            with device_memory():
+            with on_device(features.runtime):
                 chunks = list(quantize_on_device(self._quantizer, features, first_row, spans))
             for chunk in chunks:
                 start = chunk.first_row - first_row

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cell_counts import CellCounts, Refinement
-from daskboost.data.device_read import device_memory
+from daskboost.data.device_read import on_device
 from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract, key_blocks
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
@@ -222,7 +222,7 @@ def _count(
     missing = np.zeros(features.n_features, np.int64)
     total: KeyTable | None = None
     if isinstance(features, DeviceRows):
-        with device_memory():
+        with on_device(features.runtime):
             table, missing[columns] = count_on_device(features, weights, columns, capacities, refinement)
         return _spread(table, columns, capacities), missing
     with ThreadPoolExecutor(max_workers) as pool:

@@ -11,6 +11,7 @@ from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Device
 from daskboost.devices.plan import FitSize
 from daskboost.errors import DeviceError, MissingDependencyError
+from daskboost.params import split_device
 
 logger = logging.getLogger(__name__)
 
@@ -23,16 +24,17 @@ def check_device(name: str) -> None:
     MissingDependencyError, DeviceError
         As `make_device` does.
     """
-    if name in ("cuda", "gpu"):
+    kind, number = split_device(name)
+    if kind == "cuda":
         from daskboost.devices.gpu.cuda import get_runtime
 
-        get_runtime()
+        get_runtime(number)
 
 
 def finds_gpu(name: str) -> bool:
     """Whether a device of this name would be a GPU, if it has room."""
     try:
-        check_device("cpu" if name == "cpu" else "cuda")
+        check_device("cuda" if name == "auto" else name)
     except (MissingDependencyError, DeviceError):
         return False
     return name != "cpu"
@@ -44,8 +46,9 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
 
     Parameters
     ----------
-    name : {"cpu", "cuda", "gpu", "auto"}
+    name : {"cpu", "cuda", "gpu", "auto"}, or "cuda:1"
         "auto" is a GPU where CuPy and one with room for the fit are there, and otherwise the CPU, which the log says.
+        Without a number, a GPU is the one that rows lie on, else CuPy's current one.
     layout : SlotLayout
         Of the fit's histograms.
     threads : Threads
@@ -58,15 +61,17 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
     Raises
     ------
     MissingDependencyError, DeviceError
-        "cuda" or "gpu" where there is no CuPy, no driver, no GPU that can be used, or no room for the fit.
+        "cuda" or "gpu" where there is no CuPy, no driver, no GPU that can be used, or no room for the fit; and where
+        rows lie on another GPU.
     """
-    if name != "cpu":
+    kind, number = split_device(name)
+    if kind != "cpu":
         from daskboost.devices.gpu.cuda import get_runtime
         from daskboost.devices.gpu.device import GpuDevice
         from daskboost.devices.gpu.memory import gpu_plan
 
         try:
-            runtime = get_runtime()
+            runtime = get_runtime(gpu_of(name, number, frozenset() if size is None else size.gpus))
             plan = None if size is None else gpu_plan(size, runtime.free_bytes + shared_bytes)
             if size is not None and plan is not None and not plan.fits:
                 gc.collect()  # arrays of a fit that failed may wait for it
@@ -74,7 +79,22 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
                 plan.check()
             return GpuDevice(runtime, layout, threads, plan)
         except (MissingDependencyError, DeviceError) as error:
-            if name != "auto":
+            if kind != "auto":
                 raise
             logger.info("device='auto' trains on the CPU: %s", error)
     return CpuDevice(layout, threads)
+
+
+def gpu_of(name: str, number: int | None, lies_on: frozenset[int]) -> int | None:
+    """The number of the GPU to take, None for the current one; rows lie on these already."""
+    remedy = "Copy them to one GPU, or start a Dask worker for each (dask-cuda)."
+    if len(lies_on) > 1:
+        raise DeviceError(f"an engine works on one GPU, but rows lie on GPUs {sorted(lies_on)}. {remedy}")
+    if not lies_on:
+        return number
+    (found,) = lies_on
+    if number not in (None, found):
+        raise DeviceError(
+            f"device={name!r} was asked for, but rows lie on GPU {found}: use device='cuda:{found}', or copy them"
+        )
+    return found

@@ -34,6 +34,10 @@ class Rows(Protocol):
         `gradient(chunk)` gives a pair of columns, or what `LossRows.columns` of this device gives.
         """
 
+    def column_leaf_sums(self, gradient: Callable[[int], Any], rounding: Rounding, leaves: Int32) -> Int64:
+        """Integer sums of g and h over the rows of leaves, `rounding` being another one than the tree was started with;
+        int64, shape (leaves, 2), on the host. `gradient` as in `start_tree`."""
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
         """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, entries, 2).
 
@@ -90,8 +94,8 @@ class Device(Protocol):
     """Whether views are made of chunks in a GPU's memory, which otherwise come to the host."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
-    histogram_room: int
-    """Bytes that histograms may take with room for nodes that are not there."""
+    without_host: bool
+    """Whether the plan of the fit is that trees grow on the device alone (`FitSize.without_host`)."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None
@@ -113,8 +117,8 @@ class Device(Protocol):
         """The view of CSR rows whose entries are histogram slots; `copy_columns` : where a copy by feature helps."""
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None) -> Rows:  # fmt: skip
-        """Row state of training rows, see `CpuRows`."""
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> Rows:  # fmt: skip
+        """Row state of training rows, see `CpuRows`; `packed` : trees are searched on gradients of few levels."""
 
     def walk(self, view: View, tree: WalkArrays, margin: Array) -> None:
         """Add a tree's leaf values to the margins of all rows of a chunk, by bins."""

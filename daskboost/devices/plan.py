@@ -10,9 +10,9 @@ from typing import Literal
 
 from daskboost.errors import DeviceError
 
-GpuGradients = Literal["computed", "stored", "expressions"]
-"""How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, or made by the array
-expressions of an objective without a kernel, and stored."""
+GpuGradients = Literal["computed", "stored", "expressions", "uploaded"]
+"""How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, made by the array
+expressions of an objective without a kernel and stored, or uploaded and stored, where a user's own loss makes them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ class SetSize:
     """Of the chunks that are stored in this process's memory."""
     read_in_place: bool = True
     """Whether stored symbols are machine integers, so that the CPU need not unpack them."""
+    device_rows: int = 0
+    """Rows whose symbols lie on the GPU before the fit begins."""
+    n_parts: int = 0
+    """Pieces that those rows come in."""
+    part_rows: int = 0
+    """Most rows of such a piece: of a partition, whose chunks are parts of one array."""
+    is_lent: bool = False
+    """Whether they are all rows, in one array that the GPU's view takes as it is."""
+    gpus: frozenset[int] = frozenset()
+    """Numbers of the GPUs that they lie on."""
 
     @property
     def resident_rows(self) -> int:
@@ -76,6 +86,13 @@ class FitSize:
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
     sketched: bool = False
     """Whether trees are searched on a sketch of the gradients."""
+    packed: bool = False
+    """Whether they are searched on packed gradients."""
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        """Numbers of the GPUs that rows lie on already."""
+        return self.train.gpus.union(*(each.gpus for each in self.evals))
 
     @property
     def n_entries(self) -> int:

@@ -13,6 +13,7 @@ from daskboost.data.build import BuildOptions
 from daskboost.data.rows import FeatureSchema
 from daskboost.data.source import Source, make_source
 from daskboost.devices.choose import check_device
+from daskboost.devices.plan import Plan
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.classes import ClassLabels
@@ -27,6 +28,7 @@ from daskboost.training.callbacks import Callback, EvaluationLog, check_callback
 from daskboost.training.clients import current_client, run_or_await
 from daskboost.training.contradictions import as_booster
 from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.plan import plan
 from daskboost.training.train import check_params, train
 
 T = TypeVar("T")
@@ -185,6 +187,29 @@ class BoostedTrees(EstimatorParameters):
 
     def _loaded(self, booster: Booster) -> None:
         self._keep(booster, None)
+
+    def plan(self, X: Any = None, *, n_classes: int = 2, **shape: Any) -> Plan:
+        """State the memory that `fit` will take, by purpose, before anything is read.
+
+        Parameters
+        ----------
+        X : as in `fit`, or `QuantizedDataset`, optional
+            Only its shape is looked at.
+        n_classes : int, default 2
+            Of a classifier's labels.
+        **shape
+            As of `daskboost.plan`: ``n_rows`` and ``n_features`` instead of `X`, ``evals``, ``weight``, ``memory``, ...
+
+        Returns
+        -------
+        Plan
+            `print` it for a table.
+        """
+        return plan(self._params_for(self._labels_of(n_classes)), X, num_boost_round=self.n_estimators, **shape)
+
+    def _labels_of(self, n_classes: int) -> ClassLabels | None:
+        """Any labels of so many classes; None where labels are numbers."""
+        return None
 
     # Steps
 

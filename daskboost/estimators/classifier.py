@@ -118,6 +118,9 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         labels = ClassLabels.found_in(source) if init is None else ClassLabels.of_model(init)
         return labels.weighted(labels.encoded(source), self.class_weight), labels
 
+    def _labels_of(self, n_classes: int) -> ClassLabels | None:
+        return ClassLabels(np.arange(n_classes))
+
     def _params_for(self, labels: ClassLabels | None) -> TrainParams:
         assert labels is not None
         k, objective = len(labels.classes), self.objective

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.device_input import is_device_array
+from daskboost.devices.gpu.input import is_device_array
 from daskboost.errors import DataError, DataTypeError
-from daskboost.model.device_route import device_library
 
 
 def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
@@ -73,7 +72,7 @@ def _is_array_like(X: Any) -> bool:
     in a GPU's memory."""
     if isinstance(X, list | tuple):
         return True
-    if is_device_array(X) or device_library(X) is not None:
+    if is_device_array(X):
         return False
     return hasattr(X, "__array__") and not any(hasattr(X, name) for name in ("columns", "__dask_graph__", "tocsr"))
 

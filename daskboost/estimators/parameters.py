@@ -28,6 +28,9 @@ SHARED_PARAMETERS = """
         (on the CPU only): several times faster, and a better fit where outputs need different splits takes more rounds.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
+    gradient_precision : {"exact", "packed"}
+        Gradients that splits are chosen on: 15 bits, or a few levels, rounded without bias, which a GPU adds up faster.
+        Leaf values come from 15 bits either way; at most 4,096 rows are always exact.
     learning_rate : float in (0, 1], default 0.3
         What leaf values are multiplied by.
     max_depth, max_leaves : int, default 6 and 0
@@ -79,8 +82,9 @@ SHARED_PARAMETERS = """
         Seed of every draw; None is 0, so fits repeat unless asked not to.
     n_jobs : int, optional
         Threads in this process; None, 0 and -1 are all cores. Workers of a cluster use their own.
-    device : {"auto", "cpu", "cuda"}
-        Where rows are worked on; "auto" is a GPU where CuPy and one are there. The model does not depend on it.
+    device : {"auto", "cpu", "cuda", "cuda:1"}
+        Where rows are worked on; "auto" is a GPU where CuPy and one are there. A number chooses among several GPUs;
+        without one it is the GPU that rows lie on, else CuPy's current one. The model does not depend on it.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers"}
@@ -155,6 +159,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     n_estimators: int = 100
     multi_strategy: str = TrainParams.multi_strategy
     sketch_outputs: int = TrainParams.sketch_outputs
+    gradient_precision: str = TrainParams.gradient_precision
     learning_rate: float = TrainParams.learning_rate
     max_depth: int = TrainParams.max_depth
     max_leaves: int = TrainParams.max_leaves

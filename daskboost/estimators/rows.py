@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.model.device_route import device_library
+from daskboost.devices.gpu.input import device_kind, is_device_array
 from daskboost.model.route import frame_of
 
 RowFunction = Callable[[Any], Any]
@@ -26,7 +26,7 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
     names : str or sequence
         Of the resulting Series, or of the resulting DataFrame's columns.
     """
-    if isinstance(result, np.ndarray) or device_library(result) == "cupy":
+    if isinstance(result, np.ndarray) or (is_device_array(result) and not hasattr(result, "__dask_graph__")):
         return function(result)
     if hasattr(result, "map_partitions") and hasattr(result, "divisions"):
         return result.map_partitions(
@@ -48,7 +48,7 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
 
 
 def _map_frame(frame: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
-    if device_library(frame) == "cudf":
+    if device_kind(frame) == "cudf":
         return frame_of(function(frame.to_cupy()), frame.index, names if isinstance(names, str) else list(names))
     import pandas as pd
 

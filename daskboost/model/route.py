@@ -11,8 +11,9 @@ import numpy as np
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
 from daskboost.data.read import ReadSpec
 from daskboost.data.source import make_source
+from daskboost.devices.gpu.input import device_kind, is_device_array
 from daskboost.errors import DataError, ParameterError
-from daskboost.model.device_route import device_library, predict_block, predict_on_device
+from daskboost.model.device_route import predict_block, predict_on_device
 from daskboost.model.output import PredictRequest
 
 _AXES = "op"
@@ -21,7 +22,7 @@ _AXES = "op"
 
 def predict(request: PredictRequest, x: Any, base_margin: Any, missing: float) -> Any:
     """Predict any supported input; see `Booster.predict`."""
-    if device_library(x) is not None:
+    if is_device_array(x) and not hasattr(x, "__dask_graph__"):
         return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
     if isinstance(source.x, DaskFrameBlocks):
@@ -77,14 +78,14 @@ def _predict_partition(
 
 def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> Any:
     """One partition's prediction, as an array where the partition lies."""
-    if device_library(x) is not None:
+    if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
     return request.run(spec.read(x, base_margin=base_margin, where=where))
 
 
 def frame_of(values: Any, index: Any, names: str | list[str]) -> Any:
     """Values with the index of their rows, a cudf index's in cudf."""
-    if device_library(index) == "cudf":
+    if device_kind(index) == "cudf":
         import cudf
 
         if isinstance(names, str):
@@ -116,7 +117,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         concatenate=True,
         align_arrays=False,
         dtype=empty.dtype,
-        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if device_library(x._meta) else empty,
+        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if is_device_array(x) else empty,
     )
 
 

@@ -49,6 +49,10 @@ def exp(x: Any, xp: Any = np) -> Any:
     n = xp.rint(x * _LOG2_E)
     r = x - n * _LN2_HIGH
     r -= n * _LN2_LOW
+    exponent = n.astype(np.int32)
+    exponent += _EXPONENT_BIAS
+    exponent <<= _MANTISSA_BITS
+    del x, n  # of millions of rows, on a GPU too: at most four arrays at a time
     p = r * _POLYNOMIAL[0]
     for coefficient in _POLYNOMIAL[1:]:
         p += coefficient
@@ -56,9 +60,6 @@ def exp(x: Any, xp: Any = np) -> Any:
     p *= r
     p += r
     p += _ONE
-    exponent = n.astype(np.int32)
-    exponent += _EXPONENT_BIAS
-    exponent <<= _MANTISSA_BITS
     p *= exponent.view(np.float32)
     return p
 

@@ -15,7 +15,7 @@ from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
-from daskboost.params import TrainParams
+from daskboost.params import TrainParams, split_device
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
             "monotone_constraints contradicts multi_strategy='multi_output_tree', whose leaves hold a value per "
             "output; use 'one_output_per_tree'"
         )
-    if vectors and params.device in ("cuda", "gpu"):
+    if vectors and split_device(params.device)[0] == "cuda":
         raise ParameterError(
             f"device={params.device!r} does not grow trees of vector leaves; use device='cpu' (or 'auto') with "
             "multi_strategy='multi_output_tree', or 'one_output_per_tree' on the GPU"

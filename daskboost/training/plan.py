@@ -14,14 +14,14 @@ from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.data.build import DatasetInfo, default_chunk_rows
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.data.source import kind_of, make_source
-from daskboost.devices.choose import check_device
+from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.memory import gpu_plan
 from daskboost.devices.plan import FitSize, Plan, SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
-from daskboost.params import TrainParams, parse_bytes
+from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
 from daskboost.training.contradictions import check_loss_parameters, check_metrics, check_multi_strategy, device_of
 from daskboost.training.dataset import QuantizedDataset
@@ -115,16 +115,17 @@ def _device_of(params: TrainParams) -> str:
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
     """The plan on the device of that name; "auto" takes what a fit would take here."""
-    if device == "cpu":
+    kind, number = split_device(device)
+    if kind == "cpu":
         return cpu_plan(size, _free_ram() if room is None and here else room, COLUMN_BYTES)
     try:
-        check_device("cuda")
-        found = gpu_plan(size, _free_on_gpu() if room is None and here else room)
+        check_device("cuda" if kind == "auto" else device)
+        found = gpu_plan(size, _free_on_gpu(gpu_of(device, number, size.gpus)) if room is None and here else room)
     except DaskBoostError:  # no GPU here
-        if device != "auto":
+        if kind != "auto":
             return gpu_plan(size, room)
         return _plan_on("cpu", size, room, here)
-    return _plan_on("cpu", size, None, here) if device == "auto" and found.fits is False else found
+    return _plan_on("cpu", size, None, here) if kind == "auto" and found.fits is False else found
 
 
 def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]],
@@ -202,24 +203,29 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
     has_missing = missing or per_row is not None
     objective = make_objective(params.objective, objective_params(params))
     no_rules = SplitRules(0, 0, 0, 0, np.zeros(n_features, np.int32), params.grow_policy == "symmetric")
-    train, *others = (_share(shape, bins + has_missing, params.chunk_rows, n_workers) for shape in shapes)
+    train, *others = (_share(shape, bins + has_missing, params, n_workers) for shape in shapes)
     return fit_size(
         params, objective, no_rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
         small_data=n_rows <= SMALL_ROWS, has_weight=weight, n_engines=n_workers, n_threads=_n_threads(params),
     )  # fmt: skip
 
 
-def _share(shape: Shape, n_symbols: int, chunk_rows: int, n_workers: int) -> SetSize:
-    """Of a worker's rows, in the layout that takes fewer bytes."""
+def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int) -> SetSize:
+    """Of a worker's rows, in the layout that takes fewer bytes; chunks beyond `host_memory_limit` lie on disk."""
     n_rows, n_features, per_row = -(-shape[0] // n_workers), shape[1], shape[2]
     entries = n_rows * n_features if per_row is None else int(n_rows * per_row)
     dense = DenseLayout.aligned(np.full(n_features, n_symbols))
     csr = CsrLayout(32)
     layout = csr if csr.nbytes(n_rows, entries) < dense.nbytes(n_rows, entries) else dense
     stored = layout.nbytes(n_rows, entries)
+    chunk_rows = min(n_rows, params.chunk_rows or default_chunk_rows(layout, n_rows, entries))
+    kept_rows, limit = n_rows, params.host_memory_limit
+    if limit is not None:
+        chunk_bytes = layout.nbytes(chunk_rows, -(-entries * chunk_rows // n_rows))
+        kept_rows = min(n_rows, int(limit) // chunk_bytes * chunk_rows)
     return set_size(
-        layout, n_rows, n_features, chunk_rows=min(n_rows, chunk_rows or default_chunk_rows(layout, n_rows, entries)),
-        streamed_rows=0, all_bytes=stored, stored_bytes=stored,
+        layout, n_rows, n_features, chunk_rows=chunk_rows, streamed_rows=n_rows - kept_rows, all_bytes=stored,
+        stored_bytes=stored * kept_rows // n_rows,
     )  # fmt: skip
 
 
@@ -267,10 +273,10 @@ def _n_threads(params: TrainParams) -> int:
     return threads.count
 
 
-def _free_on_gpu() -> int:
+def _free_on_gpu(number: int | None) -> int:
     from daskboost.devices.gpu.cuda import get_runtime
 
-    return get_runtime().free_bytes
+    return get_runtime(number).free_bytes
 
 
 def _free_ram() -> int:

@@ -27,13 +27,13 @@ def regular_of(rules: SplitRules) -> Regular:
     )
 
 
-def growth_rules(params: TrainParams, rules: SplitRules, *, by_path: bool) -> GrowthRules | None:
+def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules | None:
     """The rules of trees that can grow without the host; None where a tree's growth needs it.
 
-    `by_path` : whether a node's features depend on its path from the root. That, and features drawn for each node, are
-    the host's to decide; so are, for trees that grow best first, features drawn for each level.
+    Features that depend on a node's path from the root, or are drawn for each node, are the host's to decide; so are,
+    for trees that grow best first, features drawn for each level.
     """
-    if by_path or (params.colsample_bynode < 1 and not rules.symmetric):
+    if params.interaction_constraints is not None or (params.colsample_bynode < 1 and not rules.symmetric):
         return None
     if params.grow_policy == "lossguide":
         possible = 0 < params.max_leaves <= MOST_LEAVES and params.colsample_bylevel == 1

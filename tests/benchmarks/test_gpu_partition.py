@@ -27,7 +27,7 @@ def test_deep_levels_read_as_much_as_rows_do() -> None:
 
 @pytest.mark.parametrize("has_columns", [False, True])
 def test_right_rows_pass_the_check(runtime: Any, has_columns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     monkeypatch.setattr(gpu_partition, "CHECKED_ROWS", 3000)
     gpu_partition.check(has_columns)
 
@@ -38,7 +38,7 @@ def test_right_rows_pass_the_check(runtime: Any, has_columns: bool, monkeypatch:
 def test_wrong_rows_do_not(
     runtime: Any, owner: Any, name: str, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "get_runtime", lambda: runtime)
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     monkeypatch.setattr(gpu_partition, "CHECKED_ROWS", 300)
     monkeypatch.setattr(owner, name, lambda *arguments: None)
     with pytest.raises(AssertionError, match=complaint):

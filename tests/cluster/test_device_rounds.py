@@ -45,6 +45,21 @@ RULES: dict[str, dict[str, Any]] = {
     },
     "five classes": {"max_depth": 4, "objective": "multi:softprob", "num_class": 5, "colsample_bytree": 0.7},
     "weights": {"max_depth": 5, "objective": "binary:logistic"},
+    "packed": {"max_depth": 6, "gradient_precision": "packed"},
+    "packed samples": {
+        "max_depth": 5, "gradient_precision": "packed", "subsample": 0.4, "reg_alpha": 1.0, "max_delta_step": 0.3,
+        "monotone_constraints": (1, -1, 0, 1, 0, -1),
+    },
+    "packed symmetric": {"max_depth": 5, "grow_policy": "symmetric", "gradient_precision": "packed"},
+    "packed best first": {
+        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 700, "min_child_weight": 0,
+        "gradient_precision": "packed",
+    },
+    "packed a leaf": {"max_depth": 3, "max_leaves": 1, "gradient_precision": "packed"},
+    "packed classes": {
+        "max_depth": 3, "objective": "multi:softprob", "num_class": 5, "subsample": 0.7, "gradient_precision": "packed"
+    },
+    "packed weights": {"max_depth": 5, "objective": "binary:logistic", "gradient_precision": "packed"},
     "small steps": {"max_depth": 5, "objective": "binary:logistic", "max_delta_step": 0.7},
 }
 N_ROUNDS = 3
@@ -56,7 +71,7 @@ N_ROUNDS = 3
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A GPU, and how many rounds its engine was asked to grow at a time."""
     if request.param == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=5))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
     asked: list[int] = []
     take = DeviceRounds.take
 
@@ -87,7 +102,7 @@ def test_equals_the_definition(name: str, encoding: str, taken: list[int]) -> No
     params = RULES[name]
     rng = np.random.default_rng(3)
     data = make_data(
-        rng, params.get("objective", "reg:squarederror"), 6_000, 6, n_values=90, missing=0.2, weighted=name == "weights"
+        rng, params.get("objective", "reg:squarederror"), 6_000, 6, n_values=90, missing=0.2, weighted="weights" in name
     )
     expected = trained(data, params, "cpu")
     assert not taken
@@ -107,6 +122,8 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
     {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]}, {"max_depth": 3, "colsample_bynode": 0.5},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5}, {"max_depth": 13},
     {"max_depth": 3, "objective": "reg:absoluteerror"},
+    {"max_depth": 13, "gradient_precision": "packed", "subsample": 0.6},
+    {"max_depth": 3, "objective": "reg:absoluteerror", "gradient_precision": "packed"},
 ])  # fmt: skip
 def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
     data = make_data(np.random.default_rng(5), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
@@ -117,13 +134,15 @@ def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], tak
 def test_histograms_without_room_grow_by_the_definition(
     taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_rounds, "HISTOGRAM_SHARE", 10**15)
+    """The plan says so, for estimates and for fits."""
+    monkeypatch.setattr(memory, "histogram_nodes", lambda n_trees, depth: (10**9,))
     data = make_data(np.random.default_rng(6), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken
 
 
-def test_a_loss_without_a_kernel_goes_by_its_expressions(taken: list[int]) -> None:
+@pytest.mark.parametrize("precision", ["exact", "packed"])
+def test_a_loss_without_a_kernel_goes_by_its_expressions(precision: str, taken: list[int]) -> None:
     def halves(label: Any, margin: Any) -> tuple[Any, Any]:
         return (margin - label) / 2, label * 0 + np.float32(0.5)
 
@@ -131,19 +150,20 @@ def test_a_loss_without_a_kernel_goes_by_its_expressions(taken: list[int]) -> No
     models = []
     for device in ("cpu", "cuda"):
         with quantized(data) as dataset:
-            params = {"max_depth": 4, "n_jobs": 1, "device": device}
+            params = {"max_depth": 4, "n_jobs": 1, "device": device, "gradient_precision": precision}
             models.append(train(params, dataset, N_ROUNDS, objective=halves))
     assert_same_trees(models[1], models[0])
     assert sum(taken) >= N_ROUNDS
 
 
-def test_gradients_that_are_not_finite_end_the_fit(taken: list[int]) -> None:
+@pytest.mark.parametrize("precision", ["exact", "packed"])
+def test_gradients_that_are_not_finite_end_the_fit(precision: str, taken: list[int]) -> None:
     data = make_data(np.random.default_rng(8), "reg:squarederror", 5_000, 4, n_values=30, weighted=False)
     data = replace(data, y=np.where(np.arange(5_000) == 77, 2.0**59, data.y).astype(np.float32))
     weight = np.full(5_000, 1e35, np.float32)
     with quantized(replace(data, weight=weight)) as dataset:
         with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
-            train({"max_depth": 3, "device": "cuda"}, dataset, N_ROUNDS)
+            train({"max_depth": 3, "device": "cuda", "gradient_precision": precision}, dataset, N_ROUNDS)
     assert taken
 
 
@@ -221,3 +241,17 @@ def test_evaluation_sets_follow_from_memory_and_from_files(
         found.append((model.to_bytes(), results))
     assert found[1] == found[0]
     assert sum(taken) >= N_ROUNDS
+
+
+def test_stored_gradients_have_one_range_a_round(monkeypatch: pytest.MonkeyPatch, taken: list[int]) -> None:
+    """That of the recorded round: the host asks for none."""
+    from daskboost.devices.gpu.device import GpuDevice
+
+    def refuse(self: GpuDevice, values: Any) -> Any:
+        raise AssertionError("the host waits for a range")
+
+    monkeypatch.setattr(GpuDevice, "largest", refuse)
+    data = make_data(np.random.default_rng(7), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1, weighted=False)
+    with quantized(data) as dataset:
+        train({"max_depth": 3, "n_jobs": 1, "device": "cuda"}, dataset, 2, objective=lambda y, m: (m - y, m * 0 + 1))
+    assert taken

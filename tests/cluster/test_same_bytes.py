@@ -72,6 +72,11 @@ FITS: dict[str, dict[str, Any]] = {
     "poisson": {**SAMPLES, "objective": "count:poisson", "max_depth": 4},
     "lossguide": {**SAMPLES, "grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     "symmetric": {**SAMPLES, "grow_policy": "symmetric", "max_depth": 4},
+    "packed": {**SAMPLES, "objective": "binary:logistic", "max_depth": 4, "gradient_precision": "packed"},
+    "packed lossguide": {
+        **SAMPLES, "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0, "gradient_precision": "packed",
+        "objective": "reg:absoluteerror",
+    },
     "small data": {**SAMPLES, "objective": "binary:logistic", "max_depth": 5},
     "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
 }  # fmt: skip
@@ -82,6 +87,7 @@ VECTORS: dict[str, dict[str, Any]] = {
     "vectors, lossguide": {"grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0},
     "vectors, symmetric": {"grow_policy": "symmetric", "max_depth": 3},
     "sketched vectors": {"sketch_outputs": 2, "max_depth": 4},
+    "packed and sketched vectors": {"sketch_outputs": 2, "max_depth": 3, "gradient_precision": "packed"},
     "small sketched vectors": {"sketch_outputs": 3, "max_depth": 4},
     "vectors of quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3},
 }
@@ -115,7 +121,7 @@ def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dic
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the device "cuda" is: threads of the emulation run out of order."""
     if request.param == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=3))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
 
 
 @pytest.mark.usefixtures("gpu")

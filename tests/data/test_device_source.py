@@ -214,15 +214,17 @@ def test_batches_travel_between_processes(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.emulated
-def test_another_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+def test_rows_are_read_on_the_gpu_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from kernels.emulation import EmulatedRuntime
 
-    from daskboost.data.device_read import runtime_of
     from daskboost.devices.gpu import cuda
+    from daskboost.devices.gpu.input import runtime_of
 
-    monkeypatch.setattr(cuda, "get_runtime", EmulatedRuntime)
-    assert runtime_of(SimpleNamespace(device=SimpleNamespace(id=0))).xp is np
-    with pytest.raises(DataError, match="X lies on GPU 1, but fits run on GPU 0"):
-        runtime_of(SimpleNamespace(device=SimpleNamespace(id=1)))
+    runtimes = {number: EmulatedRuntime() for number in (None, 0, 1)}
+    monkeypatch.setattr(cuda, "get_runtime", lambda number=None: runtimes[number])
+    on_second = SimpleNamespace(device=SimpleNamespace(id=1))
+    assert runtime_of(on_second) is runtimes[1]
+    assert runtime_of(SimpleNamespace(data=on_second, tocsr=None)) is runtimes[1], "a matrix of cupyx"
+    assert runtime_of(SimpleNamespace()) is runtimes[None], "a frame of cuDF lies on the current one"

@@ -10,10 +10,10 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 from model.test_device_predict import fake
 
+from daskboost.devices.gpu import cuda
 from daskboost.estimators.classes import ClassLabels
 from daskboost.estimators.classifier import DaskBoostClassifier
 from daskboost.estimators.regressor import DaskBoostRegressor
-from daskboost.model import device_route
 
 LABELS: dict[str, Any] = {
     "numbers": [3, 7],
@@ -33,7 +33,7 @@ def fitted(rng: np.random.Generator, labels: str) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("labels", LABELS)
 def test_classes(labels: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = EmulatedRuntime()
-    monkeypatch.setattr(device_route, "runtime_of", lambda x: runtime)
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     model, X, _ = fitted(rng, labels)
     np.testing.assert_array_equal(model.predict(fake(X)), model.predict(X))
     np.testing.assert_array_equal(model.predict_proba(fake(X)), model.predict_proba(X))

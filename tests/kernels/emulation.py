@@ -68,6 +68,7 @@ class EmulatedRuntime:
     def __init__(self, seed: int = 0, sm: int = LEAST_SM) -> None:
         self.seed = seed
         self.sm = sm
+        self.device = 0
         self.shared_bytes = ARCHITECTURES[sm] << 10
 
     def kernel(self, file: str, entry: str, **constants: int) -> EmulatedKernel:

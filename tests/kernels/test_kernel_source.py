@@ -178,7 +178,7 @@ def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0)) -> ModuleType:
             DeviceError,
             "NVIDIA driver, and CUDA says cudaErrorInsufficient",
         ),
-        (fake_cupy(1), DeviceError, "GPU 3 was asked for, and CUDA sees 1: check CUDA_VISIBLE_DEVICES"),
+        (fake_cupy(1), DeviceError, "GPU 3 was asked for, and CUDA sees 1, numbered from 0: check CUDA_VISIBLE"),
         (fake_cupy(4, (7, 0)), DeviceError, r"GPU 3 has compute capability 7\.0, and daskboost needs 7\.5 or newer"),
     ],
 )

@@ -12,7 +12,8 @@ from model.random_models import random_booster, random_rows
 from reference import predict as reference
 
 from daskboost.devices.gpu import forest as gpu_forest
-from daskboost.devices.gpu.predict import DenseValues, DeviceForest, SparseValues, round_values
+from daskboost.devices.gpu.features import as_float32
+from daskboost.devices.gpu.predict import DenseValues, DeviceForest, SparseValues
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
@@ -192,7 +193,7 @@ def test_doubles_are_rounded_as_on_the_host(runtime: Runtime, layout: Any, rng: 
     given = runtime.xp.asarray(values if layout != "F" else np.asfortranarray(values))
     if layout == "vector":
         given, expected = given[:, 0], expected[:, 0]
-    assert to_host(round_values(runtime, given)).tobytes() == np.ascontiguousarray(expected).tobytes()
+    assert to_host(as_float32(runtime, given)).tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

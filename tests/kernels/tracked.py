@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from kernels.emulation import EmulatedRuntime
+from kernels.pool import Piece, Pool
 
 
 class Meter:
@@ -25,11 +26,38 @@ class Meter:
         self.bytes += n_bytes
         self.peak_bytes = max(self.peak_bytes, self.bytes)
 
+    def restart(self) -> None:
+        """What is alive already counts no more."""
+        self.bytes = self.peak_bytes = 0
+
+
+class PoolMeter(Meter):
+    """And what CuPy's pool would take for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool()
+
+    def count(self, array: np.ndarray[Any, Any]) -> None:
+        """For as long as it lives."""
+        n_bytes, piece = array.nbytes, self.pool.take(array.nbytes)
+        self.add(n_bytes)
+        weakref.finalize(array, self._uncount, self.pool, n_bytes, piece)
+
+    def _uncount(self, pool: Pool, n_bytes: int, piece: Piece) -> None:
+        pool.give(piece)
+        if pool is self.pool:
+            self.add(-n_bytes)
+
+    def restart(self) -> None:
+        super().restart()
+        self.pool = Pool()
+
 
 class DeviceLike(np.ndarray[Any, Any]):
     """A NumPy array that a meter counts for as long as it lives, unless it is a view."""
 
-    meter: Meter | None = None
+    meter: PoolMeter | None = None
     """Of the runtime that is in use; tests have one at a time. None where nothing is allocated."""
     kept: list[Any] | None = None
     """Gains all arrays that are made while a graph is recorded."""
@@ -37,10 +65,18 @@ class DeviceLike(np.ndarray[Any, Any]):
     def __array_finalize__(self, source: Any) -> None:
         meter = DeviceLike.meter
         if meter is not None and self.base is None and self.nbytes:
-            meter.add(self.nbytes)
-            weakref.finalize(self, meter.add, -self.nbytes)
+            meter.count(self)
             if DeviceLike.kept is not None:
                 DeviceLike.kept.append(self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
+        """Results of operators own their memory, as CuPy's do; NumPy's of a subclass are views, and would not count."""
+        if out is not None:
+            options["out"] = tuple(_plain(each) for each in out)
+        result = getattr(ufunc, method)(*(_plain(each) for each in inputs), **options)
+        if out is not None:
+            return out[0] if len(out) == 1 else out
+        return tuple(_on_device(each) for each in result) if isinstance(result, tuple) else _on_device(result)
 
 
 class Module:
@@ -66,6 +102,10 @@ def _counted(function: Any) -> Any:
     return call
 
 
+def _plain(array: Any) -> Any:
+    return array.view(np.ndarray) if isinstance(array, DeviceLike) else array
+
+
 def _on_device(result: Any) -> Any:
     if not isinstance(result, np.ndarray) or isinstance(result, DeviceLike):
         return result
@@ -83,7 +123,7 @@ class TrackedRuntime(EmulatedRuntime):
         super().__init__()
         self.xp: Any = Module()
         self.free_bytes = free_bytes
-        self.meter = DeviceLike.meter = Meter()
+        self.meter = DeviceLike.meter = PoolMeter()
         self.recorded: list[Callable[[], None]] = []
         """What a CUDA graph has no need of: launches that are replayed, and with them all that they refer to."""
 

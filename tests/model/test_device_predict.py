@@ -5,8 +5,10 @@ Without a GPU, arrays that claim to be CuPy's stand in, and the emulation runs t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
@@ -19,9 +21,9 @@ from kernels.emulation import EmulatedRuntime
 from model.random_models import OBJECTIVES, random_booster, random_rows
 from model.test_lazy_predict import CASES
 
+from daskboost import QuantizedDataset
+from daskboost.devices.gpu import cuda
 from daskboost.errors import DataError, DataTypeError, ParameterError
-from daskboost.model import device_route
-from daskboost.model.booster import Booster
 from daskboost.model.output import DEVICE_FORESTS, Output
 from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic
@@ -33,7 +35,7 @@ class FakeCupyArray(np.ndarray):
     """Claims to lie on a GPU."""
 
 
-FakeCupyArray.__module__ = "cupy._core.core"
+FakeCupyArray.__module__, FakeCupyArray.__name__ = "cupy._core.core", "ndarray"
 
 
 class FakeCupyMatrix(sp.csr_matrix):  # type: ignore[misc]
@@ -46,7 +48,7 @@ FakeCupyMatrix.__module__ = "cupyx.scipy.sparse._csr"
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> EmulatedRuntime:
     runtime = EmulatedRuntime()
-    monkeypatch.setattr(device_route, "runtime_of", lambda x: runtime)
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     return runtime
 
 
@@ -315,8 +317,51 @@ def test_dask_cudf_frames(rng: np.random.Generator, output: Output) -> None:
     pd.testing.assert_index_equal(computed.index.to_pandas(), frame.index)
 
 
-def test_the_type_says_whose_it_is() -> None:
-    assert device_route.device_library(fake(np.zeros(2))) == "cupy"
-    assert device_route.device_library(csr_of(np.zeros((2, 2)), FakeCupyMatrix)) == "cupy"
-    for other in (np.zeros(2), pd.DataFrame(), sp.csr_matrix((2, 2)), [1], "path", da.zeros(3), Booster):
-        assert device_route.device_library(other) is None
+class Foreign:
+    """As PyTorch's tensors and Numba's arrays on a GPU: not CuPy's, but for this interface."""
+
+    is_cuda = True
+
+    def __init__(self, array: Any, refuses: str = "") -> None:
+        self.array, self.refuses, self.ndim, self.shape = array, refuses, array.ndim, array.shape
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        return getattr(self.array, "__cuda_array_interface__", {})
+
+
+@pytest.mark.emulated
+def test_arrays_of_other_libraries(
+    emulated: EmulatedRuntime, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asarray(x: Any) -> Any:
+        assert x.__cuda_array_interface__ is not None
+        return fake(x.array)
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=asarray))
+    booster, values, margin = random_booster(rng, Logistic()), random_rows(rng, 30), rng.normal(size=30)
+    found = booster.predict(Foreign(values), base_margin=Foreign(margin))
+    np.testing.assert_array_equal(found, booster.predict(values, base_margin=margin))
+    assert booster.device_forests, "they were predicted on the device"
+    with pytest.raises(DataTypeError, match=r"X is of type .*Foreign, and cannot be read where it lies: use detach"):
+        booster.predict(Foreign(values, refuses="use detach()"))
+
+
+@pytest.mark.gpu
+def test_arrays_of_other_libraries_on_a_gpu(rng: np.random.Generator) -> None:
+    import cupy
+
+    from daskboost import train
+
+    values = rng.normal(size=(3_000, 5)).astype(np.float32)
+    label = (values[:, 0] > 0).astype(np.float32)
+    params = {"objective": "binary:logistic", "max_depth": 3}
+    expected = train({**params, "device": "cpu"}, QuantizedDataset.from_dask(values, label), 3)
+    x, y = Foreign(cupy.asarray(values)), Foreign(cupy.asarray(label))
+    booster = train({**params, "device": "cuda"}, QuantizedDataset.from_dask(x, y), 3)
+    assert booster.to_bytes() == expected.to_bytes()
+    found = booster.predict(x)
+    assert type(found) is cupy.ndarray
+    np.testing.assert_array_equal(found.get(), booster.predict(values))

@@ -88,7 +88,7 @@ def test_a_kernel_is_lost_with_the_gradients_it_computes() -> None:
 def test_models_have_the_cpus_bytes(name: str, n_rows: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small and large data, weighted, through the messages of an engine."""
     if where == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=2))
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=2))
     data = make_data(np.random.default_rng(1), "binary:logistic", n_rows, 4, n_values=20, missing=0.1, weighted=True)
     data.y[:] += name == "reg:gamma"
     objective = Flatter() if name == "flatter" else make_objective(name, PARAMS)

@@ -23,6 +23,9 @@ from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
 
+Quantized = tuple[dict[int, tuple[int, int]], tuple[float, float]]
+"""Pairs by row, and what a quantum of g and of h is worth."""
+
 
 @dataclass
 class Node:
@@ -66,6 +69,11 @@ class Problem:
     def small(self) -> bool:
         """Whether gradients keep more bits, and are rounded before weights multiply them."""
         return len(self.label) <= gradients.SMALL_ROWS
+
+    @property
+    def packed(self) -> bool:
+        """Whether splits are chosen on gradients of few levels."""
+        return self.params.gradient_precision == "packed" and not self.small
 
     def largest_weight(self) -> float:
         return 1.0 if self.weight is None else float(self.weight.max())
@@ -120,18 +128,25 @@ class Tree:
 
     def __init__(self, problem: Problem, iteration: int, output: int, g: Float32, h: Float32, margin: Float32) -> None:
         self.problem, self.params, self.place, self.margin = problem, problem.params, (iteration, output), margin
+        self.searched = self.exact = self.quantized(g, h)
+        if problem.packed:
+            self.searched = self.quantized(g, h, gradients.PACKED_LIMIT)
+        self.nodes = [Node(list(self.exact[0]))]
+        self.n_leaves = 1
+
+    def quantized(self, g: Float32, h: Float32, limit: int = gradients.LIMIT) -> Quantized:
+        """Pairs by row, and their units."""
+        problem, (iteration, output) = self.problem, self.place
         seed, share = self.params.random_state, self.params.subsample
         ones = np.ones_like(problem.label)
         weight = (ones if problem.weight is None else problem.weight) if problem.small else None
-        scale_g, scale_h, scale_w = gradients.scales(g, h, weight)
+        scale_g, scale_h, scale_w = gradients.scales(g, h, weight, limit)
         rounding = Rounding(
             scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, output),
             gradients.key(seed, Purpose.ROW_SAMPLE, iteration, output), int(np.ceil(share * 2**32)), scale_w,
         )  # fmt: skip
-        self.units = (1 / (scale_g * scale_w), 1 / (scale_h * scale_w))
-        self.pairs = {row: (qg, qh) for row, qg, qh in gradients.quantize(g, h, rounding, weight=weight)}
-        self.nodes = [Node(list(self.pairs))]
-        self.n_leaves = 1
+        pairs = {row: (qg, qh) for row, qg, qh in gradients.quantize(g, h, rounding, weight=weight)}
+        return pairs, (1 / (scale_g * scale_w), 1 / (scale_h * scale_w))
 
     def grown(self) -> TreeTable:
         policies: dict[str, Callable[[], None]] = {
@@ -172,11 +187,11 @@ class Tree:
     def is_worth(self, gain: float) -> bool:
         return gain > 1e-6 and gain >= self.params.gamma
 
-    def rows_of(self, node: int) -> split.Rows:
-        own = self.nodes[node]
-        pairs = np.array([self.pairs[row] for row in own.rows], np.int64).reshape(-1, 2)
+    def rows_of(self, node: int, quantized: Quantized | None = None) -> split.Rows:
+        own, (by_row, units) = self.nodes[node], quantized or self.searched
+        pairs = np.array([by_row[row] for row in own.rows], np.int64).reshape(-1, 2)
         return split.Rows(
-            self.problem.symbols[own.rows], pairs[:, 0], pairs[:, 1], self.problem.cuts.n_bins.tolist(), self.units,
+            self.problem.symbols[own.rows], pairs[:, 0], pairs[:, 1], self.problem.cuts.n_bins.tolist(), units,
             own.bounds,
         )  # fmt: skip
 
@@ -212,7 +227,9 @@ class Tree:
         if direction and chosen.bin == n_bins - 1:  # present against missing values: either may be the higher
             direction = int(np.sign(high_weight - low_weight))
         bounds = {0: [own.bounds] * 2, 1: [(low, middle), (middle, high)], -1: [(middle, high), (low, middle)]}
-        return split.own_gain(rules, rows, left), bounds[direction]
+        exact = self.rows_of(node, self.exact)
+        exact_left = split.left_of(exact, f, chosen.bin, chosen.default_left)
+        return split.own_gain(rules, exact, exact_left), bounds[direction]
 
     def features(self, node: int) -> list[int]:
         """Features that a node may split on, in increasing order."""
@@ -234,7 +251,7 @@ class Tree:
         return sorted(sorted(features, key=lambda f: gradients.bits(key, f))[: max(1, int(share * len(features)))])
 
     def table(self) -> TreeTable:
-        rows = [self.rows_of(node) for node in range(len(self.nodes))]
+        rows = [self.rows_of(node, self.exact) for node in range(len(self.nodes))]
         rate = self.params.learning_rate
         values = [split.weight(self.problem.rules, *each.worth(each.sums), each.bounds) * rate for each in rows]
         covers = np.array([each.worth(each.sums)[1] for each in rows], np.float32)

@@ -111,16 +111,18 @@ class VectorTree(trees.Tree):
         first = n_outputs if n_columns else 0
         if n_columns:
             places = projection(self.params.random_state, iteration, n_outputs, n_columns)
-            self.exact = self.quantized(g, h, range(n_outputs), first)
+            self.exact_columns = self.quantized_columns(g, h, range(n_outputs), first)
             g, h = sketch(g, places, n_columns, True), sketch(h, places, n_columns, False)
         columns = range(first, first + g.shape[1])
-        self.searched = self.quantized(g, h, columns, first)
+        limit = gradients.PACKED_LIMIT if problem.packed else gradients.LIMIT
+        self.searched_columns = self.quantized_columns(g, h, columns, first, limit)
         if not n_columns:
-            self.exact = self.searched
-        self.nodes = [trees.Node(list(self.searched[0][0]))]
+            self.exact_columns = self.quantized_columns(g, h, columns, first)
+        self.nodes = [trees.Node(list(self.searched_columns[0][0]))]
         self.n_leaves = 1
 
-    def quantized(self, g: Float32, h: Float32, columns: Sequence[int], first: int) -> list[tuple[Any, Any]]:
+    def quantized_columns(self, g: Float32, h: Float32, columns: Sequence[int], first: int,
+                          limit: int = gradients.LIMIT) -> list[tuple[Any, Any]]:  # fmt: skip
         """Pairs by row, and units, of each column."""
         problem, (iteration, _) = self.problem, self.place
         seed, share = self.params.random_state, self.params.subsample
@@ -128,7 +130,7 @@ class VectorTree(trees.Tree):
         weight = (ones if problem.weight is None else problem.weight) if problem.small else None
         found = []
         for k, column in enumerate(columns):
-            scale_g, scale_h, scale_w = gradients.scales(g[:, k], h[:, k], weight)
+            scale_g, scale_h, scale_w = gradients.scales(g[:, k], h[:, k], weight, limit)
             rounding = Rounding(
                 scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, column),
                 gradients.key(seed, Purpose.ROW_SAMPLE, iteration, first), int(np.ceil(share * 2**32)), scale_w,
@@ -148,19 +150,19 @@ class VectorTree(trees.Tree):
     def best(self, node: int) -> Split:
         if self.nodes[node].depth == self.params.depth_limit:
             return Split(-INF, -1, -1, False, (0, 0))
-        outputs, features = self.rows_of_all(node, self.searched), self.features(node)
+        outputs, features = self.rows_of_all(node, self.searched_columns), self.features(node)
         if len(outputs) == 1:
             return split.best(self.problem.rules, outputs[0], features)
         return best(self.problem.rules, outputs, features)[0]
 
     def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> Split:
-        whole = [self.rows_of_all(node, self.searched) for node in level]
-        if len(self.searched) == 1:
+        whole = [self.rows_of_all(node, self.searched_columns) for node in level]
+        if len(self.searched_columns) == 1:
             return split.best_of_level(self.problem.rules, [rows for (rows,) in whole], features)
         return best_of_level(self.problem.rules, whole, features)
 
     def judge(self, node: int, chosen: Split) -> tuple[float, list[tuple[float, float]]]:
-        outputs = self.rows_of_all(node, self.exact)
+        outputs = self.rows_of_all(node, self.exact_columns)
         lefts = lefts_of(outputs, chosen.feature, chosen.bin, chosen.default_left)
         children, parent = totals(self.problem.rules, outputs, lefts, False)
         return children - parent, [FREE, FREE]
@@ -168,7 +170,7 @@ class VectorTree(trees.Tree):
     def values_and_covers(self) -> tuple[Float32, Float32]:
         rules, values, covers = self.problem.rules, [], []
         for node in range(len(self.nodes)):
-            worth = [rows.worth(rows.sums) for rows in self.rows_of_all(node, self.exact)]
+            worth = [rows.worth(rows.sums) for rows in self.rows_of_all(node, self.exact_columns)]
             values.append([split.weight(rules, g, h, FREE) if heavy(rules, h) else 0.0 for g, h in worth])
             covers.append(sum(h for _, h in worth))
         found = (np.array(values) * self.params.learning_rate).astype(np.float32)

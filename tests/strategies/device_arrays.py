@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.data import device_read
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, input
 
 
 class Place(Protocol):
@@ -195,9 +194,9 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if request.param == "cuda":
         yield CudaPlace()
         return
-    unwrapped = device_read.as_device_array
-    monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=3))
+    unwrapped = input.as_device_array
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
     monkeypatch.setattr(
-        device_read, "as_device_array", lambda x: x.host if isinstance(x, _Array) else unwrapped(x)
+        "daskboost.data.device_read.as_device_array", lambda x: x.host if isinstance(x, _Array) else unwrapped(x)
     )
     yield EmulatedPlace()

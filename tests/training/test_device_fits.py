@@ -114,7 +114,7 @@ def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: py
     assert all(chunk.whole is chunks[0].whole for chunk in chunks)
 
 
-@pytest.mark.parametrize("module", ["device_sketch.count_keys", "device_chunk.quantize_rows", "read.dense_rows"])
+@pytest.mark.parametrize("module", ["device_sketch.count_keys", "device_chunk.quantize_rows", "device_read.as_float32"])
 def test_too_little_memory(module: str, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*_: Any) -> Any:
         raise MemoryError("Out of memory allocating 7 bytes")

@@ -44,7 +44,7 @@ PLACES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "get_runtime", lambda: EmulatedRuntime(seed=3))
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
 
 
 def rows(objective: str, n_rows: int = 1_500, seed: int = 5) -> Data:

@@ -69,6 +69,11 @@ PARAMS: dict[str, dict[str, Any]] = {
     "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
     "ignored": {"ignored_features": [0, 3]},
     "ignored_samples": {"ignored_features": [1], "colsample_bytree": 0.8, "colsample_bynode": 0.7},
+    "packed": {"gradient_precision": "packed"},
+    "packed and everything": {
+        "gradient_precision": "packed", "subsample": 0.7, "colsample_bynode": 0.6, "max_delta_step": 0.5,
+        "monotone_constraints": [0, 1, 0, -1, -1], "reg_alpha": 0.1, "min_child_weight": 3,
+    },
     "everything": {
         "subsample": 0.7, "colsample_bynode": 0.6, "interaction_constraints": [[0, 1, 3], [2, 4]],
         "monotone_constraints": [0, 1, 0, 0, -1], "reg_alpha": 0.1, "random_state": 77,
@@ -104,7 +109,9 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> None:
     params = {"objective": objective, **OBJECTIVES[objective], **GROWTH[growth], "subsample": 0.8}
-    assert_naive(make_data(rng, objective, n_rows=200), {**params, "min_child_weight": 0.5}, 2)
+    for precision in ("exact", "packed"):
+        given = {**params, "min_child_weight": 0.5, "gradient_precision": precision}
+        assert_naive(make_data(rng, objective, n_rows=200), given, 2)
 
 
 VECTORS: dict[str, dict[str, Any]] = {
@@ -113,6 +120,9 @@ VECTORS: dict[str, dict[str, Any]] = {
     "steps": {"max_delta_step": 0.3, "reg_alpha": 0.1},
     "interactions": {"interaction_constraints": [[0, 1], [1, 2, 4]]},
     "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
+    "packed": {"gradient_precision": "packed", "subsample": 0.7},
+    "packed sketch": {"gradient_precision": "packed", "sketch_outputs": 2},
+    "packed sketch of one": {"gradient_precision": "packed", "sketch_outputs": 1},
     "sketch of one": {"sketch_outputs": 1, "subsample": 0.7},
     "sketch": {"sketch_outputs": 2, "min_child_weight": 0},
     "sketch and samples": {"sketch_outputs": 3, "subsample": 0.6, "reg_alpha": 0.1, "colsample_bynode": 0.7},
@@ -140,10 +150,11 @@ def test_vectors(name: str, growth: str, rng: np.random.Generator) -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("growth", ["depthwise_leaves", "lossguide", "symmetric"])
 def test_however_it_is_stored(growth: str, options: dict[str, Any], rng: np.random.Generator) -> None:
-    assert_naive(make_data(rng, missing=0.6), {**PARAMS["everything"], **GROWTH[growth]}, 2, **options)
+    for name in ("everything", "packed and everything"):
+        assert_naive(make_data(rng, missing=0.6), {**PARAMS[name], **GROWTH[growth]}, 2, **options)
     data = make_data(rng, "multi:softprob", n_rows=150, missing=0.6)
     vectors = {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", **GROWTH[growth]}
-    for name in ("samples", "sketch and samples"):
+    for name in ("samples", "sketch and samples", "packed"):
         assert_naive(data, {**vectors, **VECTORS[name]}, 2, **options)
 
 

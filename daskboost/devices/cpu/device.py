@@ -33,7 +33,7 @@ class CpuDevice:
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
-    histogram_room = 0
+    without_host = False
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
 
@@ -58,7 +58,8 @@ class CpuDevice:
         return SparseView(indptr, slots, self._layout)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None) -> CpuRows:  # fmt: skip
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> CpuRows:  # fmt: skip
+        """Words of 64 bits hold either kind of gradients: `packed` makes no difference."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
     def walk(self, view: View, tree: WalkArrays, margin: Float32) -> None:

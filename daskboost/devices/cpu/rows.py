@@ -138,6 +138,15 @@ class CpuRows:
                 sums += part
         return tuple(sums.tolist())
 
+    def column_leaf_sums(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding, leaves: Int32
+                         ) -> Int64:  # fmt: skip
+        """`leaf_sums` of one output, whose columns `gradient(chunk)` gives, as in `start_tree`."""
+        def columns(index: int) -> tuple[Float32, Float32]:
+            g, h = gradient(index)
+            return g[:, None], h[:, None]
+
+        return self.leaf_sums(columns, [rounding], leaves)
+
     def leaf_sums(self, gradient: Callable[[int], tuple[Float32, Float32]], roundings: Sequence[Rounding],
                   leaves: Int32) -> Int64:  # fmt: skip
         """Integer sums of the gradients of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs).

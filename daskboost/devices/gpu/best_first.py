@@ -71,7 +71,7 @@ class BestFirstGrower:
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
              after: Callable[[], None]) -> None:  # fmt: skip
         """As `growth.TreeGrower` does for one tree, with the same features for all levels; waits for answers."""
-        rows.reserve(self._capacity, self._width)
+        queue.expect(rows.reserve(self._capacity, self._width))
 
         def begin() -> None:
             before()

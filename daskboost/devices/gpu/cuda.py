@@ -149,8 +149,8 @@ def _cupy() -> Any:
     return cupy
 
 
-def get_runtime(device: int = 0) -> CudaRuntime:
-    """The GPU of this index; always the same object, with its compiled kernels.
+def get_runtime(device: int | None = None) -> CudaRuntime:
+    """The GPU of this number, by default CuPy's current one; always the same object, with its compiled kernels.
 
     Raises
     ------
@@ -159,6 +159,10 @@ def get_runtime(device: int = 0) -> CudaRuntime:
     DeviceError
         No driver, no such GPU, or one older than compute capability 7.5.
     """
+    if device is None:
+        cupy = _cupy()
+        _count_devices(cupy)
+        device = int(cupy.cuda.runtime.getDevice())
     return make_runtime(device)
 
 
@@ -166,15 +170,11 @@ def get_runtime(device: int = 0) -> CudaRuntime:
 def make_runtime(device: int) -> CudaRuntime:
     """See `get_runtime`, which asks for it once."""
     cupy = _cupy()
-    try:
-        n_devices = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise DeviceError(
-            f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
-        ) from error
+    n_devices = _count_devices(cupy)
     if not 0 <= device < n_devices:
         raise DeviceError(
-            f"GPU {device} was asked for, and CUDA sees {n_devices}: check CUDA_VISIBLE_DEVICES, or use device='cpu'"
+            f"GPU {device} was asked for, and CUDA sees {n_devices}, numbered from 0: check CUDA_VISIBLE_DEVICES, or "
+            "use device='cpu'"
         )
     runtime = CudaRuntime(cupy, device)
     if runtime.sm < LEAST_SM:
@@ -183,3 +183,13 @@ def make_runtime(device: int) -> CudaRuntime:
             "(Turing, 2018): use device='cpu'"
         )
     return runtime
+
+
+def _count_devices(cupy: Any) -> int:
+    """How many GPUs the process sees; an error where there are none, or no driver."""
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
+        ) from error

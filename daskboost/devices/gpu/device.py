@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.losses import LossRows, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.rows import GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
@@ -23,6 +22,8 @@ from daskboost.errors import DeviceError
 
 T = TypeVar("T")
 
+MOST_ROWS = 2**31
+"""Of a view, whose rows are numbered by 32 bits."""
 COLUMN_SHARE = 4
 """Without a plan, column-major copies take at most this part of what memory is free when the engine starts."""
 
@@ -30,7 +31,7 @@ COLUMN_SHARE = 4
 class GpuDevice:
     """Row loops on a GPU; decisions stay with the host's threads."""
 
-    group_rows = 2**31
+    group_rows = MOST_ROWS
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     joins_for_free = True
     reads_device_chunks = True
@@ -39,13 +40,13 @@ class GpuDevice:
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan
-        self.histogram_room = sys.maxsize if plan is None else plan.histograms_bytes * plan.without_host
+        self.without_host = plan is not None and plan.without_host
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
-        self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
-        self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
+            self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
+            self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
         return self.xp.asarray(array)
@@ -63,8 +64,8 @@ class GpuDevice:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None) -> GpuRows:  # fmt: skip
-        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights)
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> GpuRows:  # fmt: skip
+        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights, packed=packed)
 
     def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
         walk(self._runtime, view, tree, margin)
@@ -90,9 +91,11 @@ class GpuDevice:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """CuPy's lack of memory is Python's MemoryError."""
+        """CuPy's lack of memory is Python's MemoryError. All work on the device is done within, where it is the current
+        one."""
         try:
-            yield
+            with active(self._runtime):
+                yield
         except MemoryError as error:
             raise DeviceError(
                 f"the GPU's memory does not hold the fit ({error}; {self._runtime.free_bytes / 1e9:.2f} GB are free): "

@@ -21,6 +21,8 @@ TILE_ROWS = 4 * THREADS
 """Both as in `kernels/gradients.cu` and `range.cu`."""
 BLOCKS_PER_MULTIPROCESSOR = 8
 """Two rounds of the four that fit: enough to even out, and few enough for one atomic per block and sum."""
+MOST_LEAF_ROWS = 2**16
+"""Of a block that adds up leaves: as many as 15 bits allow in a sum of 32."""
 ALL = 2**32
 """A bound of 32 random bits that keeps every row."""
 
@@ -91,6 +93,22 @@ class Quantizer:
             columns.weight if self._weight is None else self._weight, element_stride(columns.first),
             element_stride(columns.second), columns.parameters, rounding.scales, rounding.keys, *rows, order, pairs,
             bounds, rounding.sums,
+        )  # fmt: skip
+
+    def add_to_leaves(self, columns: Columns, rounding: OutputRounding, sample_below: int, leaf: DeviceArray,
+                      sums: DeviceArray) -> None:  # fmt: skip
+        """Enqueue: `sums`, int64 of shape (leaves, 2), grow by the integers of the sampled rows of each leaf.
+
+        `leaf` : int32, shape (rows,), negative for rows of none. Of large data only.
+        """
+        if self._weight is not None:
+            raise ValueError("leaves of small data are summed as they grow")
+        block_rows = min(self._block_rows, MOST_LEAF_ROWS)
+        self._runtime.kernel("leaf_sums", "add_to_leaves", OBJECTIVE=int(columns.kernel))(
+            max(1, -(-self._n_rows // block_rows)), THREADS, columns.first, columns.second, columns.weight,
+            element_stride(columns.first), element_stride(columns.second), columns.parameters, rounding.scales,
+            rounding.keys, sample_below, self._pieces, len(self._pieces), self._n_rows, block_rows, leaf, len(sums),
+            sums.view(np.uint64),
         )  # fmt: skip
 
 

@@ -71,6 +71,11 @@ class TreeTables:
         self.default_left = next(views)
         """uint8, shape (trees, capacity)."""
 
+    def walk_columns(self, tree: int) -> tuple[DeviceArray, ...]:
+        """One tree as `views.walk_nodes` takes it."""
+        links = self.links[tree]
+        return (links[2], links[3], links[4], links[5], self.default_left[tree], self.values[tree])
+
     @property
     def arguments(self) -> tuple[Any, ...]:
         """As kernels take them (`TREES`)."""
@@ -153,7 +158,8 @@ class TreeGrower:
         `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
         are not moved to the nodes of the last level: they walk there.
         """
-        rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << (self._rules.depth - 1))
+        most_splits = self._n_trees << (self._rules.depth - 1)
+        queue.expect(rows.reserve(self._n_trees * self._rules.capacity, most_splits))
 
         def launch() -> None:
             before()

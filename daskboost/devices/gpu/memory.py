@@ -20,6 +20,8 @@ from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
+LEAF_SUM_BYTES = 20
+"""Of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
@@ -28,14 +30,18 @@ GROWN_BYTES = 8 * RESULTS + 3 * 4
 """Of `_Grown`."""
 LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
-GRADIENT_TEMPORARIES = 7
-"""float32 arrays of (rows, outputs) that an objective's expressions have at the same time, results among them."""
+GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
+"""float32 arrays of (rows, outputs) that making gradients takes at the same time, results among them."""
 EVALUATION_TEMPORARIES = 4
 """The same of `Objective.evaluation`."""
 GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 POOL_SHARE = 16
-"""CuPy's pool loses about this part; fits on an H200 whose pool was bounded by their arrays alone lacked 1 and 2 %."""
+"""CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
+POOL_SCRATCH_SHARE = 3
+"""And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
+POOL_ROUNDING_BYTES = 64 * 512
+"""For each of so many small arrays."""
 ROUNDS_AT_ONCE = 128
 """Most rounds whose trees wait on the device until they are fetched together."""
 
@@ -46,24 +52,19 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     What only makes a fit faster is left out where there is no room for it: column-major copies first, then trees
     that grow without the host, with room for nodes that are not there.
     """
-    whole = _arrays(size, free_bytes)
-    slower = replace(whole, columns_bytes=0)
-    slowest = replace(_arrays(replace(size, without_host=False), free_bytes), columns_bytes=0)
-    plans = [_with_pool(arrays) for arrays in (whole, slower, slowest)]
-    return next((plan for plan in plans if plan.fits is not False), plans[-1])
+    whole = _arrays(size, free_bytes, has_columns=True)
+    slower = _arrays(size, free_bytes, has_columns=False)
+    slowest = _arrays(replace(size, without_host=False), free_bytes, has_columns=False)
+    return next((plan for plan in (whole, slower, slowest) if plan.fits is not False), slowest)
 
 
-def _with_pool(arrays: Plan) -> Plan:
-    """With what CuPy's pool takes for these arrays."""
-    return replace(arrays, pool_bytes=arrays.total_bytes // POOL_SHARE)
-
-
-def _arrays(size: FitSize, free_bytes: int | None) -> Plan:
+def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
     train, k = size.train, size.n_outputs
-    return Plan(
+    passing = passing_bytes(size, has_columns=has_columns)
+    arrays = Plan(
         device="cuda", free_bytes=free_bytes, without_host=size.without_host,
         chunks_bytes=view_bytes(train),
-        columns_bytes=columns_bytes(train, size.n_slots),
+        columns_bytes=columns_bytes(train, size.n_slots) if has_columns else 0,
         order_bytes=order_bytes(train.n_rows, size.small_data),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
@@ -72,12 +73,17 @@ def _arrays(size: FitSize, free_bytes: int | None) -> Plan:
         evaluation_bytes=sum(
             view_bytes(each) + 4 * (k + 1 + size.has_weight) * each.n_rows for each in size.evals
         ),
-        scratch_bytes=scratch_bytes(size),
+        scratch_bytes=scratch_bytes(size, passing),
     )  # fmt: skip
+    lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
 def view_bytes(rows: SetSize) -> int:
-    """Of the rows of `DenseView` or `SparseView`: those that are kept, and two chunks of those that are streamed."""
+    """Of the rows of `DenseView` or `SparseView`: those that are kept, and two chunks of those that are streamed;
+    none of symbols that lie on the device as the view has them."""
+    if rows.is_lent:
+        return 0
     streamed = min(rows.streamed_rows, 2 * rows.chunk_rows)
     n = rows.resident_rows + streamed
     if rows.symbol_bytes:
@@ -115,7 +121,7 @@ def gradients_bytes(size: FitSize) -> int:
     n, k = size.train.n_rows, size.n_outputs
     if size.gpu_gradients == "computed":
         return 0
-    by_chunk = size.gpu_gradients == "expressions" and not size.keep_gradients and k == 1
+    by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
     return 8 * k * (min(n, size.train.chunk_rows) if by_chunk else n)
 
 
@@ -180,14 +186,40 @@ def metric_bytes(size: FitSize, rows: SetSize) -> int:
     return max(EVALUATION_TEMPORARIES * predictions, predictions + max(scores, LIMB_BYTES))
 
 
-def scratch_bytes(size: FitSize) -> int:
-    """Of trees and steps, and the largest of what is needed before and after them."""
-    rows, k = size.train, size.n_outputs
-    sets = (rows, *size.evals)
-    upload = max(min(each.n_rows, each.chunk_rows) * each.n_features * each.symbol_bytes for each in sets)
-    upload = max(upload, SORT_BYTES * copied_entries(rows, size.n_slots))
-    made = size.gpu_gradients == "expressions"
-    gradients = 4 * GRADIENT_TEMPORARIES * k * min(rows.n_rows, GRADIENT_ROWS) if made else 0
-    evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
-    passing, steps = max(upload, gradients, evaluation, size.leaf_count_bytes * size.most_leaves), step_bytes(size)
+def upload_bytes(rows: SetSize) -> int:
+    """Of rows on their way into a view: a chunk's matrix or, where they lie on the device, a partition's; of CSR rows
+    there, the pieces that are put together."""
+    if rows.symbol_bytes:
+        on_host = rows.n_rows > rows.device_rows
+        of_parts = 0 if rows.is_lent else rows.part_rows
+        most = max(of_parts, min(rows.n_rows, rows.chunk_rows) if on_host else 0)
+        return most * rows.n_features * rows.symbol_bytes
+    on_device = rows.device_rows / max(rows.n_rows, 1)
+    return int(on_device * (8 * rows.n_rows + (4 * rows.n_entries if rows.n_parts > 1 else 0)))
+
+
+def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
+    """Of what views take while they are made, beside what they keep. The training rows' is free again before their
+    column-major copy is made, unless some are streamed, which are read in every pass."""
+    rows = size.train
+    own = upload_bytes(rows)
+    if has_columns:
+        own -= 0 if rows.streamed_rows else columns_bytes(rows, size.n_slots)
+        own = max(own, SORT_BYTES * copied_entries(rows, size.n_slots))
+    return max(0, own, *(upload_bytes(each) for each in size.evals))
+
+
+def scratch_bytes(size: FitSize, passing: int) -> int:
+    """Of trees and steps, and what is needed before and after them."""
+    steps = step_bytes(size)
     return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
+
+
+def passing_bytes(size: FitSize, *, has_columns: bool) -> int:
+    """The largest of what is needed before and after trees, and freed each time."""
+    rows, k = size.train, size.n_outputs
+    upload = opening_bytes(size, has_columns=has_columns)
+    gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
+    evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
+    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.packed) * size.most_leaves
+    return max(upload, gradients, evaluation, leaves)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daskboost.devices.gpu.features import as_float32
 from daskboost.devices.gpu.forest import (
     GROUP_WORDS,
     TILE_ROWS,
@@ -134,7 +135,7 @@ class DeviceForest:
             self._walk_keys(rows.values, (0, 0), rows, out)
         else:
             for part in self._parts(rows):
-                values = round_values(self._runtime, rows.values[part])
+                values = as_float32(self._runtime, rows.values[part])
                 if self._ranked is None:
                     self._check(values, rows.missing, infinite)
                     self._walk_keys(values, _strides(values), rows, out[part])
@@ -210,19 +211,6 @@ class DeviceForest:
                        infinite: DeviceArray) -> None:  # fmt: skip
         kernel = self._runtime.kernel("rank_rows", "find_infinite", RANK_BYTES=1)
         kernel(_blocks(self._runtime, how[0]), RANK_THREADS, values, indices, *how, missing, infinite)
-
-
-def round_values(runtime: Runtime, values: DeviceArray) -> DeviceArray:
-    """An array of numbers, of one or two dimensions, as float32, rounded as on the host; itself if it is that."""
-    if values.dtype != np.float64:
-        return values.astype(np.float32, copy=False)
-    order = "F" if values.ndim == 2 and _along_rows(values) else "C"
-    rounded = runtime.xp.empty(values.shape, np.float32, order=order)
-    if values.size:
-        how = _inner_axis(values) if values.ndim == 2 else (values.size, 0, element_stride(values))
-        kernel = runtime.kernel("rank_rows", "round_values", RANK_BYTES=1)
-        kernel(_blocks(runtime, values.size), RANK_THREADS, values, values.size, *how, rounded)
-    return rounded
 
 
 def _blocks(runtime: Runtime, n: int) -> int:

@@ -17,6 +17,13 @@ class Recorder:
         self._runtime = runtime
         self._seen: set[Hashable] = set()
         self._replays: dict[Hashable, Callable[[], None]] = {}
+        self._memory: Hashable = None
+
+    def expect(self, memory: Hashable) -> None:
+        """Forget what was recorded with other memory: graphs have its addresses. `memory` : anything that tells."""
+        if memory != self._memory:
+            self._memory = memory
+            self._replays.clear()
 
     def __call__(self, name: Hashable, work: Callable[[], None]) -> None:
         """Launch `work`, or what it launched under this name before."""

@@ -93,6 +93,13 @@ class DeviceRounding:
             self.sums,
         )  # fmt: skip
 
+    def change_scales(self, rule: ScaleRule, out: DeviceArray) -> None:
+        """Enqueue: what `scales` would be by another rule; `out` : float64, shape (outputs, SCALES)."""
+        blocks = -(-self._n_outputs // THREADS)
+        self._runtime.kernel("scales", "change_scales")(
+            blocks, THREADS, self.scales, self._n_outputs, rule.bound, float(rule.limit), rule.scale_w, out
+        )
+
     def put_keys(self, keys: UInt64) -> None:
         """Enqueue: keys of rounding and of sampling of each output's next tree; uint64, shape (outputs, 2)."""
         overwrite(self._runtime, self.keys, keys)

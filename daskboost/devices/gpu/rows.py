@@ -17,6 +17,7 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
 from daskboost.devices.gpu.margins import add_leaf_values
+from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import Tiles, count_tiles, map_tiles, rows_per_tile
@@ -56,6 +57,8 @@ class DeviceOrder:
         """Rows that grow the tree."""
         self.bounds = xp.zeros((64, 2), np.int64)
         """Positions of each tree node's rows, from and up to; int64, shape (at least nodes, 2)."""
+        self.n_grown = 0
+        """How often that became other memory."""
 
     def start(self, kept: int) -> None:
         """At most `kept` rows are about to be in the root, and nowhere else."""
@@ -68,6 +71,7 @@ class DeviceOrder:
             grown = xp.zeros((max(n_nodes, 2 * len(self.bounds)), 2), np.int64)
             grown[: len(self.bounds)] = self.bounds
             self.bounds = grown
+            self.n_grown += 1
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,10 @@ class ChunkRows:
     in_order: bool
     """Whether the rows of a root are in the order of their indices: none is left out."""
 
-    def reserve(self, n_nodes: int, n_splits: int) -> None:
-        """See `GpuRows.reserve`."""
+    def reserve(self, n_nodes: int, n_splits: int) -> tuple[int, int]:
+        """See `GpuRows.reserve`; what says whether it took other memory since (`Recorder.expect`)."""
         self.rows.reserve(n_nodes, n_splits)
+        return self.chunk.n_grown, self.rows.scratch.n_grown
 
     def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False) -> None:
         """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
@@ -100,6 +105,8 @@ class SplitScratch:
     runtime: Runtime
     flags: DeviceArray = field(init=False)
     counts: DeviceArray = field(init=False)
+    n_grown: int = 0
+    """How often they became other memory."""
 
     def __post_init__(self) -> None:
         self.flags = self.runtime.xp.empty(0, np.uint32)
@@ -111,8 +118,10 @@ class SplitScratch:
         most = n_rows // tile_rows + n_splits
         if most > len(self.counts):
             self.counts = self.runtime.xp.empty(most, np.int32)
+            self.n_grown += 1
         if most * (tile_rows // 32) > len(self.flags):
             self.flags = self.runtime.xp.empty(most * (tile_rows // 32), np.uint32)
+            self.n_grown += 1
 
 
 class GpuRows:
@@ -130,15 +139,17 @@ class GpuRows:
     layout : SlotLayout
     weights : sequence of float32 arrays of shape (rows,), optional
         Of each chunk, for small data, whose gradients are multiplied by them once they are rounded.
+    packed : bool
+        Whether trees are searched on packed gradients (`kernels/packed.cuh`).
     """
 
     def __init__(self, runtime: Runtime, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int],
-                 pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None
-                 ) -> None:  # fmt: skip
-        self._runtime, self._views, self._layout = runtime, views, layout
+                 pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None, *,
+                 packed: bool = False) -> None:  # fmt: skip
+        self._runtime, self._views, self._layout, self._packed = runtime, views, layout, packed
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
-        self._scratch = SplitScratch(runtime)
+        self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
         self.quantizers = [
             Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight)
@@ -155,17 +166,32 @@ class GpuRows:
         """
         self._rounding.put(0, rounding)
         for index, chunk in enumerate(self.chunks):
-            given = gradient(index)
-            columns = given if isinstance(given, Columns) else Columns(*given)
             chunk.start(chunk.n_rows)
             self.quantizers[index](
-                columns, self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
-            )
+                as_columns(gradient(index)), self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs,
+                chunk.bounds,
+            )  # fmt: skip
         sums = self._rounding.sums_of(0)
         if rounding.sample_below < ALL:
             for chunk in self.chunks:
                 chunk.kept = int(to_host(chunk.bounds[0])[1])
         return sums
+
+    def column_leaf_sums(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding,
+                         leaves: Int32) -> Int64:  # fmt: skip
+        """Integer sums of g and h over the rows of leaves, by another rounding than the tree was started with; int64,
+        shape (leaves, 2), on the host. Pairs are lost; `gradient` as in `start_tree`.
+        """
+        self._rounding.put(0, rounding)
+        nodes = to_device(self._runtime, leaves)
+        sums = self._runtime.xp.zeros((len(leaves), 2), np.int64)
+        for index, chunk in enumerate(self.chunks):
+            chunk.make_room(self._runtime.xp, int(leaves.max()) + 1)
+            leaf = mark_leaves(self._runtime, chunk, nodes)
+            columns = as_columns(gradient(index))
+            self.quantizers[index].add_to_leaves(columns, self._rounding.of(0), rounding.sample_below, leaf, sums)
+        found: Int64 = to_host(sums)
+        return found
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
         """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2), on the GPU.
@@ -195,7 +221,7 @@ class GpuRows:
         nodes' rows are the rows themselves. `adds` : see `GpuView.build`.
         """
         order = None if in_order else chunk.order
-        view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds)
+        view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds, packed=self._packed)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
@@ -232,12 +258,12 @@ class GpuRows:
         """Have memory for trees of so many nodes, and for `split_rows` of so many splits at a time.
 
         `split_rows` takes none itself, so that a CUDA graph can hold it. More memory is other memory: a graph that was
-        captured before a later call asked for more must be captured again.
+        captured before a later call asked for more must be captured again (`Recorder.expect`).
         """
         for chunk in self.chunks:
             chunk.make_room(self._runtime.xp, n_nodes)
         for n_rows in {chunk.n_rows for chunk in self.chunks}:
-            self._scratch.reserve(n_rows, n_splits)
+            self.scratch.reserve(n_rows, n_splits)
 
     def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
         """Move the rows of nodes that are split to the nodes' children; two launches, and nothing waits.
@@ -250,7 +276,7 @@ class GpuRows:
             return
         tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
         tiles = count_tiles(self._runtime, chunk.bounds, splits[0], tile_rows, chunk.n_rows)
-        flags, counts = self._scratch.flags, self._scratch.counts
+        flags, counts = self.scratch.flags, self.scratch.counts
         if tiles.most > len(counts) or tiles.most * (tile_rows // 32) > len(flags):
             raise ValueError(f"no memory was reserved for {n} splits at a time")
         variant = {"SYMBOL_BYTES": view.symbol_bytes, "SMALL": small_data(chunk.pairs)}
@@ -291,6 +317,11 @@ class GpuRows:
 
     def _build_tiles(self, chunk: DeviceOrder, nodes: DeviceArray) -> Tiles:
         return map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
+
+
+def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
+    """One output's gradients, or what a kernel makes them of."""
+    return gradient if isinstance(gradient, Columns) else Columns(*gradient)
 
 
 def _joined(pieces: Pieces) -> list[tuple[int, int]]:

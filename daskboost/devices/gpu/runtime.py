@@ -6,6 +6,7 @@ Whatever is written against this protocol knows no CuPy and runs on both.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +35,10 @@ class Runtime(Protocol):
         """The array module: CuPy, or NumPy under emulation."""
 
     @property
+    def device(self) -> int:
+        """Its number among the GPUs that the process sees."""
+
+    @property
     def sm(self) -> int:
         """Compute capability, 90 for an H100."""
 
@@ -58,6 +63,12 @@ class Runtime(Protocol):
         `work` is called to see what it launches, without effect on a real device. It must not copy from or to the host,
         nor wait; what it allocates stays allocated.
         """
+
+
+def active(runtime: Runtime) -> AbstractContextManager[Any]:
+    """Within it, the device is this thread's current one, on which arrays are made and kernels run."""
+    cuda = getattr(runtime.xp, "cuda", None)
+    return nullcontext() if cuda is None else cuda.Device(runtime.device)
 
 
 def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:

@@ -81,12 +81,14 @@ class GpuView(Protocol):
         """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-              adds: bool = False) -> None:  # fmt: skip
+              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
         """Make `out`, int64 of shape (segments, slots, 2), the histograms of the tiles' segments, whatever it held.
 
         `order` : uint32, the row at each position; None where positions are rows. `pairs` : by position. `adds` : add
         to `out` instead, as the second chunk of a shard does to the first one's. A node of -1 has no histogram: what
-        is in its place is undefined. Launches and nothing else: a captured graph may do it again.
+        is in its place is undefined. `packed` : pairs have so few levels that two sums may share a word
+        (`kernels/packed.cuh`), as they do of symbols of one byte. Launches and nothing else: a captured graph may do it
+        again.
         """
 
 
@@ -133,16 +135,18 @@ class DenseView:
         return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-              adds: bool = False) -> None:  # fmt: skip
+              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
+        packs = int(packed and self.symbol_bytes == 1)
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
-            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SKEWED": 0, "SMALL": small}
+            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "PACKED": packs}
+            shape["SKEWED"] = 0
             threads, shared_bytes = BUILD_THREADS, host.shared_bytes
             skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
             if skewed is not None:
                 shape["SKEWED"], shape["BINS"] = skewed
-                shared_bytes = SKEWED_BIN_BYTES * skewed[1]
+                shared_bytes = SKEWED_BIN_BYTES // (1 + packs) * skewed[1]
             elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
                 pieces = len(tiles.nodes) * len(host.groups)
                 if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
@@ -220,7 +224,7 @@ class SparseView:
         return self.symbols, 0
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-              adds: bool = False) -> None:  # fmt: skip
+              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
         if not adds:  # few of a node's slots have entries, and kernels add those that have
             out.fill(0)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
@@ -251,6 +255,11 @@ def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray)
     walk_nodes(runtime, view, tree_columns(runtime, tree), margin)
 
 
+def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
+    """The leaf of every row of a tree on the device; `columns` as in `walk_nodes`, `leaves` int32, shape (rows,)."""
+    _walk(runtime, view, columns, leaves, find=1)
+
+
 def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
     """A tree on the device, as `walk_nodes` takes it."""
     default_left = tree.default_left.astype(np.uint8)
@@ -263,11 +272,15 @@ def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...]
 
     `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32.
     """
-    n = len(margin)
+    _walk(runtime, view, columns, margin, find=0)
+
+
+def _walk(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], out: DeviceArray, *, find: int) -> None:
+    n = len(out)
     if n == 0:
         return
     symbols, row_words = view.whole_rows
     blocks = min(-(-n // WALK_THREADS), runtime.multiprocessors * WALK_BLOCKS)
-    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words)(
-        blocks, WALK_THREADS, *symbols, *columns, len(columns[0]), n, margin, element_stride(margin)
+    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find)(
+        blocks, WALK_THREADS, *symbols, *columns, len(columns[0]), n, out, element_stride(out)
     )

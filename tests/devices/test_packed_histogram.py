@@ -1,0 +1,108 @@
+"""Histograms whose two sums share a word: equal to the naive twin, up to the last value that the word's halves hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import make_layout, make_symbols, segments_of
+from devices.histograms import build, dense, sparse
+from devices.test_histogram import naive
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daskboost.cluster.rounding import PACKED_LIMIT
+from daskboost.devices.gpu.feature_groups import SKEWED_COLUMNS
+from daskboost.devices.gpu.kernel_source import source_folder
+from daskboost.devices.gpu.runtime import Runtime
+
+EDGE = 2**12 - 1
+"""The largest |g| that stays in shared memory at a spill."""
+ROWS = 7168
+"""Rows between two spills."""
+
+
+def constant(name: str) -> int:
+    """A number of `kernels/packed.cuh`."""
+    found = re.search(rf"constexpr i32 {name} = ([^;]+);", (source_folder() / "packed.cuh").read_text())
+    assert found
+    return int(eval(found[1], {"__builtins__": {}}))
+
+
+def test_both_sides_know_the_same_limit() -> None:
+    assert constant("PACKED_LIMIT") == PACKED_LIMIT
+    assert (constant("PACKED_G_FROM"), constant("PACKED_ROWS")) == (EDGE + 1, ROWS)
+
+
+@given(st.integers(-EDGE, EDGE), st.data())
+def test_words_hold_all_rows_between_two_spills(g: int, data: st.DataObject) -> None:
+    """Whatever a spill left, and whatever rows come: both sums are read back; one row more could be one too many."""
+    h = data.draw(st.integers(0, constant("PACKED_H_FROM") - 1))
+    more_g = data.draw(st.integers(-PACKED_LIMIT * ROWS, PACKED_LIMIT * ROWS))
+    more_h = data.draw(st.integers(0, PACKED_LIMIT * ROWS))
+    assert taken_apart(g + more_g, h + more_h) == (g + more_g, h + more_h)
+    for sign in (-1, 1):
+        assert taken_apart(g + sign * PACKED_LIMIT * ROWS, h + more_h) == (g + sign * PACKED_LIMIT * ROWS, h + more_h)
+    one_more = EDGE + PACKED_LIMIT * (ROWS + 1)
+    assert taken_apart(one_more, 0) != (one_more, 0)
+
+
+def taken_apart(g: int, h: int) -> tuple[int, int]:
+    """The halves of the word of two sums."""
+    word = np.array((g * 65536 + h) & 0xFFFFFFFF, np.uint32).view(np.int32)
+    return int(word >> 16), int(word & 0xFFFF)
+
+
+def packed_pairs(rng: np.random.Generator, n_rows: int) -> tuple[Any, Any]:
+    return rng.integers(-PACKED_LIMIT, PACKED_LIMIT + 1, n_rows), rng.integers(0, PACKED_LIMIT + 1, n_rows)
+
+
+SHAPES = {
+    "full groups": [3, 9, 250] * 20, "one feature": [40], "few columns": [250, 3, 7, 60, 1, 2], "two groups": [5] * 45,
+    **{f"skewed {columns}": [200, 64, 3, 9] * (columns // 4) for columns in SKEWED_COLUMNS},
+    "skewed 64 bins": [60, 3] * 14, "skewed 128 bins": [120, 3, 9] * 9,
+}  # fmt: skip
+"""Bins of features, of which some fill a group's columns and others leave room."""
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_the_naive_twin(shape: str, in_order: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    n_bins, n_rows = SHAPES[shape], 400
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n_rows, n_bins)
+    g, h = packed_pairs(rng, n_rows)
+    segments = [list(range(n_rows))] if in_order else segments_of(rng, [150, 0, 1, 200], n_rows)
+    view = dense(runtime, symbols, layout)
+    found = build(view, layout, segments, g, h, in_order=in_order, packed=True)
+    np.testing.assert_array_equal(found, naive("dense", symbols, layout, segments, g, h))
+
+
+@pytest.mark.parametrize("n_features", [6, 26, 32])
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_no_sum_overflows(n_features: int, in_order: bool, sign: int, runtime: Runtime) -> None:
+    """All rows lie in one bin: what may stay at a spill stays, and then come the largest rows there are."""
+    n_rows = 5 * ROWS + 77  # blocks take half of them each
+    layout, symbols = make_layout([2] * n_features), np.ones((n_rows, n_features), np.uint8)
+    g, h = np.full(n_rows, PACKED_LIMIT), np.full(n_rows, PACKED_LIMIT)
+    g[:ROWS] = np.clip(EDGE - PACKED_LIMIT * np.arange(ROWS), 0, PACKED_LIMIT)
+    g *= sign
+    segments = [list(range(n_rows))]
+    found = build(dense(runtime, symbols, layout), layout, segments, g, h, in_order=in_order, packed=True)
+    expected = np.zeros((1, layout.n_slots, 2), np.int64)
+    expected[0, 1::3] = g.sum(), h.sum()
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_wide_symbols_and_sparse_rows_have_two_sums(runtime: Runtime, rng: np.random.Generator) -> None:
+    """Few levels or many, theirs are sums of 32 bits."""
+    n_bins = [300, 20]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 300, n_bins)
+    g, h = packed_pairs(rng, 300)
+    segments = segments_of(rng, [100, 150], 300)
+    wide, csr = dense(runtime, symbols, layout, np.uint16), sparse(runtime, symbols, layout)
+    for name, view in (("dense", wide), ("csr", csr)):
+        found = build(view, layout, segments, g, h, packed=True)
+        np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h))

@@ -1,0 +1,53 @@
+"""What is recorded is replayed, as long as it was recorded with the memory that is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from kernels.emulation import EmulatedRuntime
+
+from daskboost.devices.gpu.recorder import Recorder
+from daskboost.devices.gpu.rows import SplitScratch
+
+
+class Recording(EmulatedRuntime):
+    """Remembers what was recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[str] = []
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.recorded.append(work.__name__)
+        return work
+
+
+def test_the_second_time_is_recorded_and_other_memory_makes_recordings_stale() -> None:
+    runtime, done = Recording(), list[str]()
+    queue = Recorder(runtime)
+
+    def first() -> None:
+        done.append("first")
+
+    def second() -> None:
+        done.append("second")
+
+    for memory, expected in ((0, []), (0, ["first"]), (0, ["first"]), (1, ["first"] * 2), (1, ["first"] * 2)):
+        queue.expect(memory)
+        queue("a name", first)
+        assert runtime.recorded == expected
+    queue("another", second)
+    assert done == ["first"] * 5 + ["second"]
+
+
+@pytest.mark.emulated
+def test_scratch_memory_says_when_it_grew() -> None:
+    scratch = SplitScratch(EmulatedRuntime())
+    scratch.reserve(10_000, 5)
+    n_grown, counts = scratch.n_grown, scratch.counts
+    scratch.reserve(10_000, 5)
+    scratch.reserve(500, 2)
+    assert scratch.n_grown == n_grown and scratch.counts is counts
+    scratch.reserve(10_000, 500)
+    assert scratch.n_grown > n_grown and scratch.counts is not counts

@@ -1,0 +1,37 @@
+"""Estimators state what their fits take, as `daskboost.plan` does of the same parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, plan
+
+
+def test_plans_are_those_of_the_parameters() -> None:
+    X = np.zeros((5_000, 7), np.float32)
+    how: dict[str, Any] = {"max_depth": 5, "max_bin": 32, "device": "cuda"}
+    assert DaskBoostRegressor(n_estimators=20, **how).plan(X, memory="1GB") == plan(
+        {**how, "objective": "reg:squarederror"}, X, num_boost_round=20, memory="1GB"
+    )
+    found = DaskBoostClassifier(n_estimators=20, **how).plan(n_rows=5_000, n_features=7, n_classes=4, memory="1GB")
+    expected = {**how, "objective": "multi:softprob", "num_class": 4}
+    assert found == plan(expected, X, num_boost_round=20, memory="1GB")
+    two = DaskBoostClassifier(n_estimators=20, **how).plan(X, weight=True)
+    assert two.margins_bytes == found.margins_bytes // 4 and two.labels_bytes == 2 * found.labels_bytes
+
+
+@pytest.mark.parametrize("limit", [5_000, 25_000, 65_000])
+def test_shapes_know_the_limit_of_host_memory(limit: int, tmp_path: Path) -> None:
+    X, y = np.random.default_rng(3).normal(size=(8_000, 10)).astype(np.float32), np.zeros(8_000, np.float32)
+    params = {"objective": "binary:logistic", "device": "cuda", "max_bin": 64, "max_depth": 6, "chunk_rows": 1_000}
+    with QuantizedDataset.from_dask(
+        X, y, max_bin=64, chunk_rows=1_000, host_memory_limit=limit, spill_directory=tmp_path
+    ) as dataset:
+        expected = plan(params, dataset, memory="1GB")
+    found = plan({**params, "host_memory_limit": limit}, X, memory="1GB")
+    assert found.parts == pytest.approx(expected.parts, abs=4)
+    assert found.columns_bytes < plan(params, X, memory="1GB").columns_bytes, "streamed rows have no copy"

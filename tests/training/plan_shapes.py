@@ -1,0 +1,61 @@
+"""Fits whose memory is planned: parameters and data sets of many shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+
+def squared(label: Any, margin: Any) -> tuple[Any, Any]:
+    """A user's own loss."""
+    return margin - label, margin * 0 + 1
+
+
+LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
+SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
+    "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
+    "symmetric": ({**LOGISTIC, "max_depth": 6, "grow_policy": "symmetric"}, {}),
+    "lossguide": ({**LOGISTIC, "max_depth": 0, "max_leaves": 31, "grow_policy": "lossguide"}, {}),
+    "classes": ({"objective": "multi:softprob", "num_class": 6, "max_depth": 3, "min_child_weight": 0}, {}),
+    "wide": ({**LOGISTIC, "max_depth": 3}, {"n_features": 70}),
+    "two bytes a symbol": ({**LOGISTIC, "max_depth": 2, "max_bin": 500}, {}),
+    "sparse": ({**LOGISTIC, "max_depth": 4}, {"n_features": 60, "density": 0.1}),
+    "small data": ({**LOGISTIC, "max_depth": 4}, {"n_rows": 4_000}),
+    "weights": ({**LOGISTIC, "max_depth": 4}, {"weight": True}),
+    "samples": ({**LOGISTIC, "max_depth": 4, "subsample": 0.5}, {}),
+    "packed": ({**LOGISTIC, "max_depth": 5, "gradient_precision": "packed"}, {}),
+    "packed quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4, "gradient_precision": "packed"}, {}),
+    "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
+    "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
+    "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
+    "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
+}
+
+
+VECTORS = {"objective": "multi:softprob", "num_class": 6, "multi_strategy": "multi_output_tree", "min_child_weight": 0}
+SHAPES_OF_CPUS = SHAPES | {
+    "vectors": ({**VECTORS, "max_depth": 5}, {}),
+    "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
+}
+
+
+def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,
+              weight: bool = False, num_class: int = 2) -> dict[str, Any]:  # fmt: skip
+    """Rows of random labels, which trees split to the end."""
+    rng = np.random.default_rng(7)
+    X: Any = rng.normal(size=(n_rows, n_features)).astype(np.float32)
+    X[rng.random(X.shape) < missing] = np.nan
+    if density:
+        X = scipy.sparse.csr_matrix(np.where(rng.random(X.shape) < density, X, 0))
+    y = rng.integers(0, num_class, n_rows).astype(np.float32)
+    return {"X": X, "y": y, "weight": rng.uniform(0.5, 2, n_rows).astype(np.float32) if weight else None}
+
+
+def data_of(name: str, **otherwise: Any) -> dict[str, Any]:
+    """The data set of a shape."""
+    params, given = SHAPES_OF_CPUS[name]
+    sizes = {**otherwise, **{k: v for k, v in given.items() if k != "evaluated"}}
+    return make_data(**sizes, num_class=params.get("num_class", 2))

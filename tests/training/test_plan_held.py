@@ -1,0 +1,160 @@
+"""Engines take what their plans say: at most all of it, and at least 0.7."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kernels.tracked import Meter, TrackedRuntime
+from strategies.device_arrays import EmulatedPlace, Place, place
+from training.plan_shapes import SHAPES, SHAPES_OF_CPUS, data_of, make_data
+
+from daskboost import Plan, QuantizedDataset, plan, train
+from daskboost.devices.gpu import cuda
+
+__all__ = ["place"]
+
+
+def fit(params: dict[str, Any], data: dict[str, Any], evaluated: bool, before: Callable[[Plan], None],
+        chunk_rows: int = 0) -> Plan:  # fmt: skip
+    """Train three rounds on a data set; its plan, which `before` sees."""
+    max_bin = params.get("max_bin", 64)
+    params = {**params, "max_bin": max_bin, "n_jobs": 1}
+    with QuantizedDataset.from_dask(**data, max_bin=max_bin, n_jobs=1, chunk_rows=chunk_rows) as dataset:
+        evals = [(dataset, "train")] if evaluated else []
+        planned = plan(params, dataset, evals=evals, num_boost_round=3)
+        before(planned)
+        train(params, dataset, 3, evals=evals)
+    return planned
+
+
+def within(peak_bytes: int, planned: Plan) -> None:
+    assert 0.7 * planned.total_bytes <= peak_bytes <= planned.total_bytes, f"took {peak_bytes:,} bytes of\n{planned}"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("n_rows", [8_000, 40_000])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_fit_stays_within_its_plan(name: str, n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    params, given = SHAPES[name]
+    if n_rows > 8_000 and "n_rows" in given:
+        pytest.skip("as large as it gets")
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    data = data_of(name, n_rows=n_rows)
+    planned = fit({**params, "device": "cuda"}, data, "evaluated" in given, lambda _: None)
+    within(runtime.meter.peak_bytes, planned)
+    assert runtime.meter.pool.total_bytes <= planned.total_bytes
+    runtime.recorded.clear()
+    assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
+
+
+class HookedPool:
+    """CuPy's own pool, what it hands out, and a limit of what it may take."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._pool = cupy.get_default_memory_pool()
+        self.meter = Meter()
+
+    def limit(self, planned: Plan) -> None:
+        """To the plan, beyond what is there."""
+        gc.collect()
+        self._pool.free_all_blocks()
+        self.meter.restart()
+        self._pool.set_limit(size=self._pool.total_bytes() + planned.total_bytes)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        from cupy.cuda.memory_hook import MemoryHook
+
+        meter = self.meter
+
+        class Hook(MemoryHook):  # type: ignore[misc]  # CuPy has no types
+            name = "plan"
+
+            def malloc_postprocess(self, **event: Any) -> None:
+                meter.add(event["mem_size"])
+
+            def free_postprocess(self, **event: Any) -> None:
+                meter.add(-event["mem_size"])
+
+        try:
+            with Hook():
+                yield
+        finally:
+            self._pool.set_limit(size=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_fit_stays_within_its_plan_on_a_gpu(name: str) -> None:
+    """CuPy's pool gets no byte more than the plan, and what it hands out comes near."""
+    params, given = SHAPES[name]
+    warm_up(params)
+    data, pool = data_of(name, n_rows=400_000), HookedPool()
+    with pool.counted():
+        planned = fit({**params, "device": "cuda"}, data, "evaluated" in given, pool.limit)
+    within(pool.meter.peak_bytes, replace(planned, free_bytes=None))
+
+
+def warm_up(params: dict[str, Any]) -> None:
+    """Kernels are compiled and what is kept for good is allocated."""
+    fit({**params, "device": "cuda"}, make_data(n_rows=5_000, num_class=params.get("num_class", 2)), False,
+        lambda _: None)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["depthwise", "wide", "sparse", "evaluation"])
+@pytest.mark.parametrize("chunk_rows", [0, 1 << 14])
+def test_rows_that_lie_on_the_device_are_not_planned_again(
+    name: str, chunk_rows: int, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, given = SHAPES[name]
+    evaluated = "evaluated" in given
+    if isinstance(place, EmulatedPlace):
+        data, runtime = data_of(name, n_rows=20_000), TrackedRuntime()
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+        data["X"] = (place.csr if "density" in given else place.array)(data["X"])
+        planned = fit({**params, "device": "cuda"}, data, evaluated, lambda _: runtime.meter.restart(), chunk_rows)
+        assert runtime.meter.pool.total_bytes <= planned.total_bytes
+        peak_bytes = runtime.meter.peak_bytes
+    else:
+        warm_up(params)
+        data, pool = data_of(name, n_rows=400_000), HookedPool()
+        data["X"] = (place.csr if "density" in given else place.array)(data["X"])
+        with pool.counted():
+            planned = fit({**params, "device": "cuda"}, data, evaluated, pool.limit, chunk_rows)
+        peak_bytes = pool.meter.peak_bytes
+    within(peak_bytes, replace(planned, free_bytes=None))
+    assert (planned.chunks_bytes == 0) == ("density" not in given)
+
+
+@pytest.mark.parametrize("name", [
+    "depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation", "vectors", "sketched vectors",
+    "packed",
+])  # fmt: skip
+def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
+    params, given = SHAPES_OF_CPUS[name]
+    evaluated = "evaluated" in given
+    data = data_of(name, n_rows=100_000)
+    fit({**params, "device": "cpu"}, data, evaluated, lambda _: None)  # what is compiled is kept for good
+    stored = 0
+
+    def start(planned: Plan) -> None:
+        nonlocal stored
+        stored = data["X"].nnz * 4 if "density" in given else data["X"].size
+        gc.collect()
+        tracemalloc.start()
+
+    try:
+        planned = fit({**params, "device": "cpu"}, data, evaluated, start)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.4 * planned.total_bytes <= peak + stored <= planned.total_bytes, f"{peak:,} and {stored:,} of\n{planned}"
