@@ -82,7 +82,8 @@ class DeviceRounds:
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = kernels.runtime.xp.empty(1)
-        self._every_round_alike = params.colsample_bytree == params.colsample_bylevel == params.colsample_bynode == 1
+        shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
+        self._every_feature = shares == {1} and not params.ignored_features
         self._groups = self._make_groups(kernels, n_trees)
         self._queue = Recorder(kernels.runtime)
         self._next = 0
@@ -180,7 +181,7 @@ class DeviceRounds:
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
         begin = 0
         for group in self._groups:
-            if not self._every_round_alike:
+            if not self._every_feature:
                 overwrite(self._runtime, group.inputs.allowed, self._drawn_features(iteration, group.outputs))
             before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
             group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)

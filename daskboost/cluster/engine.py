@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.evaluated_rows import EvaluatedRows
 from daskboost.cluster.evaluation import Evaluator
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins
+from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
@@ -83,14 +85,16 @@ class Engine:
         Where the rows lie; closed by `close`.
     peers : Peers, optional
         The other engines; needed by `Grow` with `search`.
+    shared : SharedViews, optional
+        Where views come from, if other fits of this process train on the same data set.
     """
 
     def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
-                 peers: Peers | None = None) -> None:  # fmt: skip
+                 peers: Peers | None = None, shared: SharedViews | None = None) -> None:  # fmt: skip
         self.setup, self.device, self._peers = setup, device, peers
         self._layout = slot_layout(setup.cuts, setup.width)
         with device.errors():
-            self._open(train, evals)
+            self._open(train, evals, shared)
         self._gradients: list[tuple[Array, Array]] = []
         self._projection: Float32 | None = None
         self._sketches: list[tuple[Array, Array]] = []
@@ -114,16 +118,25 @@ class Engine:
             m.Several: self._several,
         }
 
-    def _open(self, train: Shard, evals: Sequence[Shard]) -> None:
+    def _open(self, train: Shard, evals: Sequence[Shard], shared: SharedViews | None) -> None:
         """Take memory for the state of all rows."""
         setup, device = self.setup, self.device
-        common = (device, self._layout, setup.cuts.has_missing, setup.objective.n_outputs)
-        self.train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
-        self.evals = [ShardMargins(shard, *common) for shard in evals]
-        self._evaluators = [
-            Evaluator(device, setup.objective, metrics, margins)
-            for metrics, margins in zip(setup.metrics, self.evals, strict=True)
-        ]
+        common = (device, self._layout, setup.cuts.has_missing)
+
+        def margins(shard: Shard, room_bytes: int, rank: int) -> ShardMargins:
+            views = None if shared is None else shared.of(shard, *common, room_bytes, rank)
+            return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views)
+
+        self.train = margins(train, device.column_room(setup.column_bytes), TRAINING)
+        self.evals: list[ShardMargins] = []
+        """Of rows that are evaluated and not trained on."""
+        self._evaluators = []
+        for metrics, shard in zip(setup.metrics, evals, strict=True):
+            kept = next((own for own in (self.train, *self.evals) if shard.has_chunks_of(own.shard)), None)
+            if kept is None:
+                kept = margins(shard, 0, EVALUATION)
+                self.evals.append(kept)
+            self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         groups = self.train.groups
         self._labels = [device.put(group.label) for group in groups]
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
@@ -351,10 +364,11 @@ def _weight_of(group: RowGroup) -> Float32:
 
 
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
-              evals: Sequence[Shard], peers: Peers | None = None) -> Engine:  # fmt: skip
+              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None
+              ) -> Engine:  # fmt: skip
     """An engine on a device of these threads, which end at once if either cannot be made."""
     try:
-        return Engine(setup, train, evals, make_device(threads), peers)
+        return Engine(setup, train, evals, make_device(threads), peers, shared)
     except BaseException:
         threads.close()
         raise

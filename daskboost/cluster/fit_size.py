@@ -24,10 +24,19 @@ from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
 
 
-def shard_size(shard: Shard, n_features: int) -> SetSize:
-    """Of the rows that an engine holds of one data set; an engine without rows has no layout."""
+def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> SetSize:
+    """Of the rows that an engine holds of one data set; an engine without rows has no layout.
+
+    `train` : the training rows, where it is an evaluation set: if these are the same, their bins serve both, which is
+    as if all rows were streamed in chunks of none.
+    """
     if not shard.entries:
         return SetSize(0, n_features, 1)
+    if train is not None and shard.has_chunks_of(train):
+        n_rows = sum(
+            entry.n_rows if entry.selected is None else int(np.count_nonzero(entry.selected)) for entry in shard.entries
+        )
+        return SetSize(n_rows, n_features, 1, streamed_rows=n_rows)
     disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
     rows = np.array([entry.n_rows for entry in shard.entries])
     stored = np.array([entry.handle.nbytes for entry in shard.entries])
@@ -73,8 +82,9 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
     n_features = spec.cuts.n_features
     return fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
-        [shard_size(shard, n_features) for shard in evals], n_rounds=len(spec.learning_rates),
-        small_data=spec.small_data, has_weight=any(entry.rows.weight is not None for entry in train.entries),
+        [shard_size(shard, n_features, train) for shard in evals], n_rounds=len(spec.learning_rates),
+        small_data=spec.small_data,
+        has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
 

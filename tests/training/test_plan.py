@@ -107,7 +107,10 @@ def test_chunks_on_disk_take_no_room(tmp_path: Any, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_shapes_give_the_plan_of_the_data_set(device: str, dataset: QuantizedDataset) -> None:
     params = {**PARAMS, "device": device, "n_jobs": 2}
-    expected = plan(params, dataset, evals=[(dataset, "again")], memory="1GB")
+    with QuantizedDataset.from_dask(**make_data(), reference=dataset) as other:
+        expected = plan(params, dataset, evals=[(other, "other")], memory="1GB")
+        of_rows_trained_on = plan(params, dataset, evals=[(dataset, "again")], memory="1GB")
+    assert of_rows_trained_on.evaluation_bytes < expected.evaluation_bytes
     X = make_data()["X"]
     for found in (
         plan(params, X, evals=[X], memory=10**9),
