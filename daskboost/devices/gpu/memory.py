@@ -45,6 +45,8 @@ POOL_SHARE = 16
 """CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
 POOL_SCRATCH_SHARE = 3
 """And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
+POOL_LEVEL_SHARE = 8
+"""And this part of histograms that are new with each level, where the host grows trees."""
 POOL_ROUNDING_BYTES = 64 * 512
 """For each of so many small arrays."""
 ROUNDS_AT_ONCE = 128
@@ -93,6 +95,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan
         scratch_bytes=scratch_bytes(size, passing),
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
+    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
