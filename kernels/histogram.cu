@@ -6,9 +6,9 @@
 //
 // A block takes an equal share of all (group, row), however nodes divide it, and hands over 64 KB once per node and group
 // that it meets: as much time as thousands of rows take. What it has all rows of it stores, zeros included; what it shares
-// with other blocks it adds to zeros (histogram_zeros.cu). Sums stay 32 bits wide: rows have 15 bits, so that after every
-// 32,768 rows it is enough to hand over the sums that have reached 2^30. Small data's never do, by their scale. All are
-// integers, so that no order of blocks can show.
+// with other blocks it adds to zeros (histogram_zeros.cu). Sums stay 32 bits wide: rows have 15 bits, so that 65,536 of them
+// fit, and after every further 32,768 if those sums that have reached 2^30 are handed over. Small data's never do, by their
+// scale. All are integers, so that no order of blocks can show.
 //
 // PACKED adds g and h as one word (packed.cuh), half the atomics, and hands over large sums every few thousand rows. The
 // halves of shared memory that h has otherwise stay empty: cells as far apart as that need no more instructions.
@@ -54,7 +54,9 @@ constexpr i32 ROWS = 32 / LANES_PER_ROW;  // of a warp at a time
 constexpr i32 CHUNK = SETS * ROWS;
 constexpr i32 STRIDE = WARPS * CHUNK;        // rows that a block adds at a time
 constexpr i32 MOST_ROWS = PACKED ? PACKED_ROWS / STRIDE * STRIDE : ROWS_UNTIL_SPILL;  // between two spills
+constexpr i32 FIRST_ROWS = PACKED ? MOST_ROWS : 2 * ROWS_UNTIL_SPILL;                 // until the first
 static_assert(MOST_ROWS > 0 && MOST_ROWS % STRIDE == 0, "blocks stop for a spill between two strides");
+static_assert(PACKED || FIRST_ROWS <= 0x7FFFFFFF / 0x7FFF, "sums of so many rows fit");
 constexpr i32 PLACES = THREADS / COLUMNS;    // threads of a column that hand over
 constexpr i32 COPIES_AT_ONCE = SKEWED ? COPIES : 1;
 constexpr i32 QUAD = COLUMNS < 4 ? 1 : 4;    // lanes that exchange their columns' sums
@@ -227,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
     if (share.at >= share.last) return;
     const i32 warp = threadIdx.x / 32, place = place_of(threadIdx.x % 32);
     const Lane lane(threadIdx.x % 32);
-    const bool gathers = order != nullptr;
+    const bool gathers = !SKEWED && order != nullptr;
     u8* const cells = reinterpret_cast<u8*>(sums);
     bool is_clear = false;
     while (share.at < share.last) {
@@ -270,8 +272,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         }
         bool stores = piece.is_whole && !adds;  // once; then what it has stored is added to
         auto histogram = [&] { return out + 2 * share.segment * slot_offsets[n_features]; };
-        for (i32 begin = 0;;) {
-            const i32 end = n_rows - begin < MOST_ROWS ? n_rows : begin + MOST_ROWS;
+        for (i32 begin = 0, most = FIRST_ROWS;; most = MOST_ROWS) {
+            const i32 end = n_rows - begin < most ? n_rows : begin + most;
             __syncthreads();  // here, where the first rows are already being read, all cells are clear
 #pragma unroll 1
             for (; begin < end; begin += STRIDE) {
@@ -285,6 +287,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
                 }
                 load_rows(STRIDE);
                 find_rows(2 * STRIDE);
+#if SKEWED
+                lane.prefetch(own, row + AHEAD * STRIDE, n_left - AHEAD * STRIDE);
+#endif
                 row += STRIDE;
                 own_order += STRIDE;
                 own_pairs += STRIDE;

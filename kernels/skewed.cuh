@@ -44,9 +44,17 @@ constexpr i32 HALF_WORDS = 4;                      // of two rows, in a lane
 constexpr i32 HIGH_WORDS = WORDS - HALF_WORDS;     // of the higher half, those with columns
 constexpr i32 FAR_BYTES = 16 * ROW_BYTES;          // from one row of two lanes to the other
 
+constexpr i32 AHEAD = 3;                           // strides
+
 struct Words {
     u32 at[2 * HALF_WORDS];
 };
+
+static __device__ __forceinline__ void prefetch_line(const void* at) {
+#ifndef CUDA_EMULATION
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
 
 // Where a lane adds which symbol at each step.
 struct Lane {
@@ -72,6 +80,13 @@ struct Lane {
             const uint4 far = from[FAR_BYTES / 16];
             words.at[4] = far.x, words.at[5] = far.y, words.at[6] = far.z, words.at[7] = far.w;
         }
+    }
+
+    // Have the L2 cache fetch the warp's rows AHEAD strides from now, a line by each of eight lanes: registers have no room
+    // for loads that wait as long as device memory takes when all of its bandwidth is asked for.
+    __device__ __forceinline__ void prefetch(const u8* own, u32 row, i32 n_left) const {
+        if (threadIdx.x % 8 < 2 && n_left > 16)
+            prefetch_line(own + static_cast<u64>(row) * ROW_BYTES + (is_odd ? FAR_BYTES : 0));
     }
 
     // Symbols of columns `lane`, `lane` + 1 and so on, around. Called by all lanes.
