@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     LEVEL_FEATURES = 4
     NODE_FEATURES = 5
     GRADIENT_SKETCH = 6
+    RESIDENT_ROWS = 7
 
 
 def mix(values: UInt64) -> UInt64:

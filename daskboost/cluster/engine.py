@@ -24,7 +24,7 @@ from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Array, Device, VectorRows
+from daskboost.devices.device import Array, Device, Rows, VectorRows
 from daskboost.dtypes import Float32
 from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
@@ -74,7 +74,7 @@ class Engine:
     Parameters
     ----------
     setup : EngineSetup
-    train : Shard
+    train : Shard or ShardMargins
         Training rows; may be empty.
     evals : sequence of Shard
         This engine's rows of each evaluation set; may be empty.
@@ -84,7 +84,7 @@ class Engine:
         The other engines; needed by `Grow` with `search`.
     """
 
-    def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
+    def __init__(self, setup: EngineSetup, train: Shard | ShardMargins, evals: Sequence[Shard], device: Device,
                  peers: Peers | None = None) -> None:  # fmt: skip
         self.setup, self.device, self._peers = setup, device, peers
         self._layout = slot_layout(setup.cuts, setup.width)
@@ -113,11 +113,13 @@ class Engine:
             m.Several: self._several,
         }
 
-    def _open(self, train: Shard, evals: Sequence[Shard]) -> None:
+    def _open(self, train: Shard | ShardMargins, evals: Sequence[Shard]) -> None:
         """Take memory for the state of all rows."""
         setup, device = self.setup, self.device
         common = (device, self._layout, setup.cuts.has_missing, setup.objective.n_outputs)
-        self.train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
+        if isinstance(train, Shard):
+            train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
+        self.train = train
         self.evals = [ShardMargins(shard, *common) for shard in evals]
         self._evaluators = [
             Evaluator(device, setup.objective, metrics, margins)
@@ -126,13 +128,18 @@ class Engine:
         groups = self.train.groups
         self._labels = [device.put(group.label) for group in groups]
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
-        self.rows = device.rows(
-            self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
-            [_weight_of(group) for group in groups] if setup.small_data else None, packed=setup.packed,
-        )  # fmt: skip
+        self.rows = self._make_rows()
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
             small_data=setup.small_data,
+        )  # fmt: skip
+
+    def _make_rows(self) -> Rows:
+        """State of the training rows while trees grow over them."""
+        groups = self.train.groups
+        return self.device.rows(
+            self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
+            [_weight_of(group) for group in groups] if self.setup.small_data else None, packed=self.setup.packed,
         )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
@@ -325,10 +332,11 @@ def _weight_of(group: RowGroup) -> Float32:
 
 
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
-              evals: Sequence[Shard], peers: Peers | None = None) -> Engine:  # fmt: skip
-    """An engine on a device of these threads, which end at once if either cannot be made."""
+              evals: Sequence[Shard], peers: Peers | None = None, kind: Callable[..., Engine] = Engine
+              ) -> Engine:  # fmt: skip
+    """An engine of a kind on a device of these threads, which end at once if either cannot be made."""
     try:
-        return Engine(setup, train, evals, make_device(threads), peers)
+        return kind(setup, train, evals, make_device(threads), peers)
     except BaseException:
         threads.close()
         raise

@@ -27,6 +27,7 @@ class ShardMargins:
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
         self._kept: dict[int, View] = {}
         self._column_room = column_room
+        self._columns_pay = True
         self.groups = row_groups(shard, device.group_rows, math.inf if device.joins_for_free else column_room)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
@@ -35,6 +36,10 @@ class ShardMargins:
         """Whether all views stay in the device's memory, once they are made."""
         store, entries = self.shard.store, self.shard.entries
         return all(store.residency(entry.handle) != "disk" for entry in entries)
+
+    def without_columns(self) -> None:
+        """Copy nothing column-major from now on: rows are read whole."""
+        self._columns_pay = False
 
     def views(self) -> Iterator[tuple[int, View]]:
         """Each group's index and view; chunks on disk are read ahead."""
@@ -64,7 +69,7 @@ class ShardMargins:
             chunks = [chunk.on_host(threads) for chunk in chunks]
         if chunks[0].is_dense:
             nbytes = sum(chunk.n_rows for chunk in chunks) * _row_bytes(chunks[0])
-            copy_columns = keep and self._column_room >= nbytes  # for one pass, a copy does not pay
+            copy_columns = keep and self._columns_pay and self._column_room >= nbytes  # not for one pass
             self._column_room -= nbytes if copy_columns else 0
             parts = joined_symbols(chunks, threads)
             return self._device.dense_view(parts, sum(chunk.n_rows for chunk in chunks), copy_columns=copy_columns)
@@ -73,7 +78,7 @@ class ShardMargins:
         starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
         indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
         slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
-        copy_columns = keep and self._column_room > 0
+        copy_columns = keep and self._columns_pay and self._column_room > 0
         return self._device.sparse_view(
             xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns
         )

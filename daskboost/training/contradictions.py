@@ -90,8 +90,48 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
         )
 
 
+CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
+
+
+def check_out_of_core(params: TrainParams, objective: Objective) -> None:
+    """Refuse what cannot be grown on a sample and certified.
+
+    Raises
+    ------
+    ParameterError
+        Naming the parameter, and what to do instead.
+    """
+    if params.out_of_core != "certified":
+        unread = [name for name in CERTIFIED_PARAMS if getattr(params, name) != getattr(TrainParams, name)]
+        if unread:
+            raise ParameterError(
+                f"{unread[0]}={getattr(params, unread[0])!r} is only read with out_of_core='certified', not with "
+                f"{params.out_of_core!r}; set that, or leave {unread[0]} out"
+            )
+        return
+    refused = {
+        f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
+        f"max_leaves={params.max_leaves}": params.max_leaves > 0,
+        "monotone_constraints": _constrains(params.monotone_constraints),
+        "interaction_constraints": params.interaction_constraints is not None,
+        f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
+        "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
+        f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
+        f"device={params.device!r}": params.device not in ("auto", "cpu"),
+    }
+    for what, found in refused.items():
+        if found:
+            raise ParameterError(
+                f"out_of_core='certified' does not go with {what}; leave one of the two out (out_of_core='exact' does)"
+            )
+
+
 def device_of(params: TrainParams, objective: Objective) -> str:
-    """The device that a fit asks for: "auto" means the CPU for trees of vector leaves, which the log then says."""
+    """The device that a fit asks for: "auto" means the CPU for trees of vector leaves and for certified ones, which the
+    log then says."""
+    if params.device == "auto" and params.out_of_core == "certified":
+        logger.info("device='auto' trains on the CPU: out_of_core='certified' is not for GPUs")
+        return "cpu"
     if params.device == "auto" and params.has_vector_leaves(objective.n_outputs):
         logger.info("device='auto' trains on the CPU: multi_strategy='multi_output_tree' is not for GPUs")
         return "cpu"

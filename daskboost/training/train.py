@@ -28,6 +28,7 @@ from daskboost.training.contradictions import (
     check_made_with,
     check_metrics,
     check_multi_strategy,
+    check_out_of_core,
     device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
@@ -142,6 +143,7 @@ def make_spec(
     check_made_with(params, dtrain.made_with)
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_out_of_core(params, objective)
     schema, cuts = dtrain.schema, dtrain.cuts
     params = replace(params, device=device_of(params, objective))
     rules = SplitRules(
@@ -189,6 +191,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_out_of_core(params, objective)
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
@@ -225,9 +228,15 @@ PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "host
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 
+SAMPLE_PARAMS = ("out_of_core", "certify_tolerance", "resident_share")
+"""Parameters that shape a model only where trees are certified with a tolerance."""
+
+
 def provenance(params: TrainParams) -> dict[str, str]:
     """The parameters that shaped the model, as texts."""
-    kept = {name: value for name, value in asdict(params).items() if name not in PLACE_PARAMS}
+    exact = params.out_of_core != "certified" or params.certify_tolerance == 0
+    dropped = (*PLACE_PARAMS, *SAMPLE_PARAMS) if exact else PLACE_PARAMS
+    kept = {name: value for name, value in asdict(params).items() if name not in dropped}
     return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
 
 
