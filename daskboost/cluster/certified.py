@@ -99,9 +99,9 @@ class CertifiedRounds:
         common = (spec.layout, spec.rules, threads)
         self._exact = make_reduction(spec.params.reduction, outbox, *common)
         self._sampled = make_reduction(spec.params.reduction, on_sample, *common)
-        total, sampled, all_rows, of_sample = self._first_facts()
-        self._excess = _ratio(all_rows, of_sample)
-        """What the range of all rows is of the sample's: (2, outputs)."""
+        total, sampled, self._range, of_sample = self._first_facts()
+        """The last known range of all rows' gradients, (2, outputs)."""
+        self._excess = _ratio(self._range, of_sample)
         self._total_weight = total if spec.small_data else None
         self._share = sampled / total if sampled > 0 else 1.0
 
@@ -138,7 +138,7 @@ class CertifiedRounds:
 
     def _certified_trees(self, iteration: int, of_sample: Float64) -> tuple[list[_Tree], int]:
         """The trees of a round, certified, and the passes it took; `of_sample` : the range of its gradients."""
-        trees = self._drafts(iteration, of_sample * self._excess)
+        trees = self._drafts(iteration, np.where(of_sample > 0, of_sample * self._excess, self._range))
         n_passes = 0
         while True:
             unfinished = [tree for tree in trees if not tree.certified]
@@ -152,9 +152,9 @@ class CertifiedRounds:
             )))  # fmt: skip
             n_passes += 1
             if n_passes == 1:
-                found = _joined([reply.range for reply in replies])
-                self._excess = _ratio(found, of_sample)
-                again = self._drafts(iteration, found)
+                self._range = _joined([reply.range for reply in replies])
+                self._excess = _ratio(self._range, of_sample)
+                again = self._drafts(iteration, self._range)
                 if [tree.rounding for tree in again] != [tree.rounding for tree in trees]:
                     logger.info("round %d starts again: its gradients have another scale than guessed", iteration)
                     trees = again
@@ -228,7 +228,7 @@ def _joined(parts: Sequence[m.GradientRange]) -> Float64:
 
 
 def _ratio(all_rows: Float64, sample: Float64) -> Float64:
-    """1 where the sample has no range to compare with."""
+    """What the range of all rows is of the sample's; 1 where the sample has none."""
     return np.where(sample > 0, all_rows / np.where(sample > 0, sample, 1), 1)
 
 

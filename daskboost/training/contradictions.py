@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.cluster.coordinator import REPORT_NAME
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric
@@ -93,8 +94,8 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
 
 
-def check_out_of_core(params: TrainParams, objective: Objective) -> None:
-    """Refuse what cannot be grown on a sample and certified.
+def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
+    """Refuse what cannot be grown on a sample and certified, and evaluation sets of its report's name.
 
     Raises
     ------
@@ -119,6 +120,10 @@ def check_out_of_core(params: TrainParams, objective: Objective) -> None:
         f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
         f"device={params.device!r}": params.device not in ("auto", "cpu"),
     }
+    if REPORT_NAME in eval_names:
+        raise ParameterError(
+            f"an evaluation set is named {REPORT_NAME!r}, as what evals_result has of the passes; name it otherwise"
+        )
     for what, found in refused.items():
         if found:
             raise ParameterError(

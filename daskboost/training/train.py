@@ -143,7 +143,7 @@ def make_spec(
     check_made_with(params, dtrain.made_with)
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
-    check_out_of_core(params, objective)
+    check_out_of_core(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
     params = replace(params, device=device_of(params, objective))
     rules = SplitRules(
