@@ -23,7 +23,7 @@ from daskboost.cluster.coordinator import FitSpec
 from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
-from daskboost.cluster.shard_margins import ShardMargins
+from daskboost.cluster.shard_margins import ShardMargins, row_bytes
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.chunk_order import RowSplits
@@ -69,7 +69,7 @@ class CertifiedEngine(Engine):
         super().__init__(setup, train, evals, device, peers)
         self._keep_gradients = False  # margins wait for the next round, so that a chunk's outputs start from the same
         with device.errors():
-            sample = SampleMargins(self.train, device, seed, share)
+            sample = SampleMargins(self.train, device, device.column_room(setup.column_bytes), seed, share)
         self.sample = Engine(replace(setup, metrics=()), sample, [], device, peers)
         self._finished: list[tuple[WalkArrays, int]] = []
         """Trees and outputs that the margins of the training rows do not have yet."""
@@ -92,6 +92,8 @@ class CertifiedEngine(Engine):
         return self.sample.handle(message.request)
 
     def _start_below(self, message: m.StartBelow) -> m.NodeSums:
+        self._frontier_rows.clear()
+        self._forget()
         rows = self.sample.rows
         if not isinstance(rows, SampleRows):
             raise DeviceError("this device does not grow trees on samples; use device='cpu'")
@@ -113,9 +115,17 @@ class CertifiedEngine(Engine):
             margins.add_tree(message.tree, message.output)
         return m.Done()
 
-    def _certify(self, message: m.Certify) -> m.Certified:
+    def _forget(self) -> None:
+        """Drop the histograms of the last search: every search of a pass brings all of its own."""
         if self._search is not None:
             self._search.forget()
+
+    def _grow(self, message: m.Grow) -> Any:
+        self._forget()
+        return super()._grow(message)
+
+    def _certify(self, message: m.Certify) -> m.Certified:
+        self._forget()
         ends = np.cumsum([tree.n_places for tree in message.trees]).tolist()
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         frontier = self._certifying.frontier(ends[-1])
@@ -152,6 +162,10 @@ class FrontierRows:
         """Keep the sums of a pass until the next."""
         self._frontier, self._trees, self._spans = frontier, trees, spans
 
+    def clear(self) -> None:
+        """Free the histograms."""
+        self._frontier = None
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
         """Histograms of nodes of one tree of the pass; see `CertifiedTree.first_node`."""
         assert self._frontier is not None and splits is None
@@ -166,7 +180,7 @@ class FrontierRows:
 class SampleMargins(ShardMargins):
     """The sample of an engine's rows as a shard of one chunk: bins and margins of its own."""
 
-    def __init__(self, of: ShardMargins, device: CertifyingDevice, seed: int, share: float) -> None:
+    def __init__(self, of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> None:
         self.shard, self._device = of.shard, of._device
         chosen, self.groups = [], []
         for group in of.groups:
@@ -177,7 +191,8 @@ class SampleMargins(ShardMargins):
         self._kept = {}
         if n_rows:
             parts = ((view, chosen[index]) for index, view in of.views())
-            self._kept[0] = device.sample_view(parts, n_rows)
+            copy_columns = n_rows * row_bytes(of.shard.layout) <= column_room
+            self._kept[0] = device.sample_view(parts, n_rows, copy_columns=copy_columns)
             self.groups = [_joined_group(of.groups, chosen, n_rows)]
         self.margins = [self._device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 

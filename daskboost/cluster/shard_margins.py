@@ -10,6 +10,7 @@ import numpy as np
 
 from daskboost.cluster.row_groups import row_groups
 from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
+from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.device import Device, View
@@ -68,7 +69,7 @@ class ShardMargins:
         if not self._device.reads_device_chunks:
             chunks = [chunk.on_host(threads) for chunk in chunks]
         if chunks[0].is_dense:
-            nbytes = sum(chunk.n_rows for chunk in chunks) * _row_bytes(chunks[0])
+            nbytes = sum(chunk.n_rows for chunk in chunks) * row_bytes(chunks[0].layout)
             copy_columns = keep and self._columns_pay and self._column_room >= nbytes  # not for one pass
             self._column_room -= nbytes if copy_columns else 0
             parts = joined_symbols(chunks, threads)
@@ -107,7 +108,6 @@ class ShardMargins:
             self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
 
 
-def _row_bytes(chunk: Chunk) -> int:
-    """Bytes of an unpacked row of a dense chunk."""
-    layout: Any = chunk.layout
-    return int(layout.n_features * layout.symbol_dtype.itemsize)
+def row_bytes(layout: Layout) -> int:
+    """Bytes of an unpacked row; 0 of CSR rows, which have no column-major copies."""
+    return layout.n_features * layout.symbol_dtype.itemsize if isinstance(layout, DenseLayout) else 0

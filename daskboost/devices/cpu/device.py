@@ -63,8 +63,9 @@ class CpuDevice:
         """Words of 64 bits hold either kind of gradients: `packed` makes no difference."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
-    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int) -> View:
-        return joined_view((view.take(rows) for view, rows in parts), n_rows, self._layout, self.threads)
+    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
+        taken = (view.take(rows) for view, rows in parts)
+        return joined_view(taken, n_rows, self._layout, self.threads if copy_columns else None)
 
     def frontier(self, n_places: int) -> CpuFrontier:
         return CpuFrontier(n_places, self._layout, self.threads)

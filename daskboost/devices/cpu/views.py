@@ -170,8 +170,9 @@ class SparseView:
         return indptr, self._slots[np.arange(indptr[-1]) + shift]
 
 
-def joined_view(taken: Iterable[Any], n_rows: int, layout: SlotLayout, threads: Threads) -> View:
-    """The view of rows that were taken from some, `n_rows` in all, with a column-major copy of dense ones."""
+def joined_view(taken: Iterable[Any], n_rows: int, layout: SlotLayout, threads: Threads | None) -> View:
+    """The view of rows that were taken from some, `n_rows` in all; with `threads`, dense ones have a column-major
+    copy."""
     symbols: Any = None
     pointers, slots, end = [np.zeros(1, np.int64)], [], 0
     for part in taken:
