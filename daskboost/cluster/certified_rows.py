@@ -180,6 +180,8 @@ class FrontierRows:
 class SampleMargins(ShardMargins):
     """The sample of an engine's rows as a shard of one chunk: bins and margins of its own."""
 
+    is_resident = True
+
     def __init__(self, of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> None:
         self.shard, self._device = of.shard, of._device
         chosen, self.groups = [], []

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cluster.test_same_bytes import PLACES, WHOLE, model_bytes, pairwise
-from strategies.trees import Data, fit, make_data, quantized
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
 from daskboost.cluster import certified
@@ -59,7 +61,7 @@ def test_tolerance_0_gives_the_exact_model_in_at_most_as_many_passes_as_levels(n
         assert (report["passes"], report["splits_redone"]) == ([1] * 3, [0] * 3)
 
 
-PLACE_FITS = {"regression": 0.02, "five classes": 0.03, "small data": 0.05, "samples": 0.02}
+PLACE_FITS = {"samples": 0.02, "five classes": 0.03, "small data": 0.05}
 
 
 @pytest.fixture(scope="module", params=PLACE_FITS)
@@ -147,6 +149,17 @@ def test_sparse_rows() -> None:
         exact = train({"max_depth": 4, "device": "cpu", "n_jobs": 1}, dataset, 3)
         booster, _ = report_of({"max_depth": 4, "certify_tolerance": 0.0}, dataset)
     assert booster.to_bytes() == exact.to_bytes()
+
+
+@settings(max_examples=25, deadline=None)
+@given(params=PARAMS, seed=st.integers(0, 2**32 - 1), share=st.sampled_from([0.1, 0.5]))
+def test_tolerance_0_is_exact_whatever_the_parameters(params: dict[str, Any], seed: int, share: float) -> None:
+    unlike = ("grow_policy", "multi_strategy", "monotone_constraints", "interaction_constraints", "colsample_bynode")
+    params = {name: value for name, value in params.items() if name not in unlike} | {"device": "cpu", "n_jobs": 1}
+    with quantized(make_data(np.random.default_rng(seed))) as dataset:
+        exact = train(params, dataset, 3).to_bytes()
+        more = {"out_of_core": "certified", "resident_share": share, "certify_tolerance": 0.0}
+        assert train({**params, **more}, dataset, 3).to_bytes() == exact
 
 
 def test_the_sample_is_a_share_of_the_rows_and_of_every_stretch() -> None:
