@@ -158,7 +158,7 @@ class TrainParams:
     """How trees grow: ``exact``, with a pass over the rows per level, or ``certified``: on a sample that stays in
     memory, by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too
     much. ``auto`` is ``exact``."""
-    certify_tolerance: float = 0.05
+    certify_tolerance: float = 0.3
     """Share of a certified tree's exact gain that its splits may lose against the best of their nodes before the worst
     are replaced, which takes another pass; 0 gives the exact model."""
     resident_share: float = 0.25
