@@ -83,8 +83,10 @@ def run_set(name: str, tolerances: Sequence[float], seeds: int, config: Config) 
 
 
 def run_rows(n_rows: int, tolerances: Sequence[float], config: Config) -> list[dict[str, Any]]:
-    """`n_rows` of the workload higgs: passes until the AUC on fresh rows that the exact fit ends with is reached. One row
-    per contender; those may take twice as many trees."""
+    """`n_rows` of the workload higgs: passes until the AUC on fresh rows that the exact fit ends with is reached.
+
+    One row per contender; certified ones may take twice as many trees.
+    """
     from daskboost import QuantizedDataset, train
 
     (x, y), fresh = WORKLOADS["higgs"].rows(n_rows), WORKLOADS["higgs"].rows(n_rows // 4, first=n_rows)
