@@ -105,7 +105,8 @@ SHARED_PARAMETERS = """
 SHARED_ATTRIBUTES = """
     booster_ : Booster
     evals_result_ : dict
-        Evaluation set -> metric -> a value per round.
+        Evaluation set -> metric -> a value per round; "out_of_core" -> what the passes of certified trees cost and
+        lost.
     best_iteration, best_score : int, float
         Where early stopping ran.
     feature_importances_ : float32 array, shape (features,)
