@@ -12,8 +12,9 @@ Gradients so never leave the chunk's turn, and the range that their scale follow
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,15 +41,12 @@ def is_sampled(seed: int, share: float, ids: UInt64) -> Any:
     return bits < np.uint64(math.ceil(share * 2**32))
 
 
-def make_engine(spec: FitSpec, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
-                peers: Peers | None) -> Engine:  # fmt: skip
-    """The engine that a fit's parameters ask for."""
+def engine_kind(spec: FitSpec) -> Callable[..., Engine]:
+    """What makes the engines that a fit's parameters ask for."""
     params = spec.params
     if params.out_of_core != "certified":
-        return Engine(setup, train, evals, device, peers)
-    return CertifiedEngine(
-        setup, train, evals, device, peers, seed=params.random_state, share=params.resident_share
-    )
+        return Engine
+    return partial(CertifiedEngine, seed=params.random_state, share=params.resident_share)
 
 
 class CertifiedEngine(Engine):
@@ -140,7 +138,7 @@ class CertifiedEngine(Engine):
             if self.setup.small_data and weight is None:
                 weight = self.device.xp.ones(len(margin), np.float32)
             for span, each in zip(spans, message.trees, strict=True):
-                gradient = self.column(index, each.output)
+                gradient = self._computed(index, each.output)
                 frontier.add(view, each.tree, span, gradient, pieces, weight, each.rounding)
         self._finished.clear()
         if self.losses is not None:
@@ -148,6 +146,13 @@ class CertifiedEngine(Engine):
         self._frontier_rows.hold(frontier, message.trees, spans)
         top = np.max(np.stack(tops), axis=0)
         return m.Certified(m.GradientRange(top[0], top[1]), tuple(frontier.sums[a:b] for a, b in spans))
+
+    def _computed(self, index: int, output: int) -> Any:
+        """A column of gradients that are there, as `Rows.start_tree` takes it."""
+        if self.losses is not None:
+            return self.losses.columns(index, output)
+        g, h = self.gradients_of(index)
+        return g[:, output], h[:, output]
 
 
 class FrontierRows:

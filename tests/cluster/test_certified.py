@@ -179,6 +179,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "monotone_constraints": {"monotone_constraints": (1, 0, 0, 0, 0, 0)},
     "interaction_constraints": {"interaction_constraints": [[0, 1], [2]]},
     "colsample_bynode=0.5": {"colsample_bynode": 0.5},
+    "gradient_precision='packed'": {"gradient_precision": "packed"},
     "multi_output_tree": {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree"},
     "leaves are quantiles": {"objective": "reg:absoluteerror"},
     "device='cuda'": {"device": "cuda"},

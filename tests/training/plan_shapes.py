@@ -39,6 +39,10 @@ VECTORS = {"objective": "multi:softprob", "num_class": 6, "multi_strategy": "mul
 SHAPES_OF_CPUS = SHAPES | {
     "vectors": ({**VECTORS, "max_depth": 5}, {}),
     "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
+    "certified": ({**LOGISTIC, "max_depth": 6, "out_of_core": "certified"}, {}),
+    "certified classes": (
+        {"objective": "multi:softprob", "num_class": 6, "max_depth": 6, "out_of_core": "certified"}, {"density": 0.3}
+    ),
 }
 
 
