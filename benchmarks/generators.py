@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -172,18 +173,18 @@ def _covtype(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, A
     return x, xp.argmax(scores, axis=1).astype(xp.float32)
 
 
-MANY_CLASSES, TERMS = 80, 4
+TERMS = 4
 
 
-def _classes(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
+def _classes(n_classes: int, rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
     x = normals(hashes(rows, _columns(0, n_features, xp), seed, xp), xp)
     # A class looks at a few distinct features, so that shallow trees have something to find, all with the same
     # weight, so that no class is rare.
-    kinds = hashes(_columns(EFFECT_ROW, MANY_CLASSES, xp), _columns(0, 2 * TERMS, xp), seed, xp)
+    kinds = hashes(_columns(EFFECT_ROW, n_classes, xp), _columns(0, 2 * TERMS, xp), seed, xp)
     strip = n_features // TERMS
     features = _columns(0, TERMS, xp) * strip + integers(kinds[:, :TERMS], strip, xp)
     signs = xp.where(kinds[:, TERMS:] >> xp.uint64(63) == 1, 1.5, -1.5)
-    scores = normals(hashes(rows, _columns(LABEL_COLUMN, MANY_CLASSES, xp), seed, xp), xp).astype(xp.float64)
+    scores = normals(hashes(rows, _columns(LABEL_COLUMN, n_classes, xp), seed, xp), xp).astype(xp.float64)
     for term in range(TERMS):
         scores += signs[:, term] * x[:, features[:, term]].astype(xp.float64)
     return x, xp.argmax(scores, axis=1).astype(xp.float32)
@@ -196,6 +197,7 @@ WORKLOADS = {
         Workload("epsilon", 2000, 2, _epsilon),  # wide, every feature weakly informative
         Workload("airline", 13, 2, _airline),  # few features, many of them codes with skewed frequencies, some missing
         Workload("covtype", 54, 7, _covtype),  # ten numbers and 44 indicators, seven classes
-        Workload("classes", 200, MANY_CLASSES, _classes),  # dense, continuous, 80 classes of some features each
+        Workload("classes", 200, 80, partial(_classes, 80)),  # dense, continuous, 80 classes of some features each
+        Workload("ten_classes", 28, 10, partial(_classes, 10)),  # the same of fewer
     )
 }

@@ -154,6 +154,10 @@ CASES = {
             Config("classes_80", "classes", 4_660_000, 200, 6, trees=10, repeats=2, n_classes=80, test_rows=100_000),
             6, 12, {"xgboost": 1533, "xgboost vector leaves": 1283}, 150,
         ),
+        Case(
+            Config("classes_10_small", "ten_classes", 100_000, 28, 6, trees=100, n_classes=10, test_rows=100_000),
+            3, 6, {}, 15,
+        ),
     )
 }  # fmt: skip
 """Every row of speed that is asked for, but the histogram kernel's, which is in `gpu_steps.py`. Neighbours share

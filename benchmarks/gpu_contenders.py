@@ -25,6 +25,8 @@ VECTOR_LEAVES = " vector leaves"
 """Behind a library's name: one tree a round, with a value of each class in its leaves."""
 PACKED = " packed"
 """Likewise: splits chosen on packed gradients."""
+SKETCH_OUTPUTS = 8
+"""Combinations of the classes' gradients that " vector leaves sketch" searches."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,9 @@ def _trainers(config: Config, rows: Rows, given: Rows) -> Makers:
     if config.n_classes > 2:
         vectors = {"multi_strategy": "multi_output_tree"}
         found["daskboost" + VECTOR_LEAVES] = functools.partial(own, **vectors)
+        if config.n_classes > SKETCH_OUTPUTS:
+            sketched = {**vectors, "sketch_outputs": SKETCH_OUTPUTS}
+            found["daskboost" + VECTOR_LEAVES + " sketch"] = functools.partial(own, **sketched)
         found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **vectors)
     return found
 

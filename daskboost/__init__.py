@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from daskboost.model.booster import Booster
     from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree
     from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule
+    from daskboost.training.cross_validation import cv
     from daskboost.training.dataset import QuantizedDataset
+    from daskboost.training.evaluate_features import FeatureTrial, evaluate_features
     from daskboost.training.plan import plan
     from daskboost.training.progress_bar import ProgressBar
     from daskboost.training.train import train
+    from daskboost.training.train_many import TrainedModel, train_many
 
 __version__ = "0.1.0"
 
@@ -28,15 +31,20 @@ _HOMES = {
     "DaskBoostClassifier": "estimators",
     "DaskBoostRegressor": "estimators",
     "EvaluationLog": "training.callbacks",
+    "FeatureTrial": "training.evaluate_features",
     "LearningRateSchedule": "training.callbacks",
     "Plan": "devices.plan",
     "ProgressBar": "training.progress_bar",
     "QuantizedDataset": "training.dataset",
+    "TrainedModel": "training.train_many",
+    "cv": "training.cross_validation",
+    "evaluate_features": "training.evaluate_features",
     "plan": "training.plan",
     "plot_importance": "model.plotting",
     "plot_learning_curve": "model.plotting",
     "plot_tree": "model.plotting",
     "train": "training.train",
+    "train_many": "training.train_many",
 }
 
 __all__ = [
@@ -46,15 +54,20 @@ __all__ = [
     "DaskBoostClassifier",
     "DaskBoostRegressor",
     "EvaluationLog",
+    "FeatureTrial",
     "LearningRateSchedule",
     "Plan",
     "ProgressBar",
     "QuantizedDataset",
+    "TrainedModel",
+    "cv",
+    "evaluate_features",
     "plan",
     "plot_importance",
     "plot_learning_curve",
     "plot_tree",
     "train",
+    "train_many",
 ]
 
 

@@ -28,7 +28,8 @@ class Purpose(IntEnum):
     LEVEL_FEATURES = 4
     NODE_FEATURES = 5
     GRADIENT_SKETCH = 6
-    RESIDENT_ROWS = 7
+    FOLDS = 7
+    RESIDENT_ROWS = 8
 
 
 def mix(values: UInt64) -> UInt64:

@@ -37,6 +37,7 @@ FOREIGN_NAMES = {
                     "use min_child_weight, which limits the sum of hessians (rows, for squared error)"),
     **dict.fromkeys(("bagging_fraction", "subsample_freq", "bagging_freq"), "use subsample, drawn for every tree"),
     **dict.fromkeys(("feature_fraction", "rsm"), "use colsample_bytree"),
+    "ignore_column": "use ignored_features",
     "depth": "use max_depth",
     "loss": "use objective",
     "loss_function": "use objective",
@@ -129,6 +130,9 @@ class TrainParams:
     """-1, 0 or 1 per feature, as a sequence or by feature name."""
     interaction_constraints: Any = None
     """Groups of features (indices or names) that may meet on one path."""
+    ignored_features: tuple[Any, ...] = ()
+    """Features (indices or names) that no tree splits on: the model is one without these columns, of the same data set.
+    Samples of columns are drawn from the others."""
     base_score: float | None = None
     """Prediction before the first tree, in the label's space; None estimates it from the labels."""
     random_state: int = 0
@@ -194,6 +198,8 @@ class TrainParams:
                 )
             values[name], spelled[name] = value, given
         values["eval_metric"] = _as_tuple(values.get("eval_metric"))
+        if "ignored_features" in values:
+            values["ignored_features"] = _as_tuple(values["ignored_features"])
         if "quantile_alpha" in values:
             values["quantile_alpha"] = _quantiles(values["quantile_alpha"])
         return cls(**{k: v for k, v in values.items() if v is not None or k in _NULLABLE}, explicit=frozenset(values))

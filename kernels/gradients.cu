@@ -23,6 +23,16 @@
 #define SAMPLED 0
 #endif
 
+// A block works for one tree of several; those of neighbouring outputs, whose gradients often share sectors, run together.
+struct Part {
+    u32 tree, block, blocks;
+};
+
+__device__ __forceinline__ Part part_of_block(i32 n_trees) {
+    const u32 n = static_cast<u32>(n_trees);
+    return {blockIdx.x % n, blockIdx.x / n, gridDim.x / n};
+}
+
 constexpr u32 BATCH = SAMPLED ? 2 : 4;  // as many rows at once as 64 registers hold
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 TILE = BATCH * THREADS;
@@ -51,47 +61,54 @@ __device__ __forceinline__ u32 rank_in_tile(const bool (&is_kept)[BATCH], u32 (&
     return total;
 }
 
-// counts[block]: rows of the stretch that are sampled. `keys` : of rounding and of sampling.
+// counts[tree, block]: rows of the stretch that are sampled. `keys` : shape (trees, 2), of rounding and of sampling.
 extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
     const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows,
-    u32 block_rows, u32* __restrict__ counts) {
+    u32 block_rows, u32* __restrict__ counts, i32 n_trees) {
     __shared__ u32 storage[WARPS];
-    const u64 key = keys[1];
-    const Stretch own = stretch_of(blockIdx.x, block_rows, n_rows);
+    const Part part = part_of_block(n_trees);
+    const u64 key = keys[2 * part.tree + 1];
+    const Stretch own = stretch_of(part.block, block_rows, n_rows);
     GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
     u32 count = 0;
     for (u32 row = threadIdx.x; row < own.n; row += THREADS)
         count += is_sampled(key, ids.of(own.begin + row), sample_below);
     count = sum_of_block<THREADS>(count, storage);
-    if (threadIdx.x == 0) counts[blockIdx.x] = count;
+    if (threadIdx.x == 0) counts[part.tree * part.blocks + part.block] = count;
 }
 
-// Pairs of the sampled rows into the first places of `pairs`, and their rows into `order` (or null).
+// Pairs of the sampled rows into the first places of each tree's `n_rows` of `pairs`, and their rows into `order` (or null).
 //
-// `first`, `second` : label and margin of a loss, or g and h. `weight` : multiplies the gradients of a loss (or null); of
-// small data, which must have it, their integers. `counts` : what `count_sampled` found; without SAMPLED, all are kept.
-// `bounds` : the root's segment, which becomes (0, kept rows). sums[0] and sums[1] grow by the integers of g and h.
+// `first`, `second` : label and margin of a loss, or g and h, of the first of `n_trees` outputs; `next_first`, `next_second` :
+// from one output's to the next one's. `weight` : multiplies the gradients of a loss (or null); of small data, which must
+// have it, their integers. `counts` : what `count_sampled` found; without SAMPLED, all are kept. `bounds` : the first
+// tree's root's segment, the next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart.
+// sums[0] and sums[1] of each tree grow by the integers of g and h.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
-    i64 stride_first, i64 stride_second, const float* __restrict__ parameters, const double* __restrict__ scales,
-    const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows,
-    u32 block_rows, const u32* __restrict__ counts, u32* __restrict__ order, Pair* __restrict__ pairs,
-    i64* __restrict__ bounds, u64* __restrict__ sums) {
+    i64 stride_first, i64 stride_second, i64 next_first, i64 next_second, const float* __restrict__ parameters,
+    const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces,
+    i32 n_pieces, i64 n_rows, u32 block_rows, const u32* __restrict__ counts, i32 n_trees, i32 nodes_per_tree,
+    u32* __restrict__ order, Pair* __restrict__ pairs, i64* __restrict__ bounds, u64* __restrict__ sums) {
     __shared__ u32 votes[BATCH * WARPS];
     __shared__ i64 partial[WARPS];
-    const LossParameters loss = load_parameters(parameters);
-    const double scale_g = scales[SCALE_G], scale_h = scales[SCALE_H];
+    const Part part = part_of_block(n_trees);
+    first += part.tree * next_first;
+    second += part.tree * next_second;  // other arrays are indexed by tree: a pointer of a block's own takes two registers
+    const u32 start = part.tree * static_cast<u32>(n_rows);  // position; there are fewer than 2**32
+    const LossParameters loss = load_parameters(parameters + (OBJECTIVE == GIVEN ? 0 : part.tree * 2));
+    const double scale_g = scales[part.tree * SCALES + SCALE_G], scale_h = scales[part.tree * SCALES + SCALE_H];
     const bool is_finite = scale_g != 0 && scale_h != 0;
-    const Stretch own = stretch_of(blockIdx.x, block_rows, n_rows);
+    const Stretch own = stretch_of(part.block, block_rows, n_rows);
     GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
-    u32 place = own.begin;
+    u32 place = start + own.begin;
     if (SAMPLED) {
         i64 before = 0;
-        for (u32 i = threadIdx.x; i < blockIdx.x; i += THREADS) before += counts[i];
+        for (u32 i = threadIdx.x; i < part.block; i += THREADS) before += counts[part.tree * part.blocks + i];
         before = sum_of_block<THREADS>(before, partial);
         if (threadIdx.x == 0) partial[0] = before;
         __syncthreads();
-        place = static_cast<u32>(partial[0]);
+        place = start + static_cast<u32>(partial[0]);
         __syncthreads();
     }
     i64 sum_g = 0, sum_h = 0;
@@ -112,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
 #pragma unroll
         for (u32 i = 0; i < BATCH; ++i) {
             if (is_kept[i]) id[i] = ids.of(own.begin + tile + rank[i]);
-            if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[1], id[i], sample_below);
+            if (SAMPLED) is_kept[i] = is_kept[i] && is_sampled(keys[2 * part.tree + 1], id[i], sample_below);
         }
         const u32 n_kept = SAMPLED ? rank_in_tile(is_kept, rank, votes) : TILE;
 #pragma unroll
@@ -123,11 +140,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
             if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], SMALL);
             if (!is_finite) gradient = {0.0f, 0.0f};
 #if SMALL
-            const double times = static_cast<double>(weights[i]) * scales[SCALE_W];
+            const double times = static_cast<double>(weights[i]) * scales[part.tree * SCALES + SCALE_W];
             const QuantizedPair pair = quantize_small(gradient.g, gradient.h, scale_g, scale_h, times);
             pairs[at] = pack_small(pair);
 #else
-            const u64 bits = draw(keys[0], id[i]);
+            const u64 bits = draw(keys[2 * part.tree], id[i]);
             const QuantizedPair pair = quantize_large(gradient.g, gradient.h, scale_g, scale_h, bits);
             pairs[at] = pack_large(pair);
 #endif
@@ -137,14 +154,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
         }
         place += n_kept;
     }
-    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) {
-        bounds[0] = 0;
-        bounds[1] = SAMPLED ? static_cast<i64>(place) : n_rows;
+    if (part.block == part.blocks - 1 && threadIdx.x == 0) {
+        i64* const root = bounds + 2 * static_cast<i64>(part.tree) * nodes_per_tree;
+        root[0] = start;
+        root[1] = SAMPLED ? static_cast<i64>(place) : start + n_rows;
     }
     sum_g = sum_of_block<THREADS>(sum_g, partial);
     sum_h = sum_of_block<THREADS>(sum_h, partial);
     if (threadIdx.x == 0) {
-        atomicAdd(&sums[0], static_cast<u64>(sum_g));
-        atomicAdd(&sums[1], static_cast<u64>(sum_h));
+        atomicAdd(&sums[2 * part.tree], static_cast<u64>(sum_g));
+        atomicAdd(&sums[2 * part.tree + 1], static_cast<u64>(sum_h));
     }
 }

@@ -214,11 +214,12 @@ static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, 
 // Histograms of the nodes' rows into `out`, shape (nodes, slots, 2), of which zero_divided has cleared some; or added to what
 // is there (`adds`). A node of -1 has no histogram: its place stays as it is.
 //
-// `symbols` : planes of rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` : the row at
-// each position, or null where positions are rows. `pairs` : by position. Any grid: blocks share the work, at least
-// `least_tiles` each. Dynamic shared memory: the cells of the largest group, `shared_quads` of four.
+// `symbols` : planes of `n_plane_rows` rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` :
+// the row at each position, or null where positions are rows, of several trees all rows again and again: their blocks are
+// then at the same rows at about the same time, and one reads for all what the L2 cache keeps. `pairs` : by position. Any
+// grid: blocks share the work, at least `least_tiles` each. Dynamic shared memory: the cells of the largest group, `shared_quads` of four.
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
-    const u8* symbols, i64 plane_bytes, const i32* groups, i32 n_groups, i32 shared_quads, i32 least_tiles,
+    const u8* symbols, i64 plane_bytes, i64 n_plane_rows, const i32* groups, i32 n_groups, i32 shared_quads, i32 least_tiles,
     const i64* slot_offsets, i32 n_features, const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows,
     const u32* order, const Pair* pairs, i32 adds, u64* out) {
     DYNAMIC_SHARED(u32, sums);
@@ -234,9 +235,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         const Group group = group_of(groups, piece.group);
         const i32 n_rows = piece.n_rows;
         const u8* own = symbols + group.plane * plane_bytes + lane.shift(threadIdx.x % 32);
-        u32 row = static_cast<u32>(piece.begin) + warp * CHUNK + place;
-        const u32* own_order = gathers ? order + row : nullptr;
-        const Pair* own_pairs = pairs + row;
+        const u32 position = static_cast<u32>(piece.begin) + warp * CHUNK + place;
+        u32 row = static_cast<u32>(piece.begin) % static_cast<u32>(n_plane_rows) + warp * CHUNK + place;
+        const u32* own_order = gathers ? order + position : nullptr;
+        const Pair* own_pairs = pairs + position;
         i32 n_left = n_rows - warp * CHUNK - place;  // of the lane, a chunk's stride apart
 
         // Three chunks are in flight: one is added while the next one's symbols and the places of the one after it are read.

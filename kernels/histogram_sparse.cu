@@ -51,10 +51,10 @@ static __device__ __forceinline__ void hand_over(u32* sums, i32 n, i32 least, u6
     }
 }
 
-// `out` : shape (nodes, slots, 2). `order` : the row at each position, or null where positions are rows. `pairs` : by
-// position. Any grid. Dynamic shared memory: 8 bytes x slots.
+// `out` : shape (nodes, slots, 2). `order` : the row at each position, or null where positions are rows, once and again for
+// each of several trees. `pairs` : by position. Any grid. Dynamic shared memory: 8 bytes x slots.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) add_shared(
-    const i64* indptr, const i32* slots, i32 n_slots, i32 least_tiles, const i64* bounds, const i32* nodes,
+    const i64* indptr, const i32* slots, i64 n_rows, i32 n_slots, i32 least_tiles, const i64* bounds, const i32* nodes,
     const i32* starts, i32 n, i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
     DYNAMIC_SHARED(u32, sums);
     Share share(starts, n, 1, least_tiles);
@@ -63,10 +63,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) add_shared(
     __syncthreads();
     while (share.at < share.last) {
         const Piece piece = share.next(bounds, nodes, starts, tile_rows);
+        const i64 first = piece.begin % n_rows;
         for (i32 begin = 0; begin < piece.n_rows;) {
             const i32 end = piece.n_rows - begin < ROWS_UNTIL_SPILL ? piece.n_rows : begin + ROWS_UNTIL_SPILL;
             for (i32 i = begin + threadIdx.x / LANES; i < end; i += THREADS / LANES) {
-                const i64 position = piece.begin + i, row = order ? order[position] : position;
+                const i64 position = piece.begin + i, row = order ? order[position] : first + i;
                 const Pair pair = pairs[position];
                 const u32 g = static_cast<u32>(g_of(pair)), h = static_cast<u32>(h_of(pair));
                 const i64 stop = indptr[row + 1];
@@ -89,15 +90,16 @@ static __device__ __forceinline__ bool are_many(const i32* starts, i32 n, i32 ti
     return static_cast<i64>(starts[n]) * tile_rows >= many_rows;
 }
 
-// `states` : by row; -1 all over before. Grid: tiles.
+// `states` : by row; -1 all over before. `n_rows` : of the chunk; nodes are of one tree, or a row would need several states.
+// Grid: tiles.
 extern "C" __global__ void __launch_bounds__(THREADS) place_rows(
-    const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows, i64 many_rows, const u32* order,
-    const Pair* pairs, RowState* states) {
+    const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows, i64 many_rows, i64 n_rows,
+    const u32* order, const Pair* pairs, RowState* states) {
     if (!are_many(starts, n, tile_rows, many_rows)) return;
     const Tile tile = find_tile(blockIdx.x, bounds, nodes, starts, n, tile_rows);
     if (tile.segment < 0) return;
     for (i64 i = tile.begin + threadIdx.x; i < tile.end; i += THREADS)
-        states[order ? order[i] : i] = {pairs[i], static_cast<Pair>(tile.segment)};
+        states[order ? order[i] : i % n_rows] = {pairs[i], static_cast<Pair>(tile.segment)};
 }
 
 // `entry_rows`, `entry_slots` : sorted by feature, then by row; room for a multiple of AT_ONCE. `groups` : int64, shape
@@ -161,14 +163,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) add_columns(
 
 // Grid: tiles.
 extern "C" __global__ void __launch_bounds__(THREADS) add_global(
-    const i64* indptr, const i32* slots, i64 n_slots, const i64* bounds, const i32* nodes, const i32* starts, i32 n,
-    i32 tile_rows, i64 many_rows, const u32* order, const Pair* pairs, u64* out) {
+    const i64* indptr, const i32* slots, i64 n_rows, i64 n_slots, const i64* bounds, const i32* nodes,
+    const i32* starts, i32 n, i32 tile_rows, i64 many_rows, const u32* order, const Pair* pairs, u64* out) {
     if (are_many(starts, n, tile_rows, many_rows)) return;
     const Tile tile = find_tile(blockIdx.x, bounds, nodes, starts, n, tile_rows);
     if (tile.segment < 0) return;
     u64* own = out + 2 * tile.segment * n_slots;
     for (i64 i = tile.begin + threadIdx.x / LANES; i < tile.end; i += THREADS / LANES) {
-        const i64 row = order ? order[i] : i, end = indptr[row + 1];
+        const i64 row = order ? order[i] : i % n_rows, end = indptr[row + 1];
         const Pair pair = pairs[i];
         for (i64 entry = indptr[row] + threadIdx.x % LANES; entry < end; entry += LANES) {
             atomicAdd(own + 2 * static_cast<i64>(slots[entry]), static_cast<u64>(static_cast<i64>(g_of(pair))));

@@ -1,7 +1,7 @@
 // Rows move to their children: a stable partition of all split nodes' segments, in two launches for a whole level.
 //
 //   count_left   one bit per row: goes left?    flags, and how many of each tile do
-//   move_rows    order and pairs                the children's rows and segments
+//   move_rows    order and pairs                the children's rows and segments; no pairs where they stay in row order
 //
 // `order` and `pairs` have two halves of `half` places each. The children of a segment lie where it lay, but in the other
 // half: nothing needs to be copied back, and segments that are not split stay where they are.
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) move_rows(
 
     i64 to_left = first + before, to_right = first + all + (share.begin - tile.first) - before;
     const u32* from_order = order + share.begin;
-    const Pair* from_pairs = pairs + share.begin;
+    const Pair* from_pairs = pairs ? pairs + share.begin : nullptr;
     for (i32 i = lane; i - lane < share.n; i += 32 * MOVES, own += MOVES) {
         u32 rows[MOVES];
         Pair values[MOVES];
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) move_rows(
         for (i32 k = 0; k < MOVES; ++k) {
             const i32 at = min(i + 32 * k, share.n - 1);
             rows[k] = from_order[at];
-            values[k] = from_pairs[at];
+            if (from_pairs) values[k] = from_pairs[at];
         }
         const u32 mine = lane < MOVES && i + 31 * lane < share.n ? own[lane] : 0;  // i + 31 * lane: its word's first row
 #pragma unroll
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) move_rows(
             const i64 place = bits >> lane & 1u ? to_left + rank : to_right + lane - rank;
             if (i + 32 * k < share.n) {
                 order[place] = rows[k];
-                pairs[place] = values[k];
+                if (from_pairs) pairs[place] = values[k];
             }
             to_left += n_left;
             to_right += 32 - n_left;

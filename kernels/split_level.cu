@@ -9,29 +9,12 @@
 // budget: sum_bins registers=64 shared=0
 // budget: best_of_features registers=128 shared=12*THREADS
 // budget: best_of_level registers=64 shared=12*THREADS
+#include "best.cuh"
 #include "searched.cuh"
 
 #ifndef THREADS
 #define THREADS 128
 #endif
-
-// Of all threads' gains the largest, the lowest place among equals, becomes thread 0's.
-static __device__ __forceinline__ void best_of_block(double gain, i32 place, double* gains, i32* places) {
-    gains[threadIdx.x] = gain;
-    places[threadIdx.x] = place;
-    __syncthreads();
-    for (u32 half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) {
-            const double other = gains[threadIdx.x + half];
-            const i32 other_place = places[threadIdx.x + half];
-            if (other > gains[threadIdx.x] || (other == gains[threadIdx.x] && other_place < places[threadIdx.x])) {
-                gains[threadIdx.x] = other;
-                places[threadIdx.x] = other_place;
-            }
-        }
-        __syncthreads();
-    }
-}
 
 // `prefix` : shape (nodes, slots, 2), sums of g and h up to each bin.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
@@ -115,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
             }
         }
     }
-    best_of_block(best, best_place, block_gains, block_places);
+    best_of_block<THREADS>(best, best_place, block_gains, block_places);
     if (threadIdx.x == 0) {
         gains[blockIdx.x] = block_gains[0];
         places[blockIdx.x] = block_places[0];
@@ -139,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level(
             best_feature = feature;
         }
     }
-    best_of_block(best, best_feature, block_gains, block_features);
+    best_of_block<THREADS>(best, best_feature, block_gains, block_features);
     best = block_gains[0];
     const bool is_found = best > NO_GAIN;
     const i32 feature = is_found ? block_features[0] : 0;

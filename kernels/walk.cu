@@ -1,5 +1,5 @@
-// Adds a tree's leaf values to the margins of rows, walking it by bins; one thread per row. FIND writes the leaves' numbers
-// instead.
+// Adds trees' leaf values to the margins of rows, walking them by bins; one thread per row and tree. FIND writes the
+// leaves' numbers instead.
 //
 // A block copies the tree's first nodes, which most steps meet, into shared memory. Rows of 32 bytes (ROW_WORDS = 8) are
 // held in registers, where picking a symbol takes some selections instead of a memory access per step; of wider ones, a
@@ -72,17 +72,28 @@ struct Row {
 };
 #endif
 
-// `n_nodes` : of the tree, at most. `out` : `out_stride` between its `n` rows. Blocks stride over the rows.
+// `n_nodes` : of a tree, at most. `out` : `out_stride` between its `n` rows. The next of `n_trees` trees is `next_links`,
+// for default directions and values `n_nodes` further, what it writes `next_out`. Blocks stride over the rows; those of
+// all trees are at the same rows at about the same time, whose symbols and margins they share in the L2 cache.
 extern "C" __global__ void __launch_bounds__(THREADS) walk(
     const Symbol* symbols, const i64* indptr, i64 row_stride, i64 feature_stride, const i32* n_bins,
     const i64* slot_offsets, const i32* left_child, const i32* right_child, const i32* split_feature, const i32* split_bin,
-    const u8* default_left, const float* value, i32 n_nodes, i64 n, Found* out, i64 out_stride) {
+    const u8* default_left, const float* value, i32 n_nodes, i64 n, Found* out, i64 out_stride, i32 n_trees,
+    i64 next_links, i64 next_out) {
     __shared__ Node nodes[MOST_NODES];
+    const i64 tree = blockIdx.x % static_cast<u32>(n_trees);
+    const i64 block = blockIdx.x / static_cast<u32>(n_trees), blocks = gridDim.x / static_cast<u32>(n_trees);
+    left_child += tree * next_links;
+    right_child += tree * next_links;
+    split_feature += tree * next_links;
+    split_bin += tree * next_links;
+    default_left += tree * n_nodes;
+    value += tree * n_nodes;
+    out += tree * next_out;
 #define NODE_AT(node) node_at(node, n_bins, left_child, right_child, split_feature, split_bin, default_left, value)
     for (i32 node = threadIdx.x; node < min(n_nodes, MOST_NODES); node += THREADS) nodes[node] = NODE_AT(node);
     __syncthreads();
-    for (i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; row < n;
-         row += static_cast<i64>(gridDim.x) * THREADS) {
+    for (i64 row = block * THREADS + threadIdx.x; row < n; row += blocks * THREADS) {
 #if ROW_WORDS
         const Row own(symbols, row_stride, row);
 #endif

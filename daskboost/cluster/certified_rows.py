@@ -25,6 +25,7 @@ from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins, row_bytes
+from daskboost.cluster.shared_views import SharedViews
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.chunk_order import RowSplits
@@ -60,11 +61,12 @@ class CertifiedEngine(Engine):
     """
 
     def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
-                 peers: Peers | None = None, *, seed: int, share: float) -> None:  # fmt: skip
+                 peers: Peers | None = None, shared: SharedViews | None = None, *, seed: int, share: float
+                 ) -> None:  # fmt: skip
         if not isinstance(device, CertifyingDevice):
             raise DeviceError("this device does not certify trees; use device='cpu'")
         self._frontier_rows = FrontierRows()
-        super().__init__(setup, train, evals, device, peers)
+        super().__init__(setup, train, evals, device, peers, shared)
         self._keep_gradients = False  # margins wait for the next round, so that a chunk's outputs start from the same
         with device.errors():
             sample = SampleMargins(self.train, device, device.column_room(setup.column_bytes), seed, share)
@@ -77,6 +79,11 @@ class CertifiedEngine(Engine):
             m.StartBelow: self._start_below,
             m.Certify: self._certify,
         }
+
+    @property
+    def _current(self) -> Sequence[ShardMargins]:
+        """None: margins of training rows wait for the next pass, so that rows that are evaluated have their own."""
+        return ()
 
     def _make_rows(self) -> Any:
         self.train.without_columns()
@@ -188,7 +195,7 @@ class SampleMargins(ShardMargins):
     is_resident = True
 
     def __init__(self, of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> None:
-        self.shard, self._device = of.shard, of._device
+        self.shard, self._device, self._shared = of.shard, of._device, None
         chosen, self.groups = [], []
         for group in of.groups:
             ids = np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])

@@ -93,7 +93,12 @@ class FitSpec:
     def tree_outputs(self) -> list[tuple[int, ...]]:
         """The outputs of each tree of a round."""
         every = range(self.objective.n_outputs)
-        return [tuple(every)] if self.params.has_vector_leaves(len(every)) else [(output,) for output in every]
+        return [tuple(every)] if self.has_vector_leaves else [(output,) for output in every]
+
+    @property
+    def has_vector_leaves(self) -> bool:
+        """Whether a round grows one tree of all outputs."""
+        return self.params.has_vector_leaves(self.objective.n_outputs)
 
 
 @dataclass

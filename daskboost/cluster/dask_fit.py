@@ -116,7 +116,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
     size = engine_size(spec, train, evals, keep_gradients=setup.keep_gradients, n_engines=context.n_engines)
     make = partial(make_device, spec.params.device, spec.layout, size=size)
-    engine = engine_on(make, threads, setup, train, evals, context.peers, engine_kind(spec))
+    engine = engine_on(make, threads, setup, train, evals, context.peers, kind=engine_kind(spec))
     return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
 
 
@@ -124,8 +124,8 @@ def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
     """What the engine may spend memory on, under the worker's limit."""
     setup = EngineSetup(
         spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients,
-    )
+        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
+    )  # fmt: skip
     if limit is None:
         return setup
     return replace(

@@ -7,6 +7,7 @@ decision within a tree (`tree/device_trees.py: growth_rules`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -28,7 +29,7 @@ from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.views import walk_nodes
+from daskboost.devices.gpu.views import walk_trees
 from daskboost.dtypes import UInt8
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
@@ -42,7 +43,16 @@ def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
     if not engine.device.without_host or rules is None or kernels is None or not isinstance(rows, GpuRows):
         return None
     with engine.device.errors():
-        return DeviceRounds(engine, rows, spec, kernels, rules)
+        return DeviceRounds(engine, rows, spec, kernels, rules, rows.chunks[0].n_trees)
+
+
+@dataclass(frozen=True)
+class TreeGroup:
+    """Outputs of a round whose trees grow together."""
+
+    outputs: range
+    grower: TreeGrower | BestFirstGrower
+    inputs: TreeInputs
 
 
 class DeviceRounds:
@@ -57,25 +67,24 @@ class DeviceRounds:
     kernels : SplitKernels
         Of the engine's device.
     rules : GrowthRules
+    n_trees : int
+        Outputs of a round whose trees grow together.
     """
 
-    def __init__(self, engine: Engine, rows: GpuRows, spec: FitSpec, kernels: SplitKernels, rules: GrowthRules
-                 ) -> None:  # fmt: skip
+    def __init__(self, engine: Engine, rows: GpuRows, spec: FitSpec, kernels: SplitKernels, rules: GrowthRules,
+                 n_trees: int) -> None:  # fmt: skip
         self._engine, self._rows, self._spec, self._rules = engine, rows, spec, rules
-        self._runtime = kernels.runtime
-        xp, n_features, params = kernels.runtime.xp, len(kernels.layout.host.n_bins), spec.params
+        self._runtime, params = kernels.runtime, spec.params
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         self._source = self._gradient_source()
         self._gradients = RoundGradients(
             self._source, rows.quantizers[0], self._rounding, sample_bound(params)
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
-        self._learning_rate = xp.empty(1)
-        self._every_round_alike = params.colsample_bytree == params.colsample_bylevel == params.colsample_bynode == 1
-        by_level = params.colsample_bylevel < 1 or params.colsample_bynode < 1
-        self._allowed = xp.ones((rules.depth if by_level else 1, 1, n_features), np.uint8)
-        by_leaf = params.grow_policy == "lossguide"
-        self._grower = BestFirstGrower(kernels, rules) if by_leaf else TreeGrower(kernels, rules, 1)
+        self._learning_rate = kernels.runtime.xp.empty(1)
+        shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
+        self._every_feature = shares == {1} and not params.ignored_features
+        self._groups = self._make_groups(kernels, n_trees)
         self._queue = Recorder(kernels.runtime)
         self._next = 0
         packed = spec.packs_gradients
@@ -83,6 +92,27 @@ class DeviceRounds:
         self._refit = Refit(
             kernels.runtime, self._rounding, scale_rule(None), rules.regular, rows.quantizers[0], sample_bound(params)
         ) if packed else None  # fmt: skip
+
+    def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
+        """All outputs, `n_trees` at a time; the last group may be smaller."""
+        xp, n_features, params = self._runtime.xp, self._spec.cuts.n_features, self._spec.params
+        n_levels = self._rules.depth if params.colsample_bylevel < 1 or params.colsample_bynode < 1 else 1
+        grower: TreeGrower | BestFirstGrower
+        if params.grow_policy == "lossguide":
+            grower = BestFirstGrower(kernels, self._rules)
+        else:
+            grower = TreeGrower(kernels, self._rules, n_trees)
+        groups: list[TreeGroup] = []
+        for outputs in _groups_of(self._spec.objective.n_outputs, n_trees):
+            n, own = len(outputs), slice(outputs.start, outputs.stop)
+            if isinstance(grower, TreeGrower) and n < n_trees:
+                grower = TreeGrower(kernels, self._rules, n, grower)
+            inputs = TreeInputs(
+                self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
+                xp.ones((n_levels, n, n_features), np.uint8),
+            )  # fmt: skip
+            groups.append(TreeGroup(outputs, grower, inputs))
+        return groups
 
     def _gradient_source(self) -> Source:
         losses = self._engine.losses
@@ -99,16 +129,16 @@ class DeviceRounds:
             yield from self._take(n)
 
     def _take(self, n: int) -> Iterator[m.Round]:
-        start, n_outputs = self._next, self._spec.objective.n_outputs
+        start, round_bytes = self._next, sum(len(group.grower.tables.memory) for group in self._groups)
         rates = self._spec.learning_rates[start : start + min(n, ROUNDS_AT_ONCE)]
         if start == 0 and self._spec.small_data:
             self._scale_rule = scale_rule(total_weight_of(Outbox(Alone(self._engine))))
-        trees = self._runtime.xp.empty((len(rates) * n_outputs, len(self._grower.tables.memory)), np.uint8)
+        trees = self._runtime.xp.empty((len(rates), round_bytes), np.uint8)
         metrics: list[tuple[m.MetricParts, ...]] = []
         failure: Exception | None = None
         for place, rate in enumerate(rates):
             try:
-                self._grow_round(start + place, rate, trees[place * n_outputs : (place + 1) * n_outputs])
+                self._grow_round(start + place, rate, trees[place])
                 metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
             except Exception as error:  # such as an objective's
                 if not metrics:
@@ -118,24 +148,26 @@ class DeviceRounds:
         self._next += len(metrics)
         host = to_host(trees)
         for place, found in enumerate(metrics):
-            grown = host[place * n_outputs : (place + 1) * n_outputs]
-            yield m.Round(tuple(self._finished(start + place, memory) for memory in grown), found)
+            yield m.Round(tuple(self._finished(start + place, host[place])), found)
         if failure is not None:
             raise failure
 
-    def _finished(self, index: int, memory: UInt8) -> TreeTable:
-        """A tree of the fit's round `index` from its tables.
+    def _finished(self, index: int, memory: UInt8) -> Iterator[TreeTable]:
+        """The trees of the fit's round `index` from their tables, in the order of outputs.
 
         Raises
         ------
         DataError
-            Its gradients were not finite.
+            Gradients were not finite.
         """
-        tables = TreeTables(memory, 1, self._grower.tables.capacity)
-        check_range(
-            self._spec.objective.name, self._spec.first_iteration + index, *tables.rounding[0, 2:].tolist()
-        )
-        return tree_tables(tables, self._spec.cuts)[0]
+        begin = 0
+        for group in self._groups:
+            end = begin + len(group.grower.tables.memory)
+            tables = TreeTables(memory[begin:end], len(group.outputs), group.grower.tables.capacity)
+            for largest in tables.rounding[:, 2:].tolist():
+                check_range(self._spec.objective.name, self._spec.first_iteration + index, *largest)
+            yield from tree_tables(tables, self._spec.cuts)
+            begin = end
 
     def _grow_round(self, index: int, learning_rate: float, out: DeviceArray) -> None:
         """Grow the trees of a round, add them to all margins and copy their tables to `out`."""
@@ -147,47 +179,60 @@ class DeviceRounds:
             self._engine.compute_gradients(0, find_range=False)  # the recorded round does
         ((_, view),) = self._engine.train.views()
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
-        for output in outputs:
-            if not self._every_round_alike:
-                features = FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output)
-                overwrite(self._runtime, self._allowed, allowed_features(features, spec.params)[:, None])
-            this = slice(output, output + 1)
-            inputs = TreeInputs(
-                self._rounding.sums[this], self._rounding.scales[this, 3:], self._learning_rate, self._allowed
-            )
-            before, after = partial(self._start_tree, rows.chunk, output), partial(self._add_to_margins, rows, output)
-            self._grower.grow(inputs, rows, self._queue, output, before, after)
+        begin = 0
+        for group in self._groups:
+            if not self._every_feature:
+                overwrite(self._runtime, group.inputs.allowed, self._drawn_features(iteration, group.outputs))
+            before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
+            group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)
             for margins in self._engine.evals:
                 if not margins.is_resident:  # what is read from files cannot be recorded
-                    self._walk(margins, output)
-            out[output] = self._grower.tables.memory
+                    self._walk(margins, group)
+            memory = group.grower.tables.memory
+            out[begin : begin + len(memory)] = memory
+            begin += len(memory)
 
-    def _start_tree(self, chunk: DeviceOrder, output: int) -> None:
-        """All outputs of a round start from the same margins, so the first one's tree begins with the range of all."""
-        if output == 0:
+    def _drawn_features(self, iteration: int, outputs: range) -> UInt8:
+        """Of each level of each output's tree; uint8, shape (levels, outputs, features)."""
+        params, n_features = self._spec.params, self._spec.cuts.n_features
+        return np.stack([
+            allowed_features(FeatureRules(params, n_features, None, iteration, output), params) for output in outputs
+        ], axis=1)  # fmt: skip
+
+    def _start_trees(self, chunk: DeviceOrder, group: TreeGroup) -> None:
+        """All outputs of a round start from the same margins, so the first ones' trees begin with the range of all."""
+        first = group.outputs.start
+        if first == 0:
             self._gradients.find_range()
             self._rounding.find_scales(self._scale_rule)
             if self._refit is not None:
                 self._refit.find_scales()
-        self._gradients.quantize(output, chunk.order, chunk.pairs, chunk.bounds)
+        self._gradients.quantize(
+            first, chunk.order, chunk.pairs, chunk.bounds, len(group.outputs), group.grower.tables.capacity
+        )
 
-    def _add_to_margins(self, rows: ChunkRows, output: int) -> None:
+    def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
         train = self._engine.train
         if self._refit is None:
-            self._walk(train, output)
+            self._walk(train, group)
         else:
+            (output,) = group.outputs  # packed trees grow one by one
             self._refit(
-                self._grower.tables, output, self._source.columns(output), rows.view, rows.chunk, self._learning_rate,
+                group.grower.tables, output, self._source.columns(output), rows.view, rows.chunk, self._learning_rate,
                 train.margins[0][:, output],
             )  # fmt: skip
         for margins in self._engine.evals:
             if margins.is_resident:
-                self._walk(margins, output)
+                self._walk(margins, group)
 
-    def _walk(self, margins: ShardMargins, output: int) -> None:
-        columns = self._grower.tables.walk_columns(0)
+    def _walk(self, margins: ShardMargins, group: TreeGroup) -> None:
+        columns, outputs = group.grower.tables.walk_columns, slice(group.outputs.start, group.outputs.stop)
         for index, view in margins.views():
-            walk_nodes(self._runtime, view, columns, margins.margins[index][:, output])
+            walk_trees(self._runtime, view, columns, margins.margins[index][:, outputs])
+
+
+def _groups_of(n_outputs: int, n_trees: int) -> list[range]:
+    return [range(first, min(first + n_trees, n_outputs)) for first in range(0, n_outputs, n_trees)]
 
 
 class Alone:

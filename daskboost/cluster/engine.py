@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.evaluated_rows import EvaluatedRows
 from daskboost.cluster.evaluation import Evaluator
-from daskboost.cluster.gradient_sketch import project
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins
+from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Array, Device, Rows, VectorRows
-from daskboost.dtypes import Float32
+from daskboost.devices.device import Array, Device, LossRows, Rows, VectorRows
+from daskboost.dtypes import Float32, Float64
 from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
@@ -62,6 +63,8 @@ class EngineSetup:
     single output are computed twice, and 8 bytes per row are saved."""
     width: int = 1
     """Of the fit's histograms (see `SlotLayout`)."""
+    vector_leaves: bool = False
+    """Whether a round grows one tree of all outputs, though it may search a sketch of one column."""
     small_data: bool = False
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
     packed: bool = False
@@ -82,14 +85,16 @@ class Engine:
         Where the rows lie; closed by `close`.
     peers : Peers, optional
         The other engines; needed by `Grow` with `search`.
+    shared : SharedViews, optional
+        Where views come from, if other fits of this process train on the same data set.
     """
 
     def __init__(self, setup: EngineSetup, train: Shard | ShardMargins, evals: Sequence[Shard], device: Device,
-                 peers: Peers | None = None) -> None:  # fmt: skip
+                 peers: Peers | None = None, shared: SharedViews | None = None) -> None:  # fmt: skip
         self.setup, self.device, self._peers = setup, device, peers
         self._layout = slot_layout(setup.cuts, setup.width)
         with device.errors():
-            self._open(train, evals)
+            self._open(train, evals, shared)
         self._gradients: list[tuple[Array, Array]] = []
         self._projection: Float32 | None = None
         self._sketches: list[tuple[Array, Array]] = []
@@ -113,26 +118,40 @@ class Engine:
             m.Several: self._several,
         }
 
-    def _open(self, train: Shard | ShardMargins, evals: Sequence[Shard]) -> None:
+    def _open(self, train: Shard | ShardMargins, evals: Sequence[Shard], shared: SharedViews | None) -> None:
         """Take memory for the state of all rows."""
         setup, device = self.setup, self.device
-        common = (device, self._layout, setup.cuts.has_missing, setup.objective.n_outputs)
+        common = (device, self._layout, setup.cuts.has_missing)
+
+        def margins(shard: Shard, room_bytes: int, rank: int) -> ShardMargins:
+            views = None if shared is None else shared.of(shard, *common, room_bytes, rank)
+            return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views)
+
         if isinstance(train, Shard):
-            train = ShardMargins(train, *common, column_room=device.column_room(setup.column_bytes))
+            train = margins(train, device.column_room(setup.column_bytes), TRAINING)
         self.train = train
-        self.evals = [ShardMargins(shard, *common) for shard in evals]
-        self._evaluators = [
-            Evaluator(device, setup.objective, metrics, margins)
-            for metrics, margins in zip(setup.metrics, self.evals, strict=True)
-        ]
+        self.evals: list[ShardMargins] = []
+        """Of rows that are evaluated and not trained on."""
+        self._evaluators = []
+        for metrics, shard in zip(setup.metrics, evals, strict=True):
+            kept = next((own for own in (*self._current, *self.evals) if shard.has_chunks_of(own.shard)), None)
+            if kept is None:
+                kept = margins(shard, 0, EVALUATION)
+                self.evals.append(kept)
+            self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         groups = self.train.groups
         self._labels = [device.put(group.label) for group in groups]
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
         self.rows = self._make_rows()
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
-            small_data=setup.small_data,
+            small_data=setup.small_data, stored=setup.vector_leaves,
         )  # fmt: skip
+
+    @property
+    def _current(self) -> Sequence[ShardMargins]:
+        """Training rows whose margins have every tree as soon as it is finished."""
+        return (self.train,)
 
     def _make_rows(self) -> Rows:
         """State of the training rows while trees grow over them."""
@@ -186,12 +205,21 @@ class Engine:
         self._projection = message.projection
         tops = [np.zeros((2, self.setup.objective.n_outputs + self._n_columns))]
         if self.losses is not None:
-            tops.append(self.losses.ranges())
+            tops.append(self._kernel_ranges(self.losses))
         else:
             for index in range(len(self.train.margins)):
                 tops += self.compute_gradients(index)
         top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
         return m.GradientRange(top[0], top[1])
+
+    def _kernel_ranges(self, losses: LossRows) -> Float64:
+        """The largest |g| and h where the loss has kernels, which compute the gradients of the round."""
+        own, sketched = losses.ranges(), np.zeros((2, self._n_columns))
+        for index in range(len(self.train.margins) if self._n_columns else 0):
+            self._open_sketch(index)
+            self._sketch_rows(index, slice(None))
+            sketched = np.maximum(sketched, [self.device.largest(part) for part in self._sketches[index]])
+        return np.concatenate([own, sketched], axis=1)
 
     def _start_tree(self, message: m.StartTree) -> m.RootSums:
         if self._search is not None:
@@ -211,7 +239,7 @@ class Engine:
 
     def _column(self, column: int, index: int) -> Any:
         """One column of them, or what a kernel makes it of."""
-        if self.losses is not None:
+        if self.losses is not None and column < self.setup.objective.n_outputs:
             return self.losses.columns(index, column)
         g, h = self._columns_of(column, index)
         n_outputs = self.setup.objective.n_outputs
@@ -238,6 +266,8 @@ class Engine:
 
     def gradients_of(self, index: int) -> tuple[Array, Array]:
         """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
+        if self.losses is not None:
+            return self.losses.gradients(index)
         margins = self.train.margins
         if not self._gradients:
             sizes = [len(own) for own in margins] if self._keep_gradients else [max(map(len, margins), default=0)]
@@ -251,10 +281,24 @@ class Engine:
         """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
         outputs + columns), unless the caller finds them itself."""
         g, h = self.gradients_of(index)
-        if self._n_columns and len(self._sketches) <= index:
-            empty = partial(self.device.xp.empty, dtype=np.float32)
-            self._sketches.append((empty((len(g), self._n_columns)), empty((len(g), self._n_columns))))
+        if self._n_columns:
+            self._open_sketch(index)
         return self.device.each_range(len(g), partial(self._range_gradients, index, g, h, find_range))
+
+    def _open_sketch(self, index: int) -> None:
+        """Have room for the sketch of a chunk."""
+        if len(self._sketches) <= index:
+            shape = (len(self.train.margins[index]), self._n_columns)
+            self._sketches.append((
+                self.device.xp.empty(shape, np.float32), self.device.xp.empty(shape, np.float32)
+            ))  # fmt: skip
+
+    def _sketch_rows(self, index: int, rows: slice) -> None:
+        """Project the gradients of some rows of a chunk."""
+        assert self._projection is not None
+        signs = (self._projection, np.abs(self._projection))  # a step along a column moves its outputs up or down
+        for values, projection, into in zip(self.gradients_of(index), signs, self._sketches[index], strict=True):
+            self.device.project(values[rows], projection, into[rows])
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int) -> Any:
         device, xp = self.device, self.device.xp
@@ -271,9 +315,7 @@ class Engine:
                     xp.multiply(g, weight[rows, None], out=all_g[rows])
                     xp.multiply(h, weight[rows, None], out=all_h[rows])
             if self._projection is not None:
-                sketched = project(all_g[rows], all_h[rows], self._projection, xp)
-                for into, part in zip(self._sketches[index], sketched, strict=True):
-                    into[rows] = part
+                self._sketch_rows(index, rows)
         if not find_range:
             return None
         parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
@@ -287,6 +329,8 @@ class Engine:
             return self._own_search(peers).search(nodes, self.rows.grow(message.splits, message.built, words=True))
         alone = nodes is None and not message.compact  # then its histograms are nobody else's summands
         own = self.device.fetch(self.rows.grow(message.splits, message.built, words=alone))
+        if own.ndim == 4:  # a GPU's, of several outputs
+            own = own.reshape(len(own), -1, 2)
         if nodes is None:
             return m.PartialHistograms(narrow(own, self._buffers) if message.compact else own)
         if peers is None:
@@ -332,11 +376,11 @@ def _weight_of(group: RowGroup) -> Float32:
 
 
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
-              evals: Sequence[Shard], peers: Peers | None = None, kind: Callable[..., Engine] = Engine
-              ) -> Engine:  # fmt: skip
+              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None,
+              kind: Callable[..., Engine] | None = None) -> Engine:  # fmt: skip
     """An engine of a kind on a device of these threads, which end at once if either cannot be made."""
     try:
-        return kind(setup, train, evals, make_device(threads), peers)
+        return (kind or Engine)(setup, train, evals, make_device(threads), peers, shared)
     except BaseException:
         threads.close()
         raise

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.cluster.evaluated_rows import EvaluatedRows
 from daskboost.cluster.row_groups import RowGroup
-from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.devices.device import Array, Device
 from daskboost.metrics.base import Arrays, Metric
 from daskboost.objectives.base import Objective
@@ -23,11 +23,11 @@ class Evaluator:
     objective : Objective
     metrics : sequence of Metric
         Prepared for the set.
-    evaluated : ShardMargins
+    evaluated : EvaluatedRows
     """
 
     def __init__(
-        self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: ShardMargins
+        self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
     ) -> None:
         self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
         self._on_device: list[tuple[Array, Array | None]] = []

@@ -24,10 +24,19 @@ from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
 
 
-def shard_size(shard: Shard, n_features: int) -> SetSize:
-    """Of the rows that an engine holds of one data set; an engine without rows has no layout."""
+def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> SetSize:
+    """Of the rows that an engine holds of one data set; an engine without rows has no layout.
+
+    `train` : the training rows, where it is an evaluation set: if these are the same, their bins serve both, which is
+    as if all rows were streamed in chunks of none.
+    """
     if not shard.entries:
         return SetSize(0, n_features, 1)
+    if train is not None and shard.has_chunks_of(train):
+        n_rows = sum(
+            entry.n_rows if entry.selected is None else int(np.count_nonzero(entry.selected)) for entry in shard.entries
+        )
+        return SetSize(n_rows, n_features, 1, streamed_rows=n_rows)
     disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
     rows = np.array([entry.n_rows for entry in shard.entries])
     stored = np.array([entry.handle.nbytes for entry in shard.entries])
@@ -73,8 +82,9 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
     n_features = spec.cuts.n_features
     return fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
-        [shard_size(shard, n_features) for shard in evals], n_rounds=len(spec.learning_rates),
-        small_data=spec.small_data, has_weight=any(entry.rows.weight is not None for entry in train.entries),
+        [shard_size(shard, n_features, train) for shard in evals], n_rounds=len(spec.learning_rates),
+        small_data=spec.small_data,
+        has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
 
@@ -85,13 +95,14 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     """Put together what is known of one engine's fit."""
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
     leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
-    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None
+    vectors = params.has_vector_leaves(objective.n_outputs)
+    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None or vectors
     needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
-        gpu_gradients=_gpu_gradients(objective), leaf_count_bytes=leaf_counts, n_threads=n_threads,
+        gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
@@ -105,10 +116,13 @@ def histogram_width(params: TrainParams, objective: Objective) -> int:
     return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
-def _gpu_gradients(objective: Objective) -> GpuGradients:
+def _gpu_gradients(objective: Objective, *, stored: bool) -> GpuGradients:
+    """`stored` : whether those of all outputs must be there for a round (see `Device.loss_rows`)."""
     if isinstance(objective, CustomObjective):
         return "uploaded"
     loss = kernel_of(objective)
     if loss is None or (loss.kernel == LossKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
         return "expressions"
-    return "stored" if loss.kernel == LossKernel.SOFTMAX else "computed"
+    if loss.kernel == LossKernel.SOFTMAX:
+        return "stored"
+    return "expressions" if stored else "computed"

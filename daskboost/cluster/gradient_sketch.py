@@ -12,8 +12,6 @@ columns as outputs nothing would be lost. Dense signs share the mean hessian amo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from daskboost.dtypes import Float32
@@ -28,16 +26,3 @@ def make_projection(seed: int, iteration: int, n_outputs: int, n_columns: int) -
     projection = np.zeros((n_outputs, n_columns), np.float32)
     projection[np.arange(n_outputs), column] = np.where(bits & np.uint64(1), -1, 1)
     return projection
-
-
-def project(g: Any, h: Any, projection: Float32, xp: Any) -> tuple[Any, Any]:
-    """The columns' gradients and hessians; arrays of module `xp`, float32, shape (rows, columns).
-
-    Outputs are added one after the other, elementwise, so that a row's result depends on that row alone: the order of a
-    library's matrix product depends on shapes and machines.
-    """
-    sketch_g, sketch_h = (xp.zeros((len(g), projection.shape[1]), np.float32) for _ in range(2))
-    for output, column in np.argwhere(projection).tolist():
-        sketch_g[:, column] += g[:, output] * projection[output, column]
-        sketch_h[:, column] += h[:, output]
-    return sketch_g, sketch_h

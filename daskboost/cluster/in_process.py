@@ -14,6 +14,7 @@ from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.engine import Engine, EngineSetup, engine_on
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
+from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, with_margin
 from daskboost.data.labels import computed
@@ -22,6 +23,7 @@ from daskboost.data.source import Source
 from daskboost.data.store import ChunkStore
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
+from daskboost.dtypes import Bool
 from daskboost.errors import EngineError
 
 if TYPE_CHECKING:
@@ -55,9 +57,14 @@ class LocalRunner:
 class LocalShards:
     """A data set's rows in this process, as one shard or several (several imitate a cluster)."""
 
-    def __init__(self, shards: Sequence[Shard], stores: Sequence[ChunkStore]) -> None:
+    def __init__(self, shards: Sequence[Shard], stores: Sequence[ChunkStore], whole: LocalShards | None = None) -> None:
         self.shards = list(shards)
+        self._whole = whole
         self._close = weakref.finalize(self, _close_all, list(stores))
+
+    def select(self, rows: Bool) -> LocalShards:
+        """Only the rows whose global ids are marked; bins stay those of this data set, which closing it frees."""
+        return LocalShards([shard.select(rows) for shard in self.shards], [], self)
 
     def write(self, writer: DatasetWriter) -> list[ChunkRecord]:
         """Write all chunks' files."""
@@ -67,7 +74,7 @@ class LocalShards:
 
     @property
     def closed(self) -> bool:
-        return not self._close.alive
+        return not self._close.alive or (self._whole is not None and self._whole.closed)
 
     def close(self) -> None:
         """Free memory and files; the data set cannot be used afterwards."""
@@ -107,23 +114,26 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
         raise
 
 
-def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report) -> Progress:
-    """Run a fit over shards of this process: one engine per shard."""
+def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report,
+             shared: SharedViews | None = None) -> Progress:  # fmt: skip
+    """Run a fit over shards of this process: one engine per shard; a single one may share its views with other fits."""
     setup = EngineSetup(
         spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients,
-    )
+        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
+    )  # fmt: skip
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)
-    sets = [(shard, [each.shards[rank] for each in evals]) for rank, shard in enumerate(train.shards)]
+    sets = [(shard.weighted(), [each.shards[rank] for each in evals]) for rank, shard in enumerate(train.shards)]
+    shared = shared if n_engines == 1 else None
+    held_bytes = 0 if shared is None else shared.gpu_bytes
     with ExitStack() as opened:
         opened.callback(own.close)
         made: list[Engine] = []
         for each, peer in zip(sets, peers, strict=True):
             size = engine_size(spec, *each, n_engines=n_engines)
-            make = partial(make_device, spec.params.device, spec.layout, size=size)
-            made.append(engine_on(make, Threads(threads), setup, *each, peer, engine_kind(spec)))
+            make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
+            made.append(engine_on(make, Threads(threads), setup, *each, peer, shared, engine_kind(spec)))
             opened.callback(made[-1].close)
         # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
         alone = n_engines == 1 and made[0].device.split_kernels is not None

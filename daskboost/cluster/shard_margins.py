@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from daskboost.errors import DataError
 
 
 class ShardMargins:
-    """Views and margins of one shard's chunks."""
+    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them."""
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, n_outputs: int,
-                 column_room: int = 0) -> None:  # fmt: skip
-        self.shard, self._device = shard, device
+                 column_room: int = 0, shared: Callable[[], Iterator[tuple[int, View]]] | None = None
+                 ) -> None:  # fmt: skip
+        self.shard, self._device, self._shared = shard, device, shared
         self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
         self._kept: dict[int, View] = {}
@@ -42,8 +43,17 @@ class ShardMargins:
         """Copy nothing column-major from now on: rows are read whole."""
         self._columns_pay = False
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of the views that stay in the device's memory, as far as they are made."""
+        return sum(view.nbytes for view in self._kept.values())
+
     def views(self) -> Iterator[tuple[int, View]]:
         """Each group's index and view; chunks on disk are read ahead."""
+        return self.own_views() if self._shared is None else self._shared()
+
+    def own_views(self) -> Generator[tuple[int, View], None, None]:
+        """The same, shared or not."""
         if len(self._kept) == len(self.margins):  # all resident: no need to touch the store
             yield from self._kept.items()
             return

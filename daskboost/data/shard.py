@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from daskboost.data.chunk import ChunkRows, Quantizer, rows_of
 from daskboost.data.cuts import Cuts
@@ -14,6 +16,7 @@ from daskboost.data.pack import Layout
 from daskboost.data.rows import DeviceRows, RowBatch
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.stream import stream
+from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
 
 
@@ -25,6 +28,8 @@ class ShardChunk:
     rows: ChunkRows
     first_row: int
     n_rows: int
+    selected: Bool | None = None
+    """The rows that count, where others of the chunk do not; shape (rows,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +60,29 @@ class Shard:
         """All chunks with their positions in `entries`, those on disk read ahead (see `stream`)."""
         return stream(self.store, [entry.handle for entry in self.entries], ahead)
 
+    def select(self, rows: Bool) -> Shard:
+        """The same chunks, of whose rows only those count whose global ids are marked in `rows`."""
+        return replace(self, entries=tuple(
+            replace(entry, selected=rows[entry.first_row : entry.first_row + entry.n_rows]) for entry in self.entries
+        ))  # fmt: skip
+
+    def weighted(self) -> Shard:
+        """As trees are grown over it: rows that do not count have weight 0.
+
+        They stay in the tree, so that its pass over the data finds their margins too, which an evaluation set needs.
+        """
+        return replace(self, entries=tuple(
+            entry if entry.selected is None else replace(
+                entry, rows=replace(entry.rows, weight=_weight_of_selected(entry.rows.weight, entry.selected)),
+            )
+            for entry in self.entries
+        ))  # fmt: skip
+
+    def has_chunks_of(self, other: Shard) -> bool:
+        """Whether both are of the same chunks, whichever of the rows count."""
+        same = [entry.handle.key for entry in self.entries] == [entry.handle.key for entry in other.entries]
+        return self.store is other.store and same
+
     def close(self) -> None:
         """Delete the shard's chunks from the store, which stays open."""
         for entry in self.entries:
@@ -76,6 +104,10 @@ class Shard:
                 builder.add(first_row, batch)
                 del batch  # free a generator's batch before it makes the next one
             return builder.finish()
+
+
+def _weight_of_selected(weight: Float32 | None, selected: Bool) -> Float32:
+    return selected.astype(np.float32) if weight is None else np.where(selected, weight, np.float32(0))
 
 
 class ShardBuilder:

@@ -31,7 +31,17 @@ def check_device(name: str) -> None:
         get_runtime(number)
 
 
-def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None) -> Device:
+def finds_gpu(name: str) -> bool:
+    """Whether a device of this name would be a GPU, if it has room."""
+    try:
+        check_device("cuda" if name == "auto" else name)
+    except (MissingDependencyError, DeviceError):
+        return False
+    return name != "cpu"
+
+
+def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None,
+                shared_bytes: int = 0) -> Device:  # fmt: skip
     """An engine's device.
 
     Parameters
@@ -45,6 +55,8 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
         Of the engine; closed by the device's `close`.
     size : FitSize, optional
         Of the engine's fit, which a GPU must have room for; the GPU then knows whether column-major copies fit too.
+    shared_bytes : int
+        Of what the fit shares with others and a GPU holds already.
 
     Raises
     ------
@@ -60,10 +72,10 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
 
         try:
             runtime = get_runtime(gpu_of(name, number, frozenset() if size is None else size.gpus))
-            plan = None if size is None else gpu_plan(size, runtime.free_bytes)
+            plan = None if size is None else gpu_plan(size, runtime.free_bytes + shared_bytes)
             if size is not None and plan is not None and not plan.fits:
                 gc.collect()  # arrays of a fit that failed may wait for it
-                plan = gpu_plan(size, runtime.free_bytes)
+                plan = gpu_plan(size, runtime.free_bytes + shared_bytes)
                 plan.check()
             return GpuDevice(runtime, layout, threads, plan)
         except (MissingDependencyError, DeviceError) as error:

@@ -56,13 +56,16 @@ class Rows(Protocol):
 
 
 class LossRows(Protocol):
-    """Gradients of an engine's rows by kernels of the loss, which store none."""
+    """Gradients of an engine's rows by kernels of the loss."""
 
     def ranges(self) -> Float64:
         """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs)."""
 
     def columns(self, index: int, output: int) -> Any:
         """What `Rows.start_tree` takes for one output of a chunk."""
+
+    def gradients(self, index: int) -> tuple[Array, Array]:
+        """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
 
 
 @runtime_checkable
@@ -167,9 +170,21 @@ class Device(Protocol):
     def largest(self, values: Array) -> Float64:
         """Largest absolute value of each column, NaN where there is one; float64, shape (columns,), on the host."""
 
+    def project(self, values: Array, projection: Float32, out: Array) -> None:
+        """`out`, shape (rows, columns), becomes the matrix product of `values`, shape (rows, outputs), and
+        `projection`, shape (outputs, columns), of entries -1, 0 and 1; all float32.
+
+        The outputs of a column are added one after the other, so that a row's result depends on that row alone: the
+        order of a library's matrix product depends on shapes and machines.
+        """
+
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Array], margins: Sequence[Array],
-                  weights: Sequence[Array | None], n_outputs: int, *, small_data: bool) -> LossRows | None:  # fmt: skip
-        """Gradients by kernels, of each chunk; None where the objective's array expressions compute them."""
+                  weights: Sequence[Array | None], n_outputs: int, *, small_data: bool, stored: bool
+                  ) -> LossRows | None:  # fmt: skip
+        """Gradients by kernels, of each chunk; None where the objective's array expressions compute them.
+
+        `stored` : whether those of all outputs must be there for a round, as trees of vector leaves need them.
+        """
 
     def errors(self) -> AbstractContextManager[None]:
         """Within it, what the device refuses to do becomes an error of ours that says so."""

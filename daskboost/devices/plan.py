@@ -79,6 +79,8 @@ class FitSize:
     """Of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
+    trees_together: int = 1
+    """Trees of a round that grow together on a GPU without the host."""
     n_threads: int = 1
     counts_scores: bool = False
     """Whether a metric is an area under a curve, for which scores are sorted."""
@@ -156,6 +158,8 @@ class Plan:
     """On a GPU, what CuPy's pool holds beyond that: it rounds up, and pieces that it has cut do not join for others."""
     without_host: bool = False
     """Whether there is room for trees that grow on a GPU without the host."""
+    trees_together: int = 1
+    """Trees of a round that grow together there, each with its own order and histograms."""
 
     @property
     def parts(self) -> dict[str, int]:

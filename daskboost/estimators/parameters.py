@@ -57,6 +57,8 @@ SHARED_PARAMETERS = """
         -1, 0 or 1 per feature, or by name.
     interaction_constraints : sequence of groups, optional
         Features (indices or names) that may meet on one path.
+    ignored_features : sequence, optional
+        Features (indices or names) that no tree splits on.
     base_score : float, optional
         Prediction before the first tree, in the label's space; None estimates it from the labels.
     objective : str or callable
@@ -183,6 +185,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     scale_pos_weight: float = TrainParams.scale_pos_weight
     monotone_constraints: Any = None
     interaction_constraints: Any = None
+    ignored_features: Any = None
     base_score: float | None = None
     objective: Any = None
     eval_metric: Any = None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from daskboost.devices.cpu.predict import PackedForest
     from daskboost.devices.gpu.predict import DeviceForest
+    from daskboost.devices.gpu.predict_vectors import VectorForest
     from daskboost.model.importance import ImportanceType
     from daskboost.model.serialize import Format
 
@@ -138,7 +139,7 @@ class Booster:
         return pack_forest(self.trees, self.tree_outputs)
 
     @cached_property
-    def device_forests(self) -> dict[Any, DeviceForest]:
+    def device_forests(self) -> dict[Any, DeviceForest | VectorForest]:
         """The trees as GPUs have them, see `daskboost.model.output.device_forest`."""
         return {}
 

@@ -15,6 +15,7 @@ from daskboost.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from daskboost.devices.gpu.predict import DeviceForest, Values
+    from daskboost.devices.gpu.predict_vectors import VectorForest
     from daskboost.devices.gpu.runtime import Runtime
     from daskboost.model.booster import Booster
 
@@ -69,13 +70,8 @@ class PredictRequest:
         Raises
         ------
         ParameterError
-            Contributions, and models whose leaves are vectors, which are computed on the host alone.
+            Contributions, which are computed on the host alone.
         """
-        if self.booster.has_vectors:
-            raise ParameterError(
-                "a model whose leaves are vectors (multi_strategy='multi_output_tree') predicts on the CPU: pass X in "
-                "the host's memory, e.g. X.get() of a CuPy array, X.to_pandas() of a cudf DataFrame"
-            )
         if self.output == "contributions":
             raise ParameterError(
                 "output='contributions' is computed on the CPU: pass X in the host's memory, e.g. X.get() of a CuPy "
@@ -133,9 +129,12 @@ class PredictRequest:
         return [f"{self.output}_{k}" for k in range(width)]
 
 
-def device_forest(booster: Booster, runtime: Runtime, trees: tuple[int, int], *, leaves: bool) -> DeviceForest:
+def device_forest(
+    booster: Booster, runtime: Runtime, trees: tuple[int, int], *, leaves: bool
+) -> DeviceForest | VectorForest:
     """Some of a model's trees on a device; made on first use, and kept with the model."""
     from daskboost.devices.gpu.predict import DeviceForest
+    from daskboost.devices.gpu.predict_vectors import VectorForest
     from daskboost.model.predict import gpu_heap_depths, pack_forest
 
     kept, key = booster.device_forests, (runtime, trees, leaves)
@@ -148,7 +147,11 @@ def device_forest(booster: Booster, runtime: Runtime, trees: tuple[int, int], *,
         forest = pack_forest([booster.trees[tree] for tree in chosen], outputs, gpu_heap_depths)
         while len(kept) >= DEVICE_FORESTS:
             kept.pop(next(iter(list(kept)), None), None)
-        found = kept[key] = DeviceForest(runtime, forest, range(len(chosen)) if leaves else outputs, leaves=leaves)
+        if booster.has_vectors and not leaves:
+            found = VectorForest(runtime, forest)
+        else:
+            found = DeviceForest(runtime, forest, range(len(chosen)) if leaves else outputs, leaves=leaves)
+        kept[key] = found
     return found  # another thread may have forgotten it meanwhile
 
 

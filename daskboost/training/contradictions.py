@@ -16,7 +16,7 @@ from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
-from daskboost.params import TrainParams, split_device
+from daskboost.params import TrainParams
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
     ------
     ParameterError
         A sketch without such trees, or of as many columns as outputs; monotone constraints, which one value per leaf
-        can keep but several of different signs cannot (XGBoost refuses these as well); a GPU.
+        can keep but several of different signs cannot (XGBoost refuses these as well).
     """
     k = objective.n_outputs
     vectors = params.has_vector_leaves(k)
@@ -83,11 +83,6 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
         raise ParameterError(
             "monotone_constraints contradicts multi_strategy='multi_output_tree', whose leaves hold a value per "
             "output; use 'one_output_per_tree'"
-        )
-    if vectors and split_device(params.device)[0] == "cuda":
-        raise ParameterError(
-            f"device={params.device!r} does not grow trees of vector leaves; use device='cpu' (or 'auto') with "
-            "multi_strategy='multi_output_tree', or 'one_output_per_tree' on the GPU"
         )
 
 
@@ -132,14 +127,10 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
             )
 
 
-def device_of(params: TrainParams, objective: Objective) -> str:
-    """The device that a fit asks for: "auto" means the CPU for trees of vector leaves and for certified ones, which the
-    log then says."""
+def device_of(params: TrainParams) -> str:
+    """The device that a fit asks for: "auto" means the CPU for certified trees, which the log then says."""
     if params.device == "auto" and params.out_of_core == "certified":
         logger.info("device='auto' trains on the CPU: out_of_core='certified' is not for GPUs")
-        return "cpu"
-    if params.device == "auto" and params.has_vector_leaves(objective.n_outputs):
-        logger.info("device='auto' trains on the CPU: multi_strategy='multi_output_tree' is not for GPUs")
         return "cpu"
     return params.device
 

@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from daskboost.cluster.in_process import LocalRunner, open_here, quantize_here
+from daskboost.cluster.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.data.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
-from daskboost.dtypes import Float32
+from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
@@ -34,6 +34,8 @@ class QuantizedDataset:
         spill_directory: str | Path | None = None,
     ) -> None:  # fmt: skip
         self._info, self._shards = info, shards
+        self._rows: Bool | None = None
+        """Those of the whole data set that this one has, if it is a subset."""
         self._storage = (host_memory_limit, None if spill_directory is None else str(Path(spill_directory)))
 
     @classmethod
@@ -139,6 +141,51 @@ class QuantizedDataset:
             host_memory_limit=host_memory_limit,
         ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
+    def subset(self, rows: Any) -> QuantizedDataset:
+        """Some of the rows, as a data set to train or evaluate on that shares this one's bins and cut points.
+
+        Nothing is copied but a truth value per row, and a weight per row while a fit runs. A fit on a subset is one of
+        these rows alone: the others have weight 0 in its trees (so their labels must be such as the objective takes,
+        and a pass takes as long as one over all rows), and evaluating rows of the same data set costs no pass.
+
+        Parameters
+        ----------
+        rows : int array of positions, or bool array of shape (rows,)
+            Rows by their places in the source, each at most once, in any order.
+
+        Returns
+        -------
+        QuantizedDataset
+            Usable as long as this one is not closed.
+
+        Raises
+        ------
+        ParameterError
+            No rows, rows that there are not, rows named twice; a data set on a cluster.
+        DataError
+            The data set was closed, or all of the rows have weight 0.
+        """
+        from daskboost.data.subset import row_mask, selected_stats
+
+        if not isinstance(self._shards, LocalShards):
+            raise ParameterError("subset needs a data set in this process; rows on a cluster stay whole: divide them "
+                                 "before QuantizedDataset.from_dask, or open it without a client")  # fmt: skip
+        if self._shards.closed:
+            raise DataError("the data set was closed; make it again, or close it after its subsets' fits")
+        mask = row_mask(rows, self.n_rows)
+        if self._rows is not None:
+            whole = np.zeros_like(self._rows)
+            whole[np.flatnonzero(self._rows)[mask]] = True
+            mask = whole
+        shards, (limit, directory) = self._shards.select(mask), self._storage
+        stats = selected_stats(shards.shards)
+        stats.check_trainable()
+        made = QuantizedDataset(
+            replace(self._info, stats=stats), shards, host_memory_limit=limit, spill_directory=directory
+        )
+        made._rows = mask
+        return made
+
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Save the quantized rows as a directory (docs/dataset_format.md), which `open` reads in any process.
 
@@ -151,6 +198,8 @@ class QuantizedDataset:
         StorageError
             The files cannot be written.
         """
+        if self._rows is not None:
+            raise ParameterError("a subset cannot be saved: its bins are the whole data set's; save that")
         from daskboost.data.shard_files import DatasetWriter  # files are for few fits: not loaded with the rest
 
         info = self._info

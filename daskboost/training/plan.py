@@ -90,7 +90,7 @@ def plan(
     _check_number("n_workers", n_workers)
     _check_kinds(nonzeros_per_row, missing=missing, weight=weight)
     check_rounds(num_boost_round, None, ())
-    device = _device_of(chosen)
+    _check_objective(chosen)
     if not isinstance(evals, list | tuple):
         raise ParameterError(f"evals={evals!r}: give a list of evaluation sets or of their numbers of rows")
     if isinstance(data, QuantizedDataset):
@@ -107,17 +107,16 @@ def plan(
         ]
         size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(device, size, room, here)
+    return _plan_on(device_of(chosen), size, room, here)
 
 
-def _device_of(params: TrainParams) -> str:
-    """As `train` takes it, which refuses what contradicts the objective."""
+def _check_objective(params: TrainParams) -> None:
+    """Refuse what contradicts the objective, as `train` does."""
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     check_out_of_core(params, objective)
     check_metrics(params.eval_metric, objective)
-    return device_of(params, objective)
 
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from daskboost.training.contradictions import (
     device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.tree.constraints import interaction_groups, monotone_directions
+from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
@@ -51,11 +51,12 @@ def train(
         Training parameters by XGBoost's names (see `TrainParams`). Those of data sets (`max_bin`, `chunk_rows`,
         `host_memory_limit`, `spill_directory`) belong to `QuantizedDataset`: other values than dtrain's are refused.
     dtrain : QuantizedDataset
-        Training rows, with labels.
+        Training rows, with labels; some of them: ``data.subset(rows)``.
     num_boost_round : int, default 100
         Rounds to add; one tree per output and round, or one of all outputs (``multi_strategy="multi_output_tree"``).
     evals : sequence of (QuantizedDataset, name)
-        Data sets to evaluate after every round; made with ``reference=dtrain``, or `dtrain` itself.
+        Data sets to evaluate after every round; made with ``reference=dtrain``, or `dtrain` itself or rows of
+        it, whose margins training keeps anyway.
     early_stopping_rounds : int, optional
         Stop after so many rounds without improvement of the last metric on the last evaluation set.
     evals_result : dict, optional
@@ -92,6 +93,61 @@ def train(
     variance: 0.1 % for R = 1,000, as much as they have for R = 33,000. Against it help ``reg:pseudohubererror`` and
     ``reg:absoluteerror``, whose gradients are bounded, and clipping labels or weights.
     """
+    prepared = prepare_fit(
+        params, dtrain, num_boost_round, evals, early_stopping_rounds, init_model, callbacks, objective, custom_metric,
+        evals_result,
+    )  # fmt: skip
+    return run_or_await(getattr(dtrain.shards, "client", None), lambda: prepared.run(prepared.fit))
+
+
+@dataclass(frozen=True)
+class PreparedFit:
+    """A fit that was checked and has not begun."""
+
+    spec: FitSpec
+    dtrain: QuantizedDataset
+    evals: Sequence[QuantizedDataset]
+    callbacks: Sequence[Callback]
+    earlier: Booster | None
+    evals_result: MutableMapping[str, dict[str, list[float]]] | None
+
+    def run(self, fit: Callable[[Report], Progress]) -> Booster:
+        """The model, with callbacks around and between the rounds that `fit` grows."""
+        spec, n_rounds = self.spec, self.spec.first_iteration + len(self.spec.learning_rates)
+
+        def report(iteration: int, progress: Progress) -> bool:
+            info = RoundInfo(
+                iteration, n_rounds, progress.history,
+                lambda: make_booster(spec, self.dtrain, progress, self.earlier),
+            )  # fmt: skip
+            if self.evals_result is not None:
+                self.evals_result.update(progress.history)
+            return any([callback.after_round(info) for callback in self.callbacks])
+
+        for callback in self.callbacks:
+            callback.before_training(n_rounds)
+        booster = make_booster(spec, self.dtrain, fit(report), self.earlier)
+        for callback in self.callbacks:
+            callback.after_training(booster)
+        return booster
+
+    def fit(self, report: Report) -> Progress:
+        """Grow all rounds where the training rows are."""
+        sets = [data.shards for data in self.evals]
+        if isinstance(self.dtrain.shards, LocalShards):
+            return fit_here(self.spec, self.dtrain.shards, sets, self.spec.params.n_jobs, report)
+        from daskboost.cluster.dask_fit import fit_on_cluster
+
+        return fit_on_cluster(self.spec, self.dtrain.shards, sets, report)
+
+
+def prepare_fit(
+    params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int,
+    evals: Sequence[tuple[QuantizedDataset, str]], early_stopping_rounds: int | None, init_model: Any,
+    callbacks: Sequence[Callback], objective: Any, custom_metric: Any,
+    evals_result: MutableMapping[str, dict[str, list[float]]] | None,
+) -> PreparedFit:  # fmt: skip
+    """Check the arguments of `train`."""
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     if objective is not None:
         chosen = replace(chosen, objective=objective)
@@ -100,36 +156,7 @@ def train(
         chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
     earlier = as_booster(init_model)
     spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, earlier, callbacks)
-
-    def report(iteration: int, progress: Progress) -> bool:
-        info = RoundInfo(
-            iteration, spec.first_iteration + num_boost_round, progress.history,
-            lambda: make_booster(spec, dtrain, progress, earlier),
-        )  # fmt: skip
-        if evals_result is not None:
-            evals_result.update(progress.history)
-        return any([callback.after_round(info) for callback in callbacks])
-
-    def run() -> Booster:
-        for callback in callbacks:
-            callback.before_training(spec.first_iteration + num_boost_round)
-        progress = _fit(spec, dtrain, [data for data, _ in evals], report)
-        booster = make_booster(spec, dtrain, progress, earlier)
-        for callback in callbacks:
-            callback.after_training(booster)
-        return booster
-
-    return run_or_await(getattr(dtrain.shards, "client", None), run)
-
-
-def _fit(spec: FitSpec, dtrain: QuantizedDataset, evals: Sequence[QuantizedDataset], report: Report) -> Progress:
-    """Run the fit where the training rows are."""
-    sets = [data.shards for data in evals]
-    if isinstance(dtrain.shards, LocalShards):
-        return fit_here(spec, dtrain.shards, sets, spec.params.n_jobs, report)
-    from daskboost.cluster.dask_fit import fit_on_cluster
-
-    return fit_on_cluster(spec, dtrain.shards, sets, report)
+    return PreparedFit(spec, dtrain, [data for data, _ in evals], callbacks, earlier, evals_result)
 
 
 def make_spec(
@@ -146,7 +173,8 @@ def make_spec(
     check_multi_strategy(params, objective)
     check_out_of_core(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
-    params = replace(params, device=device_of(params, objective))
+    ignored = ignored_features(params.ignored_features, schema)
+    params = replace(params, device=device_of(params), ignored_features=ignored)
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
         objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,
@@ -196,6 +224,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
+    ignored_features(params.ignored_features, schema)
     learning_rates(params, n_rounds, callbacks)
     return objective
 

@@ -74,6 +74,21 @@ def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
     return groups
 
 
+def ignored_features(value: Any, schema: FeatureSchema, argument: str = "ignored_features") -> tuple[int, ...]:
+    """`ignored_features` (or what else an `argument` would leave out) as numbers, each once, in increasing order.
+
+    Raises
+    ------
+    ParameterError
+        A feature that there is not, or none that is left.
+    """
+    index = _FeatureIndex(argument, schema)
+    numbers = sorted({index.of(feature) for feature in value})
+    if numbers and len(numbers) == schema.n_features:
+        raise ParameterError(f"{argument} names all {schema.n_features} features; leave at least one")
+    return tuple(numbers)
+
+
 class _FeatureIndex:
     """Numbers of features by name, for one argument; made once, so that thousands of names cost as many look-ups."""
 
@@ -97,13 +112,14 @@ class _FeatureIndex:
 class FeatureRules:
     """Features that the nodes of one tree may use.
 
-    Column samples nest as in XGBoost: a level samples from the tree's features, a node from the level's.
+    Column samples nest as in XGBoost: a level samples from the tree's features, a node from the level's. Of `params`,
+    `ignored_features` are numbers already.
     """
 
     def __init__(self, params: TrainParams, n_features: int, groups: Bool | None, iteration: int, output: int) -> None:
         self._params, self._n_features, self._groups = params, n_features, groups
         self._place = (iteration, output)
-        everything = np.arange(n_features, dtype=np.uint64)
+        everything = np.delete(np.arange(n_features, dtype=np.uint64), np.array(params.ignored_features, np.int64))
         self._tree = self._sample(Purpose.TREE_FEATURES, everything, params.colsample_bytree)
 
     @property

@@ -24,7 +24,8 @@ def test_every_asked_row_has_a_case() -> None:
     assert {name for name, (_, _, peer) in asked.items() if peer == "catboost"} == {
         "symmetric_11m_depth6", "symmetric_11m_depth8", "symmetric_400k",
     }  # fmt: skip
-    assert all(case.config.peer in case.published for case in CASES.values())
+    unpublished = [name for name, case in CASES.items() if case.config.peer not in case.published]
+    assert unpublished == ["classes_10_small"], "which nobody has published"
     assert sum(case.estimate_s for case in CASES.values()) < 20 * 60, "one machine must do them all"
 
 

@@ -29,6 +29,7 @@ RULES: dict[str, dict[str, Any]] = {
     "regularized": {"max_depth": 5, "reg_alpha": 3.0, "reg_lambda": 0.0, "max_delta_step": 0.2},
     "monotone": {"max_depth": 5, "monotone_constraints": (1, -1, 0, 1, 0, -1)},
     "samples": {"max_depth": 5, "subsample": 0.4, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
+    "ignored": {"max_depth": 5, "ignored_features": (0, 5)},
     "symmetric": {"max_depth": 5, "grow_policy": "symmetric"},
     "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
     "symmetric monotone": {"max_depth": 4, "grow_policy": "symmetric", "monotone_constraints": (1, -1, 0, 1, 0, -1)},

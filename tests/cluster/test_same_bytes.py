@@ -91,18 +91,18 @@ VECTORS: dict[str, dict[str, Any]] = {
     "small sketched vectors": {"sketch_outputs": 3, "max_depth": 4},
     "vectors of quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3},
 }
-"""Trees of all outputs, which CPUs grow."""
-FITS_OF_CPUS = FITS | {
+"""Trees of all outputs."""
+FITS |= {
     name: {**SAMPLES, "multi_strategy": "multi_output_tree", "objective": "multi:softprob",
            "num_class": 0 if "quantile_alpha" in params else 5, **params}
     for name, params in VECTORS.items()
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FITS_OF_CPUS)
+@pytest.fixture(scope="module", params=FITS)
 def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     """Rows, parameters, and the bytes that the plainest fit gives."""
-    params = FITS_OF_CPUS[request.param]
+    params = FITS[request.param]
     rng, n_rows = np.random.default_rng(8), SMALL_ROWS if "small" in request.param else 13_003
     data = make_data(rng, params.get("objective", "reg:squarederror"), n_rows, 6, n_values=500, missing=0.3)
     plainest = {name: values[0] for name, values in PLACES.items()} | {"chunk_rows": 65_536}

@@ -21,8 +21,8 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkArrays
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
 
 
@@ -127,22 +127,32 @@ def make_rows(view: Any, n_rows: int, layout: SlotLayout, threads: Threads, data
     """One chunk's row state."""
     weights = [np.ones(n_rows, np.float32)] if data == "small" else None
     if isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):
-        return GpuRows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
+        return VectorRows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
     rows = CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
     rows._buffers = DirtyBuffers()
     return rows
 
 
-def put_rows(chunk: Any, segments: list[list[int]], g: Any, h: Any) -> None:
-    """Node `i` gets the rows of `segments[i]`, in that order; `g`, `h` are by row."""
+def put_order(chunk: Any, segments: list[list[int]]) -> Any:
+    """Node `i` gets the rows of `segments[i]`, in that order; all of them, one after the other."""
     rows = np.array([row for segment in segments for row in segment], np.uint32)
     ends = np.cumsum([len(segment) for segment in segments])
     bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64)
-    put = np.asarray if isinstance(chunk.order, np.ndarray) else get_runtime().xp.asarray
     chunk.kept = len(rows)
-    chunk.order[: len(rows)] = put(rows)
-    chunk.pairs[: len(rows)] = put(pack(g[rows], h[rows], chunk.pairs.dtype))
-    chunk.bounds = put(bounds)
+    chunk.order[: len(rows)] = put_beside(chunk.order, rows)
+    chunk.bounds = put_beside(chunk.order, bounds)
+    return rows
+
+
+def put_beside(array: Any, values: Any) -> Any:
+    """`values` where `array` lies."""
+    return values if isinstance(array, np.ndarray) else get_runtime().xp.asarray(values)
+
+
+def put_rows(chunk: Any, segments: list[list[int]], g: Any, h: Any) -> None:
+    """As `put_order`, with the rows' pairs; `g`, `h` are by row."""
+    rows = put_order(chunk, segments)
+    chunk.pairs[: len(rows)] = put_beside(chunk.order, pack(g[rows], h[rows], chunk.pairs.dtype))
 
 
 def rows_in(rows: Any, node: int) -> list[int]:
@@ -177,6 +187,8 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
 def built(rows: Any, splits: Any, nodes: Any, form: str = "pairs") -> Int64:
     """Histograms that `grow` built, in the form that was expected of them, as pairs."""
     found = to_host(rows.grow(splits, nodes, words=form == "words"))
+    if found.ndim == 4:  # a GPU's, of several outputs
+        found = found.reshape(len(found), -1, 2)
     assert found.ndim == {"words": 2, "pairs": 3}[form]
     return np.stack([found >> 32, found & 0xFFFFFFFF], axis=2) if form == "words" else found
 

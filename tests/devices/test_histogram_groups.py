@@ -13,7 +13,7 @@ from kernels.emulation import EmulatedRuntime
 from reference import histogram as reference
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu import views
+from daskboost.devices.gpu import sparse_columns, views
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.feature_groups import LEAST_COLUMNS, MOST_GROUP_BYTES, FeatureGroups, feature_groups
 from daskboost.dtypes import Int64
@@ -50,6 +50,25 @@ def test_rows_in_order_of_fewer_columns_than_banks(large: Any, n_features: int, 
     view = dense(large or get_runtime(), symbols, layout)
     found = build(view, layout, segments, g, h, in_order=True)
     np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
+
+
+@pytest.mark.parametrize("kind", ["skewed", "dense", "sparse in shared memory", "sparse by row"])
+@pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
+def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Generator,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Each tree has all rows, in places of its own with pairs of its own."""
+    n, n_bins = 210, [250, *([9] * 27)] if kind == "skewed" else [3, 1, 17, 8]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
+    if kind == "sparse by row":
+        monkeypatch.setattr(views, "MOST_GROUP_BYTES", 64)
+        monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 10**6)
+    runtime = large or get_runtime()
+    view: Any = sparse(runtime, symbols, layout) if "sparse" in kind else dense(runtime, symbols, layout)
+    assert view.joins_trees
+    g, h = make_pairs(rng, 3 * n)
+    segments = [list(range(*each)) for each in pairwise([0, n, n + 70, n + 71, 2 * n, 3 * n])]
+    expected = naive(np.tile(symbols, (3, 1)), layout, segments, g, h, "sparse" not in kind)
+    np.testing.assert_array_equal(build(view, layout, segments, g, h, in_order=True), expected)
 
 
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])

@@ -31,7 +31,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu import tiles
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.views import DenseView, DeviceLayout
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, walk_trees
 
 
 def splits_of(nodes: list[int], n_nodes: int, feature: Any, split_bin: Any, default_left: Any) -> RowSplits:
@@ -192,6 +192,28 @@ def test_walks_end_in_the_naive_leaf(
         expected[row, 1] += tree.value[reference.leaf(tree, symbols[row], layout.n_bins)]
     found = walk_rows(view, tree, some.astype(np.uint32), margins, 1, threads)
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("n_trees", [2, 5, 40])
+@pytest.mark.parametrize("name", [name for name in VIEWS if name.values[0].split()[0] in ("emulated", "cuda")])
+def test_trees_that_walk_together(name: str, n_trees: int, rng: np.random.Generator) -> None:
+    """Each to margins of its own; beside them lie those of others."""
+    n, n_bins = 700, WALKED["32 bytes of one byte"]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
+    view = make_view(name, symbols, layout, n_trees)
+    runtime = view.runtime
+    trees = [make_tree(rng, layout, 3) for _ in range(n_trees)]
+    links = np.stack([[tree.left_child, tree.right_child, tree.feature, tree.split_bin] for tree in trees])
+    margins = rng.normal(size=(n, n_trees + 2)).astype(np.float32)
+    expected = margins.copy()
+    for place, tree in enumerate(trees):
+        leaves = [reference.leaf(tree, row, layout.n_bins) for row in symbols]
+        expected[:, place + 1] += tree.value[leaves]
+    links, on_device = runtime.xp.asarray(links), runtime.xp.asarray(margins)
+    ends = (np.stack([tree.default_left for tree in trees]).astype(np.uint8), np.stack([tree.value for tree in trees]))
+    columns = (*(links[:, i] for i in range(4)), *(runtime.xp.asarray(each) for each in ends))
+    walk_trees(runtime, view, columns, on_device[:, 1:-1])
+    assert to_host(on_device).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("threads", [1, 4])

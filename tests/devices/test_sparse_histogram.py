@@ -47,6 +47,20 @@ def test_sparse_rows_by_feature_and_by_row(sizes: list[int], data: str, runtime:
     np.testing.assert_array_equal(build(view, layout, segments, g, h, data=data), expected)
 
 
+def test_sparse_rows_by_feature_in_the_order_of_another_tree(runtime: Any, rng: np.random.Generator,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """A tree at a time, since each entry looks up its row's only node."""
+    monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
+    monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
+    layout, symbols = tangled(rng, 900)
+    g, h = make_pairs(rng, 1800)
+    view, segments = sparse(runtime, symbols, layout), [list(range(900)), list(range(900, 1800))]
+    assert not view.joins_trees
+    expected = slots_added(segments, np.tile(symbols, (2, 1)), layout, g, h)
+    found = [build(view, layout, segments, g, h, [tree], in_order=True)[0] for tree in (0, 1)]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_many_nodes_of_sparse_rows_go_by_row(runtime: Any, rng: np.random.Generator) -> None:
     layout, symbols = tangled(rng, 400)
     g, h = make_pairs(rng, 400)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from devices.backends import (
     ENCODINGS,
+    FORMS,
     PAIRS,
+    VIEWS,
     EagerThreads,
     built,
     make_layout,
@@ -19,11 +21,14 @@ from devices.backends import (
     make_symbols,
     make_view,
     pack,
-    put_rows,
+    put_beside,
+    put_order,
     rows_in,
     segments_of,
+    walks_all,
 )
 from devices.test_partition import make_tree, random_splits, splits_of
+from kernels.runtimes import RUNTIMES
 from reference import gradients, histogram, partition, vectors
 from reference import split as reference
 from reference.split import Rows
@@ -33,11 +38,13 @@ from daskboost.devices.cpu import chunk_order
 from daskboost.devices.cpu import histogram as kernels
 from daskboost.devices.cpu.rows import CpuRows, Rounding, walk
 from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SlotLayout, WalkArrays
+from daskboost.devices.gpu import views as gpu_views
+from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
 
 N_BINS = [4, 1, 17, 2, 5]
-FORMS = [(name, form) for name in ENCODINGS for form in ("pairs", "words")]
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
@@ -53,10 +60,8 @@ def make_outputs(rng: np.random.Generator, n_rows: int, width: int, data: str = 
 
 def put_outputs(chunk: Any, segments: list[list[int]], g: Any, h: Any) -> None:
     """As `put_rows`; pairs of several outputs stay in the order of rows."""
-    pairs, chunk.pairs = chunk.pairs, np.empty(len(g), chunk.pairs.dtype)
-    put_rows(chunk, segments, g[:, 0], h[:, 0])
-    chunk.pairs = pairs
-    pairs[:] = pack(g, h, pairs.dtype)
+    put_order(chunk, segments)
+    chunk.pairs[:] = put_beside(chunk.order, pack(g, h, chunk.pairs.dtype))
 
 
 def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any) -> Int64:
@@ -78,7 +83,7 @@ def test_histograms(name: str, form: str, width: int, threads: int, data: str, r
     g, h = make_outputs(rng, 210, width, data)
     for sizes in ODD_SIZES:
         segments = segments_of(rng, sizes, 210)
-        rows = make_rows(make_view(name, symbols, layout), 210, layout, EagerThreads(threads), data)
+        rows = make_rows(make_view(name, symbols, layout, threads), 210, layout, EagerThreads(threads), data)
         put_outputs(rows.chunks[0], segments, g, h)
         found = built(rows, None, np.arange(len(sizes), dtype=np.int32), form)
         np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h), err_msg=str(sizes))
@@ -94,7 +99,7 @@ def test_rows_move_and_pairs_stay(
     layout, symbols = wide(make_layout(N_BINS), 3), make_symbols(rng, 210, N_BINS)
     g, h = make_outputs(rng, 210, 3)
     for sizes in ODD_SIZES:
-        rows = make_rows(make_view(name, symbols, layout), 210, layout, EagerThreads(threads))
+        rows = make_rows(make_view(name, symbols, layout, threads), 210, layout, EagerThreads(threads))
         segments = segments_of(rng, sizes, 210)
         put_outputs(rows.chunks[0], segments, g, h)
         splits = random_splits(rng, list(range(len(sizes))), len(sizes), layout)
@@ -108,7 +113,7 @@ def test_rows_move_and_pairs_stay(
             assert (rows_in(rows, left), rows_in(rows, right)) == expected
         children = [rows_in(rows, node) for node in splits.right]
         np.testing.assert_array_equal(found, naive(name, symbols, layout, children, g, h))
-        np.testing.assert_array_equal(rows.chunks[0].pairs, pack(g, h, np.int32))
+        np.testing.assert_array_equal(to_host(rows.chunks[0].pairs), pack(g, h, np.int32))
 
 
 @pytest.mark.parametrize("name, form", FORMS)
@@ -227,14 +232,21 @@ def roundings_of(g: Any, h: Any, weight: Any, share: float) -> list[Rounding]:
     return found
 
 
-def take(chunks: list[tuple[Any, Any]], index: int) -> tuple[Any, Any]:
-    return chunks[index]
+def cpu_rows(threads: int, views: Any, sizes: Any, pieces: Any, layout: SlotLayout, weights: Any) -> CpuRows:
+    return CpuRows(views, sizes, pieces, layout, EagerThreads(threads), weights)
+
+
+def gpu_rows(make_runtime: Any, *given: Any) -> VectorRows:
+    return VectorRows(make_runtime(), *given)
 
 
 @pytest.mark.parametrize("small", [False, True])
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("make", [
+    *(partial(cpu_rows, threads) for threads in (1, 2, 4)),
+    *(pytest.param(partial(gpu_rows, each.values[0]), id=each.id, marks=each.marks) for each in RUNTIMES),
+])  # fmt: skip
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.01])
-def test_quantizing_and_sums_of_leaves(share: float, threads: int, small: bool, rng: np.random.Generator) -> None:
+def test_quantizing_and_sums_of_leaves(share: float, make: Any, small: bool, rng: np.random.Generator) -> None:
     """Rows are those of the first column's sample; leaves sum the integers that a tree would search."""
     sizes, first_rows = [1, 0, 700, 64], [5, 6, 2**40, 2**63 - 1]
     chunks = [(rng.normal(size=(n, 3)).astype(np.float32), rng.random((n, 3)).astype(np.float32)) for n in sizes]
@@ -242,8 +254,13 @@ def test_quantizing_and_sums_of_leaves(share: float, threads: int, small: bool, 
     whole = [np.concatenate([chunk[side] for chunk in chunks]) for side in (0, 1)]
     roundings = roundings_of(whole[0], whole[1], None if weights is None else np.concatenate(weights), share)
     layout = wide(make_layout([2]), 3)
-    rows = CpuRows(lambda: (), sizes, [[(0, first)] for first in first_rows], layout, EagerThreads(threads), weights)
-    sums = rows.start_vector_tree(partial(take, chunks), roundings)
+    rows = make(lambda: (), sizes, [[(0, first)] for first in first_rows], layout, weights)
+
+    def gradient(index: int) -> tuple[Any, Any]:
+        g, h = chunks[index]
+        return put_beside(rows.chunks[0].order, g), put_beside(rows.chunks[0].order, h)
+
+    sums = rows.start_vector_tree(gradient, roundings)
     total = np.zeros((3, 2), np.int64)
     leaves = np.zeros((2, 3, 2), np.int64)
     for index, (g, h) in enumerate(chunks):
@@ -256,15 +273,18 @@ def test_quantizing_and_sums_of_leaves(share: float, threads: int, small: bool, 
             weight = None if weights is None else weights[index]
             columns.append(gradients.quantize(g[:, k], h[:, k], sampled, first_rows[index], weight))
         kept = [row for row, _, _ in columns[0]]
-        assert chunk.order[: chunk.kept].tolist() == kept and chunk.bounds.tolist() == [[0, len(kept)]]
+        assert chunk.order[: chunk.kept].tolist() == kept and chunk.bounds[0].tolist() == [0, len(kept)]
+        assert not chunk.bounds[1:].any()
         pairs = np.array([[pair[1:] for pair in column] for column in columns], np.int64).reshape(3, -1, 2)
-        np.testing.assert_array_equal(chunk.pairs[kept], pack(pairs[..., 0], pairs[..., 1], chunk.pairs.dtype).T)
+        found = to_host(chunk.pairs)[kept]
+        np.testing.assert_array_equal(found, pack(pairs[..., 0], pairs[..., 1], chunk.pairs.dtype).T)
         total += pairs.sum(axis=1)
         middle = len(kept) // 3
-        chunk.bounds = np.array([[0, len(kept)], [0, middle], [middle, len(kept)]], np.int64)
+        bounds = np.array([[0, len(kept)], [0, middle], [middle, len(kept)]], np.int64)
+        chunk.bounds = put_beside(chunk.order, bounds)
         leaves += np.stack([pairs[:, :middle].sum(axis=1), pairs[:, middle:].sum(axis=1)])
     assert list(sums) == total.ravel().tolist()
-    found = rows.leaf_sums(partial(take, chunks), roundings, np.array([1, 2], np.int32))
+    found = rows.leaf_sums(gradient, roundings, np.array([1, 2], np.int32))
     np.testing.assert_array_equal(found, leaves.reshape(2, 6))
 
 
@@ -274,26 +294,39 @@ def vector_tree(rng: np.random.Generator, layout: SlotLayout, depth: int, width:
     return replace(tree, value=values)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads, width", [(1, 3), (3, 45)])
 @pytest.mark.parametrize("sampled", [1.0, 0.4])
-@pytest.mark.parametrize("name", ENCODINGS)
-def test_values_are_added_to_all_margins(name: str, sampled: float, threads: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("name", VIEWS)
+def test_values_are_added_to_all_margins(
+    name: str, width: int, sampled: float, threads: int, rng: np.random.Generator
+) -> None:
     """Rows that grew the tree know their leaf, the others walk; so does every row of an evaluation set."""
     n_bins = [6, 9]
-    layout, symbols = wide(make_layout(n_bins), 3), make_symbols(rng, 150, n_bins)
-    view, tree = make_view(name, symbols, layout), vector_tree(rng, layout, 2, 3)
-    rows = make_rows(view, 150, layout, EagerThreads(threads))
-    put_outputs(rows.chunks[0], segments_of(rng, [int(150 * sampled)], 150), *make_outputs(rng, 150, 3))
-    margins = rng.normal(size=(150, 3)).astype(np.float32)
-    expected, walked = margins.copy(), margins.copy()
+    layout, symbols = wide(make_layout(n_bins), width), make_symbols(rng, 150, n_bins)
+    view, tree = make_view(name, symbols, layout, threads), vector_tree(rng, layout, 2, width)
+    own, of_another = (make_rows(view, 150, layout, EagerThreads(threads)) for _ in range(2))
+    segments = segments_of(rng, [int(150 * sampled)], 150)
+    for rows in (own, of_another):
+        put_outputs(rows.chunks[0], segments, *make_outputs(rng, 150, width))
+    given = rng.normal(size=(150, width)).astype(np.float32)
+    expected = given.copy()
     for row in range(150):
         expected[row] += tree.value[partition.leaf(tree, symbols[row], layout.n_bins)]
-    walk(view, tree, np.arange(150, dtype=np.uint32), walked, EagerThreads(threads))
-    assert walked.tobytes() == expected.tobytes()
+    walked, margins, gathered = (put_beside(rows.chunks[0].order, given.copy()) for _ in range(3))
+    if walks_all(view):
+        gpu_views.walk(view.runtime, view, tree, walked)
+    else:
+        walk(view, tree, np.arange(150, dtype=np.uint32), walked, EagerThreads(threads))
+    assert to_host(walked).tobytes() == expected.tobytes()
     splits = [
         splits_of(nodes, 1 + nodes[0] * 2, tree.feature[nodes], tree.split_bin[nodes], tree.default_left[nodes])
         for nodes in ([0], [1, 2])
     ]
-    rows.grow(splits[0], np.empty(0, np.int32))
-    rows.finish(splits[1], tree, lambda _: margins)
-    assert margins.tobytes() == expected.tobytes()
+    nothing = np.empty(0, np.int32)
+    own.grow(splits[0], nothing)
+    own.finish(splits[1], tree, lambda _: margins)
+    assert to_host(margins).tobytes() == expected.tobytes()
+    for split in splits:
+        of_another.grow(split, nothing)
+    of_another.finish(None, tree, lambda _: gathered)  # all rows in the order of their leaves
+    assert to_host(gathered).tobytes() == expected.tobytes()

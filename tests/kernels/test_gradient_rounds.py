@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from devices.backends import unpack
@@ -136,6 +138,46 @@ def test_stored_gradients_go_the_same_way(runtime: Runtime, rng: np.random.Gener
         found = [(row, *pair) for row, *pair in zip(to_host(order), *unpack(to_host(pairs)), strict=True)]
         assert found == expected
         assert rounding.sums_of(output) == (sum(row[1] for row in expected), sum(row[2] for row in expected))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("name, given", [
+    ("multi:softprob", {"num_class": 4}), ("reg:quantileerror", {"quantile_alpha": (0.1, 0.4, 0.5, 0.9)}),
+])  # fmt: skip
+def test_outputs_quantized_together(name: str, given: Any, small: bool, share: float, runtime: Runtime,
+                                    rng: np.random.Generator) -> None:  # fmt: skip
+    """As one after the other: each in places of its own, from its first node's segment on."""
+    n, capacity = 2 * TILE_ROWS + 77, 5
+    objective = make_objective(name, given)
+    chunks = make_chunks(rng, objective, [n], True)
+    chunks[0].label[:] = rng.integers(0, 4, n)
+    device, params = DeviceRounds(runtime, objective, chunks, small, share), TrainParams(subsample=share)
+    device.rounding.put_keys(np.array([tree_keys(params, 3, k) for k in range(4)], np.uint64))
+    total = sum_of_weights(chunks) if small else None
+    device.start(total)
+    expected = []
+    for output in range(4):
+        device.quantize(output)
+        expected.append((device.found(0), device.rounding.sums_of(output)))
+    assert len({sums for _, sums in expected}) == 4
+    xp, first, n_trees = runtime.xp, 1, 3
+    weight = (xp.ones(n, np.float32) if chunks[0].weight is None else xp.asarray(chunks[0].weight)) if small else None
+    quantizer = Quantizer(runtime, chunks[0].pieces, n, weight, n_trees)
+    source = device.rounds[0]._source
+    order, pairs = xp.full(n_trees * n, 77, np.uint32), xp.zeros(n_trees * n, np.int64 if small else np.int32)
+    bounds = xp.full((n_trees * capacity, 2), 7, np.int64)
+    device.start(total)
+    round_ = RoundGradients(source, quantizer, device.rounding, sample_bound(params))
+    round_.quantize(first, order, pairs, bounds, n_trees, capacity)
+    of_nodes = to_host(bounds).reshape(n_trees, capacity, 2)
+    assert (of_nodes[:, 1:] == 7).all()
+    for tree, (begin, end) in enumerate(of_nodes[:, 0].tolist()):
+        assert begin == tree * n
+        g, h = unpack(to_host(pairs[begin:end]))
+        found = list(zip(to_host(order[begin:end]).tolist(), g.tolist(), h.tolist(), strict=True))
+        assert (found, device.rounding.sums_of(first + tree)) == expected[first + tree]
+    assert device.rounding.sums_of(0) == (0, 0)
 
 
 def test_an_engine_without_rows_has_a_range_of_zero(runtime: Runtime) -> None:

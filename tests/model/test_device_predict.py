@@ -22,7 +22,7 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 from model.test_lazy_predict import CASES
 
 from daskboost import QuantizedDataset
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, predict_vectors
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.model.output import DEVICE_FORESTS, Output
 from daskboost.objectives.base import Objective
@@ -72,6 +72,31 @@ def test_every_output(
     assert found.dtype == expected.dtype and found.shape == expected.shape
     assert found.tobytes() == expected.tobytes()
     assert booster.device_forests
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("n_features", [5, 400])
+@pytest.mark.parametrize("n_classes", [2, 35])
+def test_vectors(
+    emulated: EmulatedRuntime, rng: np.random.Generator, n_classes: int, n_features: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of any width, of narrow rows, wide ones and sparse ones, a few of whose leaves are found at a time."""
+    monkeypatch.setattr(predict_vectors, "LEAF_BYTES", 4 * 6 * 33)
+    booster = random_booster(rng, SoftProb(n_classes), n_features=n_features, vectors=True)
+    values, margin = random_rows(rng, 70, n_features), rng.normal(size=(70, n_classes))
+    outputs: tuple[Output, ...] = ("margin", "prediction", "class", "leaf")
+    for output in outputs:
+        expected = booster.predict(values, output=output)
+        for given in (fake(values), fake(values.astype(np.float64)), csr_of(values, FakeCupyMatrix)):
+            assert booster.predict(given, output=output).tobytes() == expected.tobytes()
+    expected = booster.predict(values, output="margin", base_margin=margin, iteration_range=(1, 4))
+    found = booster.predict(fake(values), output="margin", base_margin=margin, iteration_range=(1, 4))
+    assert found.tobytes() == expected.tobytes()
+    values[[3, 60], [1, 4]] = np.inf
+    for given in (fake(values), csr_of(values, FakeCupyMatrix)):
+        with pytest.raises(DataError, match=r"infinite or too large for float32 .3.4e38. in: 'f1', 'f4'"):
+            booster.predict(given)
 
 
 @pytest.mark.emulated
@@ -145,9 +170,6 @@ def test_refusals(emulated: EmulatedRuntime, rng: np.random.Generator) -> None:
     booster, values = random_booster(rng, Logistic(), names=True), random_rows(rng, 30)
     with pytest.raises(ParameterError, match=r"output='contributions' is computed on the CPU: pass X .* X.get\(\)"):
         booster.predict(fake(values), output="contributions")
-    vectors = replace(booster, trees=tuple(replace(t, value=np.repeat(t.value[:, None], 3, 1)) for t in booster.trees))
-    with pytest.raises(ParameterError, match=r"leaves are vectors .* predicts on the CPU: pass X in the host's memory"):
-        vectors.predict(fake(values))
     with pytest.raises(DataError, match="X has 4 features, but 5 were used in training"):
         booster.predict(fake(values[:, :4]))
     with pytest.raises(DataError, match=r"X has 1 dimension\(s\), but must have 2"):

@@ -235,7 +235,8 @@ class Tree:
         """Features that a node may split on, in increasing order."""
         own, params, purposes = self.nodes[node], self.params, Purpose
         by_node = 0 if params.grow_policy == "symmetric" else node
-        features = self.sample(purposes.TREE_FEATURES, range(self.problem.cuts.n_features), params.colsample_bytree)
+        columns = [f for f in range(self.problem.cuts.n_features) if f not in params.ignored_features]
+        features = self.sample(purposes.TREE_FEATURES, columns, params.colsample_bytree)
         features = self.sample(purposes.LEVEL_FEATURES, features, params.colsample_bylevel, own.depth)
         features = self.sample(purposes.NODE_FEATURES, features, params.colsample_bynode, own.depth, by_node)
         if not self.problem.groups or not own.used:

@@ -14,12 +14,16 @@ def squared(label: Any, margin: Any) -> tuple[Any, Any]:
 
 
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
+CLASSES = {"objective": "multi:softprob", "num_class": 6, "min_child_weight": 0}
+VECTORS = {**CLASSES, "multi_strategy": "multi_output_tree"}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
     "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
     "symmetric": ({**LOGISTIC, "max_depth": 6, "grow_policy": "symmetric"}, {}),
     "lossguide": ({**LOGISTIC, "max_depth": 0, "max_leaves": 31, "grow_policy": "lossguide"}, {}),
-    "classes": ({"objective": "multi:softprob", "num_class": 6, "max_depth": 3, "min_child_weight": 0}, {}),
+    "classes": ({**CLASSES, "max_depth": 3}, {}),
+    "small classes": ({**CLASSES, "max_depth": 4}, {"n_rows": 4_000}),
+    "symmetric classes": ({**CLASSES, "max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5}, {}),
     "wide": ({**LOGISTIC, "max_depth": 3}, {"n_features": 70}),
     "two bytes a symbol": ({**LOGISTIC, "max_depth": 2, "max_bin": 500}, {}),
     "sparse": ({**LOGISTIC, "max_depth": 4}, {"n_features": 60, "density": 0.1}),
@@ -31,14 +35,13 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
     "evaluation": ({**LOGISTIC, "max_depth": 4}, {"evaluated": True}),
+    "vectors": ({**VECTORS, "max_depth": 5}, {}),
+    "vectors of many": ({**VECTORS, "num_class": 21, "max_depth": 3, "grow_policy": "symmetric"}, {}),
+    "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
+    "small vectors": ({**VECTORS, "max_depth": 3}, {"n_rows": 4_000}),
     "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
 }
-
-
-VECTORS = {"objective": "multi:softprob", "num_class": 6, "multi_strategy": "multi_output_tree", "min_child_weight": 0}
 SHAPES_OF_CPUS = SHAPES | {
-    "vectors": ({**VECTORS, "max_depth": 5}, {}),
-    "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
     "certified": ({**LOGISTIC, "max_depth": 6, "out_of_core": "certified"}, {}),
     "certified classes": (
         {"objective": "multi:softprob", "num_class": 6, "max_depth": 6, "out_of_core": "certified"}, {"density": 0.3}

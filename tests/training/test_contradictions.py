@@ -80,8 +80,6 @@ def unread() -> Any:
     ),
     ({**VECTORS, "multi_strategy": "one_output_per_tree", "sketch_outputs": 1}, "set multi_strategy='multi_output_tre"),
     ({**VECTORS, "sketch_outputs": 2}, "sketch_outputs=2 must be less than the 2 outputs of .*'reg:quantileerror'"),
-    ({**VECTORS, "device": "cuda"}, "device='cuda' does not grow trees of vector leaves; use device='cpu'"),
-    ({**VECTORS, "device": "gpu"}, "device='gpu' does not grow trees of vector leaves; use device='cpu'"),
 ])  # fmt: skip
 def test_parameters(params: dict[str, Any], message: str, data: QuantizedDataset) -> None:
     with pytest.raises(ParameterError, match=message):
@@ -94,16 +92,6 @@ def test_vectors_keep_no_monotone_constraint() -> None:
     with pytest.raises(ParameterError, match="monotone_constraints contradicts multi_strategy='multi_output_tree'"):
         train({**params, "monotone_constraints": [0, 1, 0]}, data, 1)
     assert train({**params, "monotone_constraints": [0, 0, 0]}, data, 1).has_vectors
-
-
-def test_the_device_of_vectors_is_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
-    data = QuantizedDataset.from_dask(X, CODES)
-    params = {"objective": "multi:softprob", "num_class": 3, "multi_strategy": "multi_output_tree"}
-    with caplog.at_level("INFO", logger="daskboost"):
-        train({**params, "device": "cpu"}, data, 1)
-        assert "multi_output_tree" not in caplog.text
-        train(params, data, 1)
-    assert "device='auto' trains on the CPU: multi_strategy='multi_output_tree' is not for GPUs" in caplog.text
 
 
 def test_a_model_goes_on_with_leaves_of_its_kind() -> None:
@@ -252,10 +240,3 @@ def test_a_parameter_of_two_classes_is_refused_for_three() -> None:
         DaskBoostClassifier(scale_pos_weight=2).fit(X, CODES)
     model = DaskBoostClassifier(scale_pos_weight=2, n_estimators=1).fit(X, CODES > 0)
     assert isinstance(model.booster_, Booster)
-
-
-def test_vectors_on_a_gpu_are_refused_before_one_is_asked_for() -> None:
-    """Nobody is to install CuPy for what it cannot do."""
-    model = DaskBoostClassifier(multi_strategy="multi_output_tree", device="cuda")
-    with pytest.raises(ParameterError, match=r"device='cuda' does not grow trees of vector leaves"):
-        model.fit(X, CODES)

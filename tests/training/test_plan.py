@@ -13,7 +13,7 @@ import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.memory import POOL_SHARE
-from daskboost.errors import DeviceError, ParameterError
+from daskboost.errors import DeviceError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -28,14 +28,11 @@ def test_rows_have_24_bytes_of_state() -> None:
 
 
 
-
-def test_vectors_are_planned_where_they_are_trained() -> None:
-    found = plan(VECTORS, n_rows=100_000, n_features=10)
-    assert found.device == "cpu"
-    one = plan({**VECTORS, "multi_strategy": "one_output_per_tree", "device": "cpu"}, n_rows=100_000, n_features=10)
-    assert found.histograms_bytes == 6 * one.histograms_bytes and found.margins_bytes == one.margins_bytes
-    with pytest.raises(ParameterError, match="device='cuda' does not grow trees of vector leaves"):
-        plan({**VECTORS, "device": "cuda"}, n_rows=100_000, n_features=10)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_vectors_have_histograms_of_all_outputs(device: str) -> None:
+    found = plan({**VECTORS, "device": device}, n_rows=100_000, n_features=10, memory="9GB")
+    one = plan({**VECTORS, "num_class": 3, "device": device}, n_rows=100_000, n_features=10, memory="9GB")
+    assert found.histograms_bytes == 2 * one.histograms_bytes and found.margins_bytes == 2 * one.margins_bytes
 
 
 @pytest.fixture
@@ -110,7 +107,10 @@ def test_chunks_on_disk_take_no_room(tmp_path: Any, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_shapes_give_the_plan_of_the_data_set(device: str, dataset: QuantizedDataset) -> None:
     params = {**PARAMS, "device": device, "n_jobs": 2}
-    expected = plan(params, dataset, evals=[(dataset, "again")], memory="1GB")
+    with QuantizedDataset.from_dask(**make_data(), reference=dataset) as other:
+        expected = plan(params, dataset, evals=[(other, "other")], memory="1GB")
+        of_rows_trained_on = plan(params, dataset, evals=[(dataset, "again")], memory="1GB")
+    assert of_rows_trained_on.evaluation_bytes < expected.evaluation_bytes
     X = make_data()["X"]
     for found in (
         plan(params, X, evals=[X], memory=10**9),

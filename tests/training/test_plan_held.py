@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kernels.tracked import Meter, TrackedRuntime
 from strategies.device_arrays import EmulatedPlace, Place, place
-from training.plan_shapes import SHAPES, SHAPES_OF_CPUS, data_of, make_data
+from training.plan_shapes import CLASSES, SHAPES, SHAPES_OF_CPUS, data_of, make_data
 
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, memory
 
 __all__ = ["place"]
 
@@ -52,6 +52,17 @@ def test_a_fit_stays_within_its_plan(name: str, n_rows: int, monkeypatch: pytest
     assert runtime.meter.pool.total_bytes <= planned.total_bytes
     runtime.recorded.clear()
     assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("n_trees", [1, 2, 4])
+def test_trees_that_grow_together_stay_within_their_plan(n_trees: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = TrackedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    monkeypatch.setattr(memory, "trees_together", lambda *_: n_trees)
+    planned = fit({**CLASSES, "max_depth": 5, "device": "cuda"}, make_data(num_class=6), False, lambda _: None)
+    assert planned.trees_together == n_trees
+    within(runtime.meter.peak_bytes, planned)
 
 
 class HookedPool:

@@ -10,7 +10,7 @@ import pytest
 
 from daskboost.data.rows import FeatureSchema
 from daskboost.errors import ParameterError
-from daskboost.tree.constraints import interaction_groups, monotone_directions
+from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 
 SCHEMA = FeatureSchema(("a", "b", "c"), ("float",) * 3)
 
@@ -62,3 +62,19 @@ def test_thousands_of_names_are_looked_up_one_by_one() -> None:
     groups = interaction_groups([names], schema)
     assert groups is not None and groups.all()
     assert time.perf_counter() - start < 5  # a tenth of a second; a search per name takes over a minute
+
+
+@pytest.mark.parametrize("value", [["c", "a"], (2, 0, "a"), {0, 2}, np.array([0, 2])])
+def test_ignored_features_in_every_form(value: Any) -> None:
+    assert ignored_features(value, SCHEMA) == (0, 2)
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    (["aa"], "ignored_features names the unknown feature 'aa'; did you mean 'a'"),
+    ([3], "ignored_features names feature 3, but there are 3 features"),
+    ([True], "ignored_features names the unknown feature True"),
+    (["a", 1, "c"], "ignored_features names all 3 features; leave at least one"),
+])  # fmt: skip
+def test_bad_ignored_features(value: Any, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        ignored_features(value, SCHEMA)

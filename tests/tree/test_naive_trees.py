@@ -67,6 +67,8 @@ PARAMS: dict[str, dict[str, Any]] = {
     "monotone_steps": {"monotone_constraints": [-1, 0, 1, 1, -1], "max_delta_step": 0.5, "reg_alpha": 0.1},
     "interactions": {"interaction_constraints": [[0, 1], [1, 2, 4]]},
     "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
+    "ignored": {"ignored_features": [0, 3]},
+    "ignored_samples": {"ignored_features": [1], "colsample_bytree": 0.8, "colsample_bynode": 0.7},
     "packed": {"gradient_precision": "packed"},
     "packed and everything": {
         "gradient_precision": "packed", "subsample": 0.7, "colsample_bynode": 0.6, "max_delta_step": 0.5,

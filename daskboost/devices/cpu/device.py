@@ -79,8 +79,14 @@ class CpuDevice:
     def largest(self, values: Float32) -> Float64:
         return np.array([largest(column, 0, len(column)) for column in values.T], np.float64)
 
+    def project(self, values: Float32, projection: Float32, out: Float32) -> None:
+        out[:] = 0
+        for output, column in np.argwhere(projection).tolist():
+            out[:, column] += values[:, output] * projection[output, column]
+
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Float32], margins: Sequence[Float32],
-                  weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool) -> None:  # fmt: skip
+                  weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool, stored: bool
+                  ) -> None:  # fmt: skip
         """None: an objective's array expressions, whose temporaries stay in the cache, are the CPU's loops."""
 
     def errors(self) -> AbstractContextManager[None]:

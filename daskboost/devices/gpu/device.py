@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.losses import LossRows, largest, loss_source
+from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
-from daskboost.devices.gpu.rows import GpuRows
+from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
@@ -41,6 +42,7 @@ class GpuDevice:
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan
         self.without_host = plan is not None and plan.without_host
+        self._n_trees = 1 if plan is None else plan.trees_together
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self.xp = runtime.xp
         with self.errors():
@@ -64,8 +66,10 @@ class GpuDevice:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False) -> GpuRows:  # fmt: skip
-        return GpuRows(self._runtime, views, sizes, pieces, self._slots, weights, packed=packed)
+             weights: Sequence[Float32] | None, *, packed: bool = False) -> VectorRows:  # fmt: skip
+        return VectorRows(
+            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, packed=packed
+        )
 
     def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
         walk(self._runtime, view, tree, margin)
@@ -76,15 +80,18 @@ class GpuDevice:
     def largest(self, values: DeviceArray) -> Float64:
         return largest(self._runtime, values)
 
+    def project(self, values: DeviceArray, projection: Float32, out: DeviceArray) -> None:
+        project(self._runtime, values, projection, out)
+
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[DeviceArray], margins: Sequence[DeviceArray],
-                  weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool
+                  weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool, stored: bool
                   ) -> LossRows | None:  # fmt: skip
         if loss is None:
             return None
         sources = []
         for label, margin, weight in zip(labels, margins, weights, strict=True):
             source = loss_source(self._runtime, loss, label, margin, weight, small_data=small_data)
-            if source is None:
+            if source is None or (stored and not isinstance(source, SoftmaxChunk)):
                 return None
             sources.append(source)
         return LossRows(self._runtime, sources, n_outputs)

@@ -189,6 +189,6 @@ def _numbers(forest: PackedForest) -> Int32:
 def _values(forest: PackedForest, leaves: bool) -> UInt32:
     """Bits of what each node gives as a leaf: what it adds, or its number within its tree."""
     if not leaves:
-        return np.ascontiguousarray(forest.values[:, 0]).view(np.uint32)  # vectors are refused before
+        return np.ascontiguousarray(forest.values[:, 0]).view(np.uint32)
     sizes = np.diff(np.append(forest.node_start, len(forest.left)))
     return (np.arange(len(forest.left)) - np.repeat(forest.node_start, sizes)).astype(np.uint32)

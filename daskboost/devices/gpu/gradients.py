@@ -39,7 +39,11 @@ class Columns:
     """Multiplies the gradients of a loss; given ones contain it."""
     kernel: LossKernel = LossKernel.GIVEN
     parameters: DeviceArray | None = None
-    """float32, shape (2,), see `LossKernel`."""
+    """float32, shape (2,), see `LossKernel`; those of the next output follow."""
+    next_first: int = 0
+    """Numbers from `first` of this output to that of the next one."""
+    next_second: int = 0
+    """The same of `second`."""
 
 
 class Source(Protocol):
@@ -64,35 +68,46 @@ class Quantizer:
         Less than 2**32.
     weight : float32, shape (rows,), optional
         Of small data, whose integers it multiplies.
+    most_trees : int, default 1
+        Outputs that are quantized at once.
     """
 
     def __init__(self, runtime: Runtime, pieces: Sequence[tuple[int, int]], n_rows: int,
-                 weight: DeviceArray | None = None) -> None:  # fmt: skip
+                 weight: DeviceArray | None = None, most_trees: int = 1) -> None:  # fmt: skip
         self._runtime, self._n_rows, self._weight = runtime, n_rows, weight
         self._pieces = to_device(runtime, np.array(pieces or [(0, 0)], np.int64))
         self._blocks, self._block_rows = stretches(runtime, n_rows)
-        self._counts = runtime.xp.empty(self._blocks, np.uint32)
+        self._counts = runtime.xp.empty(self._blocks * most_trees, np.uint32)
+
+    @property
+    def pieces(self) -> tuple[DeviceArray, int]:
+        """Stretches of rows with consecutive global ids, as kernels take them (`kernels/global_ids.cuh`)."""
+        return self._pieces, len(self._pieces)
 
     def __call__(self, columns: Columns, rounding: OutputRounding, sample_below: int, order: DeviceArray | None,
-                 pairs: DeviceArray, bounds: DeviceArray) -> None:  # fmt: skip
+                 pairs: DeviceArray, bounds: DeviceArray, n_trees: int = 1, nodes_per_tree: int = 0
+                 ) -> None:  # fmt: skip
         """Enqueue: pairs and `order` of the sampled rows, their number as `bounds[0] = (0, rows)`, their sums.
 
         `order` : uint32, shape (rows,); None leaves it to the caller that all rows are there, in order. `pairs` :
         int32, shape (rows,); int64 for small data. `bounds` : int64, shape (at least 1, 2).
+
+        Several trees' are those of the given output and the ones after it: tree t has the places from `t * rows` on, of
+        `order` and of `pairs`, and `bounds[t * nodes_per_tree]`.
         """
         sampled = sample_below < ALL
         if sampled and order is None:
             raise ValueError("a sample of the rows needs an array for their order")
-        rows = (sample_below, self._pieces, len(self._pieces), self._n_rows, self._block_rows, self._counts)
+        rows = (sample_below, *self.pieces, self._n_rows, self._block_rows, self._counts)
         variant = {"OBJECTIVE": int(columns.kernel), "SMALL": int(self._weight is not None), "SAMPLED": int(sampled)}
         if sampled:
             count = self._runtime.kernel("gradients", "count_sampled", **variant)
-            count(self._blocks, THREADS, rounding.keys, *rows)
+            count(self._blocks * n_trees, THREADS, rounding.keys, *rows, n_trees)
         self._runtime.kernel("gradients", "quantize_gradients", **variant)(
-            self._blocks, THREADS, columns.first, columns.second,
+            self._blocks * n_trees, THREADS, columns.first, columns.second,
             columns.weight if self._weight is None else self._weight, element_stride(columns.first),
-            element_stride(columns.second), columns.parameters, rounding.scales, rounding.keys, *rows, order, pairs,
-            bounds, rounding.sums,
+            element_stride(columns.second), columns.next_first, columns.next_second, columns.parameters,
+            rounding.scales, rounding.keys, *rows, n_trees, nodes_per_tree, order, pairs, bounds, rounding.sums,
         )  # fmt: skip
 
     def add_to_leaves(self, columns: Columns, rounding: OutputRounding, sample_below: int, leaf: DeviceArray,
@@ -133,10 +148,11 @@ class RoundGradients:
         """Enqueue: the range takes this chunk in; computes gradients that are stored."""
         self._source.find_range(self._rounding.tops)
 
-    def quantize(self, output: int, order: DeviceArray | None, pairs: DeviceArray, bounds: DeviceArray) -> None:
-        """Enqueue: all sampled rows into the root, see `Quantizer`."""
+    def quantize(self, output: int, order: DeviceArray | None, pairs: DeviceArray, bounds: DeviceArray,
+                 n_trees: int = 1, nodes_per_tree: int = 0) -> None:  # fmt: skip
+        """Enqueue: all sampled rows into the root, or into the roots of several outputs' trees, see `Quantizer`."""
         columns, rounding = self._source.columns(output), self._rounding.of(output)
-        self._quantizer(columns, rounding, self._sample_below, order, pairs, bounds)
+        self._quantizer(columns, rounding, self._sample_below, order, pairs, bounds, n_trees, nodes_per_tree)
 
 
 def stretches(runtime: Runtime, n_rows: int) -> tuple[int, int]:

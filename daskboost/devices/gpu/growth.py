@@ -71,10 +71,10 @@ class TreeTables:
         self.default_left = next(views)
         """uint8, shape (trees, capacity)."""
 
-    def walk_columns(self, tree: int) -> tuple[DeviceArray, ...]:
-        """One tree as `views.walk_nodes` takes it."""
-        links = self.links[tree]
-        return (links[2], links[3], links[4], links[5], self.default_left[tree], self.values[tree])
+    @property
+    def walk_columns(self) -> tuple[DeviceArray, ...]:
+        """The trees as `views.walk_trees` takes them."""
+        return (*(self.links[:, column] for column in range(2, 6)), self.default_left, self.values)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -138,17 +138,22 @@ class TreeGrower:
     kernels : SplitKernels
     rules : GrowthRules
     n_trees : int
+    larger : TreeGrower, optional
+        One of more trees, whose histograms' memory is used again.
     """
 
-    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int) -> None:
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None
+                 ) -> None:  # fmt: skip
         xp = kernels.runtime.xp
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
         n_slots = kernels.layout.host.n_slots
-        self._histograms = [
-            xp.empty((nodes, n_slots, 2), np.int64) for nodes in histogram_nodes(n_trees, rules.depth)
-        ]
+        n_nodes = histogram_nodes(n_trees, rules.depth)
+        if larger is None:
+            self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
+        else:
+            self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
         self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
@@ -172,7 +177,8 @@ class TreeGrower:
         self._start(inputs)
         for depth in range(self._rules.depth):
             built, _ = self._places(depth)
-            rows.build(self._levels[depth].built[: len(built)], built, is_root=depth == 0 and self._n_trees == 1)
+            nodes = self._levels[depth].built[: len(built)]
+            rows.build(nodes, built, is_root=depth == 0, n_trees=self._n_trees)
             self._choose(depth, self._search(depth, inputs.allowed))
             if depth + 1 < self._rules.depth:
                 rows.split(self._levels[depth].splits)

@@ -56,7 +56,7 @@ class LossChunk:
 
     def columns(self, output: int) -> Columns:
         margin, parameters = self._margin[:, output], self._parameters[output]
-        return Columns(self._label, margin, self._weight, self._kernel, parameters)
+        return Columns(self._label, margin, self._weight, self._kernel, parameters, 0, _column_stride(self._margin))
 
 
 class StoredChunk:
@@ -70,7 +70,7 @@ class StoredChunk:
         _find_largest(self._runtime, self._h, tops[1])
 
     def columns(self, output: int) -> Columns:
-        return Columns(self._g[:, output], self._h[:, output])
+        return _given_columns(self._g, self._h, output)
 
 
 class SoftmaxChunk:
@@ -83,7 +83,8 @@ class SoftmaxChunk:
                  small_data: bool) -> None:  # fmt: skip
         self._runtime, self._label, self._margin, self._weight = runtime, label, margin, weight
         self._small = int(small_data)
-        self._g, self._h = runtime.xp.empty_like(margin), runtime.xp.empty_like(margin)
+        self.gradients = runtime.xp.empty_like(margin), runtime.xp.empty_like(margin)
+        """g and h of the round."""
 
     def find_range(self, tops: DeviceArray) -> None:
         n, n_classes = self._margin.shape
@@ -92,12 +93,20 @@ class SoftmaxChunk:
         blocks = -(-n * group // threads)
         blocks = max(1, min(blocks, BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors))
         self._runtime.kernel("softmax", "softmax_gradients")(
-            blocks, threads, self._label, self._margin, self._weight, self._small, n_classes, group, n, self._g,
-            self._h, tops, shared_bytes=shared_bytes,
+            blocks, threads, self._label, self._margin, self._weight, self._small, n_classes, group, n,
+            *self.gradients, tops, shared_bytes=shared_bytes,
         )  # fmt: skip
 
     def columns(self, output: int) -> Columns:
-        return Columns(self._g[:, output], self._h[:, output])
+        return _given_columns(*self.gradients, output)
+
+
+def _given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
+    return Columns(g[:, output], h[:, output], next_first=_column_stride(g), next_second=_column_stride(h))
+
+
+def _column_stride(matrix: DeviceArray) -> int:
+    return int(matrix.strides[1]) // int(matrix.dtype.itemsize)
 
 
 def has_softmax_kernel(n_classes: int) -> bool:
@@ -150,6 +159,13 @@ class LossRows:
     def columns(self, index: int, output: int) -> Columns:
         """What a chunk's gradients of one output are quantized from."""
         return self.sources[index].columns(output)
+
+    def gradients(self, index: int) -> tuple[DeviceArray, DeviceArray]:
+        """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
+        source = self.sources[index]
+        if not isinstance(source, SoftmaxChunk):
+            raise TypeError(f"the gradients of a {type(source).__name__} are not stored")
+        return source.gradients
 
 
 def _find_largest(runtime: Runtime, values: DeviceArray, tops: DeviceArray) -> None:

@@ -15,7 +15,10 @@ from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROW
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
+from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
+from daskboost.devices.gpu.tree_groups import trees_together
+from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
 PAIR_SLOT_BYTES = 16
@@ -28,6 +31,8 @@ LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
 """Of `_TreeLevel`."""
 GROWN_BYTES = 8 * RESULTS + 3 * 4
 """Of `_Grown`."""
+LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
+"""Of a leaf and output: sums of g and h, and the values of two nodes."""
 LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
@@ -40,6 +45,8 @@ POOL_SHARE = 16
 """CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
 POOL_SCRATCH_SHARE = 3
 """And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
+POOL_LEVEL_SHARE = 8
+"""And this part of histograms that are new with each level, where the host grows trees."""
 POOL_ROUNDING_BYTES = 64 * 512
 """For each of so many small arrays."""
 ROUNDS_AT_ONCE = 128
@@ -49,23 +56,35 @@ ROUNDS_AT_ONCE = 128
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: column-major copies first, then trees
-    that grow without the host, with room for nodes that are not there.
+    What only makes a fit faster is left out where there is no room for it: trees that grow together first, half of them
+    at a time, then column-major copies, then trees that grow without the host, with room for nodes that are not there.
     """
-    whole = _arrays(size, free_bytes, has_columns=True)
-    slower = _arrays(size, free_bytes, has_columns=False)
-    slowest = _arrays(replace(size, without_host=False), free_bytes, has_columns=False)
-    return next((plan for plan in (whole, slower, slowest) if plan.fits is not False), slowest)
+    alone = replace(size, trees_together=1)
+    n_trees, plans = most_together(size), []
+    while n_trees > 1:
+        plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
+        n_trees = -(-n_trees // 2)
+    plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+    plans.append(_arrays(replace(alone, without_host=False), free_bytes, has_columns=False))
+    return next((plan for plan in plans if plan.fits is not False), plans[-1])
+
+
+def most_together(size: FitSize) -> int:
+    """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
+    does; nor do those of packed gradients, whose leaves are summed tree by tree."""
+    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1 or size.packed:
+        return 1
+    return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
     train, k = size.train, size.n_outputs
     passing = passing_bytes(size, has_columns=has_columns)
     arrays = Plan(
-        device="cuda", free_bytes=free_bytes, without_host=size.without_host,
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(train, size.n_slots) if has_columns else 0,
-        order_bytes=order_bytes(train.n_rows, size.small_data),
+        order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data, size.width),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
@@ -76,6 +95,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan
         scratch_bytes=scratch_bytes(size, passing),
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
+    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
@@ -105,9 +125,11 @@ def copied_entries(rows: SetSize, n_slots: int) -> int:
     return n_entries if is_many and not rows.symbol_bytes else 0
 
 
-def order_bytes(n_rows: int, small_data: bool) -> int:
-    """Of both halves of `DeviceOrder`."""
-    return 2 * n_rows * (4 + (8 if small_data else 4))
+def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
+    """Of both halves of `DeviceOrder`; of several outputs, of one order, all pairs, and those that are gathered."""
+    pair_bytes = 8 if small_data else 4
+    n_pairs = 2 if width == 1 else width + 2 * min(AT_ONCE, width)
+    return n_rows * (2 * 4 + n_pairs * pair_bytes)
 
 
 def label_bytes(size: FitSize) -> int:
@@ -117,8 +139,8 @@ def label_bytes(size: FitSize) -> int:
 
 
 def gradients_bytes(size: FitSize) -> int:
-    """Of `SoftmaxChunk`, or of an engine whose objective has no kernel."""
-    n, k = size.train.n_rows, size.n_outputs
+    """Of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
+    n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
@@ -132,13 +154,16 @@ def histograms_bytes(size: FitSize) -> int:
     elif size.grow_policy == "lossguide":
         nodes = kept_histograms(size.max_leaves)
     else:
-        nodes = sum(histogram_nodes(1, size.depth))
-    return PAIR_SLOT_BYTES * size.n_slots * nodes
+        nodes = sum(histogram_nodes(size.trees_together, size.depth))
+    return PAIR_SLOT_BYTES * size.n_entries * nodes
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
     """Of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums."""
     n_features = size.train.n_features
+    if size.width > 1:
+        sums_before = PAIR_SLOT_BYTES * n_chunks(size.n_slots, n_features) * size.width
+        return n_nodes * (sums_before + 12 * n_features + 8 * (RESULTS + 2 * size.width))
     if size.grow_policy == "symmetric":
         return n_nodes * (PAIR_SLOT_BYTES * size.n_slots + 8 * RESULTS) + 12 * n_features
     return n_nodes * 8 * (n_features + RESULTS)
@@ -147,16 +172,17 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
 def split_bytes(size: FitSize) -> int:
     """Of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
     n_splits = max(USUAL_SPLITS, min(WIDTH, size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
-    tile_rows = min(max(1 << (size.train.n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
-    return size.train.n_rows // 8 + n_splits * tile_rows // 8 + 4 * (size.train.n_rows // LEAST_TILE_ROWS + n_splits)
+    n_rows = size.trees_together * size.train.n_rows
+    tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
+    return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
 
 
 def _deepest(size: FitSize) -> int:
-    return 1 << (size.depth - 1) if size.without_host else size.deepest_nodes
+    return size.trees_together << (size.depth - 1) if size.without_host else size.deepest_nodes
 
 
 def step_bytes(size: FitSize) -> int:
-    """Of searching nodes: of the largest level, or of all that CUDA graphs of a tree recorded, one for each output,
+    """Of searching nodes: of the largest level, or of all that CUDA graphs recorded, each output's tree in one of them,
     whose arrays live as long as they do."""
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
@@ -169,14 +195,17 @@ def tree_bytes(size: FitSize) -> int:
     """Of nodes' segments; where trees grow without the host, of what growers keep of nodes beside histograms, and of
     the trees that wait to be fetched."""
     if not size.without_host:
-        return SEGMENT_BYTES * 4 * size.open_histograms
+        leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
+        return SEGMENT_BYTES * 4 * size.open_histograms + leaf_bytes
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
     if size.grow_policy == "lossguide":
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
         grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
         return tables_bytes(1 + waiting, capacity) + grown
-    capacity = (2 << size.depth) - 1
-    return tables_bytes(1 + waiting, capacity) + capacity * (SEGMENT_BYTES + LEVEL_SLOT_BYTES)
+    capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
+    of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + LEVEL_SLOT_BYTES * growing)
+    allowed = size.n_outputs * size.depth * size.train.n_features
+    return tables_bytes(growing + waiting, capacity) + of_nodes + allowed
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:

@@ -39,7 +39,8 @@ class Tables(Protocol):
     @property
     def arguments(self) -> tuple[Any, ...]: ...
 
-    def walk_columns(self, tree: int) -> tuple[DeviceArray, ...]: ...
+    @property
+    def walk_columns(self) -> tuple[DeviceArray, ...]: ...
 
 
 def leaf_of_rows(chunk: PairSegments) -> DeviceArray:
@@ -92,7 +93,7 @@ class Refit:
         """Enqueue: the only tree in `tables` has exact sums, gains and values, which are added to the margins of all
         rows, float32 of shape (rows,)."""
         leaf, own = leaf_of_rows(chunk), self._rounding.of(output)
-        find_leaves(self._runtime, view, tables.walk_columns(0), leaf)
+        find_leaves(self._runtime, view, tuple(column[0] for column in tables.walk_columns), leaf)
         tables.sums.fill(0)
         rounding = OutputRounding(self._scales[output], own.keys, own.sums)
         self._quantizer.add_to_leaves(columns, rounding, self._sample_below, leaf, tables.sums[0])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,10 +107,19 @@ class DeviceRounding:
 
     def put(self, output: int, rounding: Rounding) -> None:
         """Enqueue what the host decided for one output, and sums of zero."""
+        self._decide(output, rounding)
+        overwrite(self._runtime, self._words, self._host)
+
+    def put_all(self, roundings: Sequence[Rounding]) -> None:
+        """The same for all outputs."""
+        for output, rounding in enumerate(roundings):
+            self._decide(output, rounding)
+        overwrite(self._runtime, self._words, self._host)
+
+    def _decide(self, output: int, rounding: Rounding) -> None:
         scales, keys, _ = self._parts(self._host)
         scales[output] = rounding.scale_g, rounding.scale_h, rounding.scale_w, *rounding.units, 0, 0
         keys[output] = rounding.round_key, rounding.sample_key
-        overwrite(self._runtime, self._words, self._host)
 
     def largest(self) -> Float64:
         """Largest |g|, then h, of each output in the last round; float64, shape (2, outputs); waits."""

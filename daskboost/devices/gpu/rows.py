@@ -20,7 +20,7 @@ from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
-from daskboost.devices.gpu.tiles import Tiles, count_tiles, map_tiles, rows_per_tile
+from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, walk_nodes
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
@@ -42,23 +42,32 @@ class DeviceOrder:
     """Rows of one chunk in node order, on the GPU; `weight` of the rows where data are small.
 
     `order` and `pairs` have two halves. The children of a segment lie where it lay, but in the other half, so that
-    whatever reads positions through `bounds` need not care which half they are in.
+    whatever reads positions through `bounds` need not care which half they are in. Trees that grow together have a
+    stretch of `n_rows` places in each half, one behind the other, and segments for their nodes: nothing but what puts
+    rows into roots need know that a row lies in several.
     """
 
-    def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None) -> None:
+    def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, n_trees: int = 1,
+                 width: int = 1) -> None:  # fmt: skip
         xp = runtime.xp
-        self.n_rows = n_rows
+        self.n_rows, self.n_trees = n_rows, n_trees
         self.weight = None if weight is None else xp.asarray(weight)
-        self.order = xp.empty(2 * n_rows, np.uint32)
-        """Row by position; uint32, shape (2 * rows,)."""
-        self.pairs = xp.empty(2 * n_rows, np.int32 if weight is None else np.int64)
-        """Quantized g and h by position."""
+        self.order = xp.empty(2 * self.half, np.uint32)
+        """Row by position; uint32, shape (2 * trees * rows,)."""
+        shape = 2 * self.half if width == 1 else (n_rows, width)
+        self.pairs = xp.empty(shape, np.int32 if weight is None else np.int64)
+        """Quantized g and h by position; of several outputs by row, shape (rows, width)."""
         self.kept = 0
-        """Rows that grow the tree."""
+        """Rows that grow the tree, or each of several."""
         self.bounds = xp.zeros((64, 2), np.int64)
         """Positions of each tree node's rows, from and up to; int64, shape (at least nodes, 2)."""
         self.n_grown = 0
         """How often that became other memory."""
+
+    @property
+    def half(self) -> int:
+        """Positions."""
+        return self.n_trees * self.n_rows
 
     def start(self, kept: int) -> None:
         """At most `kept` rows are about to be in the root, and nowhere else."""
@@ -76,7 +85,7 @@ class DeviceOrder:
 
 @dataclass(frozen=True)
 class ChunkRows:
-    """The only chunk of a shard, as trees that grow without the host see it: all rows may be in the root."""
+    """The only chunk of a shard, as trees that grow without the host see it: all rows may be in their roots."""
 
     rows: GpuRows
     view: GpuView
@@ -89,9 +98,9 @@ class ChunkRows:
         self.rows.reserve(n_nodes, n_splits)
         return self.chunk.n_grown, self.rows.scratch.n_grown
 
-    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False) -> None:
+    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> None:
         """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
-        self.rows.build(self.view, self.chunk, nodes, out, in_order=is_root and self.in_order)
+        self.rows.build(self.view, self.chunk, nodes, out, in_order=is_root and self.in_order, n_trees=n_trees)
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
@@ -139,20 +148,25 @@ class GpuRows:
     layout : SlotLayout
     weights : sequence of float32 arrays of shape (rows,), optional
         Of each chunk, for small data, whose gradients are multiplied by them once they are rounded.
+    n_trees : int, default 1
+        Trees that may grow together.
     packed : bool
         Whether trees are searched on packed gradients (`kernels/packed.cuh`).
     """
 
     def __init__(self, runtime: Runtime, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int],
-                 pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None, *,
-                 packed: bool = False) -> None:  # fmt: skip
+                 pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None,
+                 n_trees: int = 1, *, packed: bool = False) -> None:  # fmt: skip
         self._runtime, self._views, self._layout, self._packed = runtime, views, layout, packed
         of_chunks = [None] * len(sizes) if weights is None else weights
-        self.chunks = [DeviceOrder(runtime, size, weight) for size, weight in zip(sizes, of_chunks, strict=True)]
+        self.chunks = [
+            DeviceOrder(runtime, size, weight, n_trees, layout.width)
+            for size, weight in zip(sizes, of_chunks, strict=True)
+        ]
         self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
         self.quantizers = [
-            Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight)
+            Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight, n_trees)
             for own, chunk in zip(pieces, self.chunks, strict=True)
         ]
         """Of each chunk's gradients."""
@@ -198,7 +212,7 @@ class GpuRows:
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
-        out, is_built = self._runtime.xp.empty((len(nodes), self._layout.n_slots, 2), np.int64), False
+        out, is_built = self._histograms(len(nodes)), False
         applied, built = self._upload(splits), to_device(self._runtime, nodes)
         n_nodes = int(nodes.max(initial=-1)) + 1
         for index, view in self._views():
@@ -213,18 +227,28 @@ class GpuRows:
             out.fill(0)
         return out
 
+    def _histograms(self, n_nodes: int) -> DeviceArray:
+        """Room for those of so many nodes."""
+        return self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
+
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
-              in_order: bool = False, adds: bool = False) -> None:  # fmt: skip
+              in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
         """Make `out`, whatever it held, the histograms of `nodes`: int64, shape (nodes, slots, 2).
 
         `nodes` : int32; -1 is none, and what is in its place is undefined. `in_order` says that the positions of these
-        nodes' rows are the rows themselves. `adds` : see `GpuView.build`.
+        nodes' rows are the rows themselves, in each tree's stretch. `adds` : see `GpuView.build`. Of several trees, one
+        has as many of `nodes` as any other.
         """
-        order = None if in_order else chunk.order
-        view.build(self._build_tiles(chunk, nodes), order, chunk.pairs, out, adds=adds, packed=self._packed)
+        n_passes = 1 if view.joins_trees else n_trees
+        each, order = len(nodes) // n_passes, None if in_order else chunk.order
+        for begin in range(0, len(nodes), each):
+            own, n_rows = slice(begin, begin + each), chunk.kept * (n_trees // n_passes)
+            tiles = map_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
+            view.build(tiles, order, chunk.pairs, out[own], adds=adds, packed=self._packed)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
-        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
+        outputs) for vectors."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
         applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
         self.reserve(len(tree.value), 0)
@@ -262,8 +286,8 @@ class GpuRows:
         """
         for chunk in self.chunks:
             chunk.make_room(self._runtime.xp, n_nodes)
-        for n_rows in {chunk.n_rows for chunk in self.chunks}:
-            self.scratch.reserve(n_rows, n_splits)
+        for n_positions in {chunk.half for chunk in self.chunks}:
+            self.scratch.reserve(n_positions, n_splits)
 
     def split_rows(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray) -> None:
         """Move the rows of nodes that are split to the nodes' children; two launches, and nothing waits.
@@ -274,8 +298,8 @@ class GpuRows:
         n = splits.shape[1]
         if n == 0 or chunk.n_rows == 0:
             return
-        tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
-        tiles = count_tiles(self._runtime, chunk.bounds, splits[0], tile_rows, chunk.n_rows)
+        tile_rows = rows_per_tile(self._runtime, chunk.half)
+        tiles = count_tiles(self._runtime, chunk.bounds, splits[0], tile_rows, chunk.half)
         flags, counts = self.scratch.flags, self.scratch.counts
         if tiles.most > len(counts) or tiles.most * (tile_rows // 32) > len(flags):
             raise ValueError(f"no memory was reserved for {n} splits at a time")
@@ -283,7 +307,8 @@ class GpuRows:
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
         count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
-        move(tiles.most, SPLIT_THREADS, *common, chunk.n_rows, counts, flags, chunk.order, chunk.pairs)
+        moved = chunk.pairs if chunk.pairs.ndim == 1 else None
+        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, moved)
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
@@ -314,9 +339,6 @@ class GpuRows:
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
         columns = (splits.node, splits.left, splits.right, splits.feature, splits.split_bin, splits.default_left)
         return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
-
-    def _build_tiles(self, chunk: DeviceOrder, nodes: DeviceArray) -> Tiles:
-        return map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
 
 
 def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:

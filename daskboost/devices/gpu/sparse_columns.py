@@ -100,7 +100,7 @@ class SparseColumns:
             entry = runtime.kernel("histogram_sparse", kernel, SMALL=small)
             entry(grid, THREADS, *arguments, shared_bytes=shared_bytes)
 
-        launch("place_rows", tiles.most, *tiles.arguments, many_rows, order, pairs, self._states)
+        launch("place_rows", tiles.most, *tiles.arguments, many_rows, self._n_rows, order, pairs, self._states)
         shared_bytes = CELL_BYTES * n * found.most_slots
         launch(
             "add_columns", runtime.multiprocessors, self._rows, self._slots, found.groups, found.before, found.n,

@@ -97,7 +97,7 @@ class SplitKernels:
         floats = packed[5 * n :].view(np.float64)
         per_list = n if len(allowed) == 1 else 1
         return Level(
-            own, parents, siblings, packed[3 * n : 5 * n], floats[: 2 * n], self._allowed_of(allowed), per_list,
+            own, parents, siblings, packed[3 * n : 5 * n], floats[: 2 * n], self.allowed_of(allowed), per_list,
             floats[2 * n :], n,
         )  # fmt: skip
 
@@ -149,7 +149,7 @@ class SplitKernels:
             regular.alpha, regular.max_step, regular.least_h, int(regular.plain),
         )  # fmt: skip
 
-    def _allowed_of(self, allowed: UInt8) -> DeviceArray:
+    def allowed_of(self, allowed: UInt8) -> DeviceArray:
         """On the GPU; the last one is kept, since most trees allow every node the same features."""
         key = allowed.tobytes()
         if self._allowed is None or self._allowed[0] != key:

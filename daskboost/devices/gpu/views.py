@@ -38,7 +38,7 @@ LEAST_ROWS_PER_BIN = 8
 LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
 WALK_THREADS = 256
-"""As in `kernels/walk.cu`."""
+"""As in `kernels/walk.cu` and `walk_vectors.cu`."""
 WALK_BLOCKS = 8
 """Of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
@@ -80,15 +80,19 @@ class GpuView(Protocol):
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
         """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
 
+    @property
+    def joins_trees(self) -> bool:
+        """Whether segments of one call of `build` may be of several trees, so that a row lies in more than one."""
+
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False, packed: bool = False) -> None:  # fmt: skip
         """Make `out`, int64 of shape (segments, slots, 2), the histograms of the tiles' segments, whatever it held.
 
-        `order` : uint32, the row at each position; None where positions are rows. `pairs` : by position. `adds` : add
-        to `out` instead, as the second chunk of a shard does to the first one's. A node of -1 has no histogram: what
-        is in its place is undefined. `packed` : pairs have so few levels that two sums may share a word
-        (`kernels/packed.cuh`), as they do of symbols of one byte. Launches and nothing else: a captured graph may do it
-        again.
+        `order` : uint32, the row at each position; None where positions are rows, those of several trees all rows again
+        and again. `pairs` : by position. `adds` : add to `out` instead, as the second chunk of a shard does to the
+        first one's. A node of -1 has no histogram: what is in its place is undefined. `packed` : pairs have so few
+        levels that two sums may share a word (`kernels/packed.cuh`), as they do of symbols of one byte. Launches and
+        nothing else: a captured graph may do it again.
         """
 
 
@@ -107,6 +111,8 @@ class DenseView:
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
     """
 
+    joins_trees = True
+
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
                  copy_columns: bool) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
@@ -117,7 +123,7 @@ class DenseView:
             _Planes(each, xp.asarray(each.groups), planes)
             for each, planes in zip(symbols.places.groups, symbols.planes, strict=True)
         ]
-        self.symbol_bytes = int(self._rows.itemsize)
+        self._n_rows, self.symbol_bytes = n_rows, int(self._rows.itemsize)
         self.nbytes = int(self._rows.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
 
     @property
@@ -159,8 +165,8 @@ class DenseView:
                     len(layout.host.n_bins), tiles.nodes, tiles.starts, len(tiles.nodes), out.view(np.uint64),
                 )  # fmt: skip
             runtime.kernel("histogram", "build", **shape, THREADS=threads)(
-                blocks, threads, symbols, symbols[0].nbytes, each.groups, len(host.groups), quads, least_tiles,
-                layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, int(adds),
+                blocks, threads, symbols, symbols[0].nbytes, self._n_rows, each.groups, len(host.groups), quads,
+                least_tiles, layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, int(adds),
                 out.view(np.uint64), shared_bytes=quads * QUAD_BYTES,
             )  # fmt: skip
 
@@ -216,6 +222,10 @@ class SparseView:
         self.nbytes = int(indptr.nbytes + slots.nbytes) + (0 if self._columns is None else self._columns.nbytes)
 
     @property
+    def joins_trees(self) -> bool:
+        return self._columns is None  # entries by feature look up the one node of their row
+
+    @property
     def symbols(self) -> tuple[Any, ...]:
         return (self._slots, self._indptr, 0, 0, self._layout.n_bins, self._layout.offsets)
 
@@ -228,9 +238,9 @@ class SparseView:
         if not adds:  # few of a node's slots have entries, and kernels add those that have
             out.fill(0)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
-        rows, common = (self._indptr, self._slots, n_slots), (order, pairs, out.view(np.uint64))
+        n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
+        rows, common = (self._indptr, self._slots, n_rows, n_slots), (order, pairs, out.view(np.uint64))
         if self._fits:
-            n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
             least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
             runtime.kernel("histogram_sparse", "add_shared", SMALL=small)(
                 runtime.multiprocessors, BUILD_THREADS, *rows, max(1, least_rows // tiles.tile_rows), *tiles.arguments,
@@ -257,7 +267,7 @@ def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray)
 
 def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
     """The leaf of every row of a tree on the device; `columns` as in `walk_nodes`, `leaves` int32, shape (rows,)."""
-    _walk(runtime, view, columns, leaves, find=1)
+    _walk(runtime, view, tuple(column[None] for column in columns), leaves[:, None], find=1)
 
 
 def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
@@ -270,17 +280,36 @@ def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
 def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
     """The same for a tree on the device.
 
-    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32.
+    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32. Of vectors, the value
+    and `margin` have a column for each output, and are C-contiguous.
+    """
+    n = len(margin)
+    if n == 0:
+        return
+    if margin.ndim == 1:
+        walk_trees(runtime, view, tuple(column[None] for column in columns), margin[:, None])
+        return
+    blocks = min(-(-n // WALK_THREADS), runtime.multiprocessors * WALK_BLOCKS)
+    runtime.kernel("walk_vectors", "walk_vectors", SYMBOL_BYTES=view.symbol_bytes)(
+        blocks, WALK_THREADS, *view.symbols, *columns, margin.shape[1], n, margin
+    )
+
+
+def walk_trees(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
+    """The same for several trees in one launch.
+
+    `columns` : of shape (trees, nodes), the last two C-contiguous. `margin` : float32, shape (rows, trees), any stride.
     """
     _walk(runtime, view, columns, margin, find=0)
 
 
 def _walk(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], out: DeviceArray, *, find: int) -> None:
-    n = len(out)
+    n, n_trees = out.shape
     if n == 0:
         return
     symbols, row_words = view.whole_rows
-    blocks = min(-(-n // WALK_THREADS), runtime.multiprocessors * WALK_BLOCKS)
+    blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
     runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find)(
-        blocks, WALK_THREADS, *symbols, *columns, len(columns[0]), n, out, element_stride(out)
+        blocks * n_trees, WALK_THREADS, *symbols, *columns, columns[0].shape[1], n, out, element_stride(out),
+        n_trees, element_stride(columns[0]), element_stride(out.T),
     )

@@ -1,0 +1,76 @@
+"""Views of chunks that several fits of one process share: resident ones made once, streamed ones read once a pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from daskboost.cluster.lockstep import Lockstep
+from daskboost.cluster.shard_margins import ShardMargins
+from daskboost.data.shard import Shard
+from daskboost.devices.choose import make_device
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.device import Device, View
+from daskboost.dtypes import Bool
+
+Views = Callable[[], Iterator[tuple[int, View]]]
+TRAINING, EVALUATION = 1, 0
+"""Ranks of passes (see `Lockstep.items`)."""
+
+
+class SharedViews:
+    """What fits over the same cut points make of their chunks.
+
+    Parameters
+    ----------
+    n_threads : int
+        For making views.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.lockstep: Lockstep[tuple[int, View]]
+        """Of the fits that run now."""
+        self._n_threads = n_threads
+        self._sources: dict[Any, ShardMargins] = {}
+        self._devices: list[Device] = []
+        self._lock = threading.Lock()
+
+    def of(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, room_bytes: int, rank: int
+           ) -> Views:  # fmt: skip
+        """The views of a shard on a fit's device, as `ShardMargins.views` gives them.
+
+        `room_bytes` : for column-major copies; what the first fit has decides.
+        """
+        on_gpu = device.split_kernels is not None
+        place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
+        chunks = tuple(entry.handle.key for entry in shard.entries)
+        # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
+        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu)
+        with self._lock:
+            if key not in self._sources:
+                own = make_device(place, layout, Threads(self._n_threads))
+                self._devices.append(own)
+                self._sources[key] = ShardMargins(shard, own, layout, has_missing, 0, room_bytes)  # views alone
+            source = self._sources[key]
+        if not source.is_resident:
+            return lambda: self.lockstep.items(source.own_views, rank)
+
+        def resident() -> Iterator[tuple[int, View]]:
+            self.lockstep.check()
+            with self._lock:  # the first fit that comes makes them
+                return iter(list(source.views()))
+
+        return resident
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Memory of a GPU that shared views take already."""
+        return sum(source.kept_bytes for key, source in self._sources.items() if key[2] != "cpu")
+
+    def close(self) -> None:
+        """Free the views."""
+        self._sources.clear()
+        for device in self._devices:
+            device.close()

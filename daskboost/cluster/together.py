@@ -1,0 +1,155 @@
+"""Several fits over the same rows of this process: in a thread each, with one stream of chunks between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from daskboost.cluster.coordinator import FitSpec, Progress, Report
+from daskboost.cluster.fit_size import engine_size, shard_size
+from daskboost.cluster.in_process import LocalShards, fit_here
+from daskboost.cluster.lockstep import Lockstep
+from daskboost.cluster.shared_views import SharedViews
+from daskboost.devices.choose import finds_gpu
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.params import split_device
+
+T = TypeVar("T")
+RunFit = Callable[[Report], Progress]
+"""Runs a fit that is prepared; may be called once."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the fits."""
+
+    spec: FitSpec
+    train: LocalShards
+    evals: Sequence[LocalShards]
+
+    @property
+    def streams(self) -> bool:
+        """Whether it reads chunks for every pass."""
+        shards = [shard for each in (self.train, *self.evals) for shard in each.shards]
+        return any(shard.store.residency(entry.handle) == "disk" for shard in shards for entry in shard.entries)
+
+
+def fit_together(
+    members: Sequence[Member], work: Sequence[Callable[[RunFit], T]], n_threads: int, most: int | None = None
+) -> list[T]:
+    """Call `work[i]` with what runs the fit of `members[i]`; the results, in order.
+
+    Where chunks are streamed, all fits run at once, a pass over the chunks serving all of them (`Lockstep`), unless
+    `most` or a GPU's memory allows fewer. Fits over resident chunks need not wait for each other: as many run as there
+    are threads. A GPU works on one fit at a time, for as long as it has what that fit needs.
+
+    Raises
+    ------
+    Exception
+        The first of any fit, which ends all of them.
+    """
+    members = [_on_callers_gpu(member) for member in members]
+    cores = Threads(n_threads)
+    cores.close()
+    on_gpu = any(finds_gpu(member.spec.params.device) for member in members)
+    turns = at_once = min(len(members), most or len(members))
+    turns = 1 if on_gpu else min(turns, cores.count)
+    if not any(member.streams for member in members):
+        at_once = len(members)  # they wait for their turns, and take memory only then
+    elif on_gpu and at_once > 1:
+        at_once = min(at_once, _room_on_gpu(members, cores.count))
+    shared = SharedViews(cores.count)
+    threads = cores.count if on_gpu else max(1, cores.count // turns)
+    results: list[T] = []
+    try:
+        for begin in range(0, len(members), at_once):
+            batch = range(begin, min(begin + at_once, len(members)))
+            shared.lockstep = Lockstep(len(batch), turns)
+            calls = [
+                partial(work[i], partial(_fit, members[i], threads, shared)) for i in batch
+            ]
+            results += _in_threads(shared.lockstep, calls, begin)
+    finally:
+        shared.close()
+    return results
+
+
+def _fit(member: Member, threads: int, shared: SharedViews, report: Report) -> Progress:
+    lockstep = shared.lockstep
+
+    def after_round(iteration: int, progress: Progress) -> bool:
+        lockstep.check()
+        return report(iteration, progress)
+
+    return fit_here(member.spec, member.train, member.evals, threads, after_round, shared)
+
+
+def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], first: int) -> list[T]:
+    """The results of calls that run in lock-step; messages number them from `first` on."""
+    results: dict[int, T] = {}
+
+    def run(index: int) -> None:
+        try:
+            with lockstep.fit():
+                results[index] = calls[index]()
+        except BaseException as error:  # `lockstep` has the first for the caller; the others follow from it
+            if error is lockstep.failure:
+                error.add_note(f"while training model {first + index} of those that are trained together")
+
+    threads = [
+        threading.Thread(target=run, args=(index,), name=f"daskboost-model-{first + index}", daemon=True)
+        for index in range(len(calls))
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # Ctrl-C comes to the caller's thread
+        lockstep.fail(error)
+        raise
+    finally:
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    if lockstep.failure is not None:
+        raise lockstep.failure
+    return [results[index] for index in range(len(calls))]
+
+
+def _on_callers_gpu(member: Member) -> Member:
+    """The same, on what is CuPy's current GPU here, which it would not be in another thread."""
+    kind, number = split_device(member.spec.params.device)
+    sizes = [shard_size(shard, 1) for each in (member.train, *member.evals) for shard in each.shards]
+    if kind == "cpu" or number is not None or any(size.gpus for size in sizes):
+        return member
+    if not finds_gpu(member.spec.params.device):
+        return member
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    current = get_runtime().device
+    if kind == "auto" and current == 0:  # where threads begin; a number would not allow the CPU
+        return member
+    return replace(member, spec=replace(
+        member.spec, params=replace(member.spec.params, device=f"cuda:{current}")
+    ))  # fmt: skip
+
+
+def _room_on_gpu(members: Sequence[Member], n_threads: int) -> int:
+    """How many fits a GPU has room for at once, at least one: which is refused where it has not."""
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    free = get_runtime().free_bytes
+    plans = [
+        gpu_plan(engine_size(
+            member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads
+        ), free)
+        for member in members
+    ]  # fmt: skip
+    shared = max(plan.chunks_bytes + plan.columns_bytes for plan in plans)
+    largest = max(plan.total_bytes - plan.chunks_bytes - plan.columns_bytes for plan in plans)
+    return max(1, (free - shared) // largest)

@@ -1,0 +1,95 @@
+"""Folds of cross-validation: rows that a model trains on, and rows held out from it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.subset import row_mask
+from daskboost.dtypes import Float32, Int64
+from daskboost.errors import ParameterError
+from daskboost.hashing import Purpose, draws, key
+from daskboost.training.dataset import QuantizedDataset
+
+Fold = tuple[QuantizedDataset, QuantizedDataset]
+"""Training rows and held-out rows."""
+
+
+def make_folds(
+    data: QuantizedDataset, folds: Any, random_state: int = 0, repeat: int = 0, *, stratified: bool = False
+) -> list[Fold]:
+    """Folds from a number of them, or from pairs of rows.
+
+    Parameters
+    ----------
+    data : QuantizedDataset
+        In this process.
+    folds : int, or iterable of (training rows, held-out rows)
+        Rows by positions or marks, such as ``KFold(5).split(X)`` gives. A number makes as many of equal sizes, by
+        hashes of the rows' positions.
+    random_state, repeat : int
+        What the hashes depend on.
+    stratified : bool
+        With a number of folds: deal out the rows by label, so that each fold has all labels in about equal shares.
+
+    Raises
+    ------
+    ParameterError
+        Fewer than two folds or fewer rows than folds, no pairs, rows in both halves of a pair, halves without rows.
+    """
+    if isinstance(folds, bool) or isinstance(folds, str) or folds is None:
+        raise ParameterError(f"folds={folds!r}: give their number, or pairs of training rows and held-out rows")
+    if isinstance(folds, int | np.integer):
+        return _subsets(data, _dealt(data, int(folds), random_state, repeat, stratified))
+    if not isinstance(folds, Iterable):
+        raise ParameterError(
+            f"folds is {type(folds).__name__}; give a number, or pairs such as KFold(5).split(X) gives"
+        )
+    if stratified:
+        raise ParameterError("stratified=True has no effect on folds that are given; give their number instead")
+    pairs = list(folds)
+    if not pairs:
+        raise ParameterError("folds is empty; give at least one pair of training rows and held-out rows")
+    return _subsets(data, pairs)
+
+
+def _subsets(data: QuantizedDataset, pairs: Sequence[Any]) -> list[Fold]:
+    made = []
+    for number, pair in enumerate(pairs):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise ParameterError(f"folds[{number}] must be a pair of training rows and held-out rows")
+        train, held_out = (
+            row_mask(rows, data.n_rows, f"folds[{number}][{half}]") for half, rows in enumerate(pair)
+        )
+        both = np.flatnonzero(train & held_out)
+        if len(both):
+            raise ParameterError(
+                f"folds[{number}] has row {both[0]} in both halves; rows held out must not be trained on"
+            )
+        made.append((data.subset(train), data.subset(held_out)))
+    return made
+
+
+def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, stratified: bool) -> list[Any]:
+    """Rows dealt out in the order of their hashes, within their label where folds are stratified."""
+    if not 2 <= n <= data.n_rows:
+        raise ParameterError(f"folds={n} must lie between 2 and the number of rows, {data.n_rows}")
+    hashes = draws(key(random_state, Purpose.FOLDS, repeat), np.arange(data.n_rows, dtype=np.uint64))
+    order = np.lexsort((hashes, _labels(data))) if stratified else np.argsort(hashes, kind="stable")
+    fold: Int64 = np.empty(data.n_rows, np.int64)
+    fold[order] = np.arange(data.n_rows) % n
+    return [(fold != k, fold == k) for k in range(n)]
+
+
+def _labels(data: QuantizedDataset) -> Float32:
+    """Of all rows, in order."""
+    if not data.info.has_label:
+        raise ParameterError("stratified=True needs labels; make the data set with y")
+    every = [entry for shard in data.shards.shards for entry in shard.entries]
+    entries = sorted(every, key=operator.attrgetter("first_row"))
+    return np.concatenate([
+        entry.rows.label if entry.selected is None else entry.rows.label[entry.selected] for entry in entries
+    ])  # fmt: skip

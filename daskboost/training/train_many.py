@@ -1,0 +1,185 @@
+"""`train_many`: several models over one data set in lock-step, one stream of chunks between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from daskboost.cluster.in_process import LocalShards
+from daskboost.cluster.together import Member, fit_together
+from daskboost.errors import ParameterError
+from daskboost.model.booster import Booster
+from daskboost.params import TrainParams
+from daskboost.training.callbacks import Callback
+from daskboost.training.checks import check_rounds
+from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.folds import Fold, make_folds
+from daskboost.training.train import PreparedFit, prepare_fit
+
+HELD_OUT = "valid"
+"""Name of a fold's held-out rows among the evaluation sets."""
+Params = Mapping[str, Any] | TrainParams
+
+
+class TrainedModel(NamedTuple):
+    """One of the models of `train_many`."""
+
+    booster: Booster
+    evals_result: dict[str, dict[str, list[float]]]
+    """Data set -> metric -> values, one per round."""
+    candidate: int
+    """Place of its parameters among those given."""
+    fold: int | None
+    """Its fold; None without folds."""
+
+
+def train_many(
+    params: Params | Sequence[Params], dtrain: QuantizedDataset, num_boost_round: int = 100, *, folds: Any = None,
+    evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
+    callbacks: Callable[[int], Sequence[Callback]] | None = None, init_model: Any = None, objective: Any = None,
+    custom_metric: Any = None, models_at_once: int | None = None,
+) -> list[TrainedModel]:  # fmt: skip
+    """Train several models over the same quantized rows: parameter candidates, seeds, folds of cross-validation.
+
+    Each model is, byte for byte, the one that `train` gives for the same arguments alone; that of a fold is
+    ``train(params, dtrain.subset(training_rows), evals=[..., (dtrain.subset(held_out_rows), "valid")])``. What they
+    share is the bins. Those in memory are there once, and as many models grow at a time as there are threads. Where
+    chunks are streamed from disk, all models grow in lock-step, and a pass over the chunks serves every model that
+    needs one: N models read as often as the one that needs most passes.
+
+    Parameters
+    ----------
+    params : mapping or TrainParams, or sequence of such
+        Candidates, as for `train`; `n_jobs`, the threads of all models together, must be the same in all.
+    dtrain : QuantizedDataset
+        In this process.
+    num_boost_round : int, default 100
+        As for `train`, of every model.
+    folds : int, or iterable of (training rows, held-out rows), optional
+        Every candidate is trained on each fold's training rows and evaluated on those held out, as the last evaluation
+        set, named "valid". Rows by positions or marks, such as scikit-learn's ``KFold(5).split(X)`` gives; a number
+        makes as many folds of equal sizes, by hashes of row numbers and of the first candidate's `random_state`.
+    evals : sequence of (QuantizedDataset, name)
+        As for `train`, for every model.
+    early_stopping_rounds : int, optional
+        As for `train`. A model that stops leaves the others to go on.
+    callbacks : callable, optional
+        ``f(i) -> sequence of Callback`` makes those of model i, since callbacks keep state. They run in threads of the
+        models.
+    init_model, objective, custom_metric : optional
+        As for `train`, for every model.
+    models_at_once : int, optional
+        Most models that grow at a time. Each takes memory for its rows' state, about 20 bytes a row and output; fewer
+        at a time take less, and read streamed chunks as many times over. By default all of them where chunks are
+        streamed (as many as a GPU has room for), otherwise one per thread, and on a GPU one.
+
+    Returns
+    -------
+    list of TrainedModel
+        Candidates in order, each with all its folds: model ``candidate * n_folds + fold``.
+
+    Raises
+    ------
+    ParameterError, DataError
+        Before any work: what `train` refuses, for any of the models; folds without rows, or that train on rows that
+        they hold out; a data set on a cluster.
+    Exception
+        Of any model's fit or callback: it ends all of them. Ctrl-C does too.
+    """
+    candidates = as_candidates(params)
+    check_place(dtrain, "train_many")
+    made = None if folds is None else make_folds(dtrain, folds, candidates[0].random_state)
+    prepared = prepare_many(
+        candidates, dtrain, num_boost_round, made, evals=evals, early_stopping_rounds=early_stopping_rounds,
+        callbacks=callbacks, init_model=init_model, objective=objective, custom_metric=custom_metric,
+    )  # fmt: skip
+    return run_together(prepared, models_at_once)
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """One of the models, checked; its training has not begun."""
+
+    fit: PreparedFit
+    evals_result: dict[str, dict[str, list[float]]]
+    candidate: int
+    fold: int | None
+
+
+def prepare_many(
+    candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int, folds: Sequence[Fold] | None, *,
+    evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
+    callbacks: Callable[[int], Sequence[Callback]] | None = None, init_model: Any = None, objective: Any = None,
+    custom_metric: Any = None, evaluate_training: bool = False,
+) -> list[PreparedModel]:  # fmt: skip
+    """Check the arguments of `train_many` for each model; `evaluate_training` rows of folds too, named "train"."""
+    check_rounds(n_rounds, None, evals)
+    if any(candidate.out_of_core == "certified" for candidate in candidates):
+        raise ParameterError(
+            "out_of_core='certified' does not go with several models at once, whose passes over the rows are not alike; "
+            "train them one by one, or leave it out"
+        )
+    if callbacks is not None and not callable(callbacks):
+        raise ParameterError("callbacks must be a function of a model's number that gives its callbacks, as these keep "
+                             "state: callbacks=lambda i: [Checkpoint(f'model-{i}.ubj')]")  # fmt: skip
+    every: Sequence[tuple[int | None, QuantizedDataset, Sequence[tuple[QuantizedDataset, str]]]]
+    every = [(None, dtrain, evals)] if folds is None else [
+        (fold, rows, [*evals, *([(rows, "train")] if evaluate_training else []), (held_out, HELD_OUT)])
+        for fold, (rows, held_out) in enumerate(folds)
+    ]  # fmt: skip
+    prepared: list[PreparedModel] = []
+    for candidate, params in enumerate(candidates):
+        for fold, rows, sets in every:
+            own = () if callbacks is None else callbacks(len(prepared))
+            history: dict[str, dict[str, list[float]]] = {}
+            fit = prepare_fit(
+                params, rows, n_rounds, sets, early_stopping_rounds, init_model, own, objective, custom_metric, history
+            )
+            prepared.append(PreparedModel(fit, history, candidate, fold))
+    return prepared
+
+
+def run_together(prepared: Sequence[PreparedModel], models_at_once: int | None = None) -> list[TrainedModel]:
+    """Train models that were prepared, over rows of this process."""
+    if models_at_once is not None and (
+        isinstance(models_at_once, bool) or not isinstance(models_at_once, int | np.integer) or models_at_once < 1
+    ):
+        raise ParameterError(f"models_at_once={models_at_once!r} must be an integer of at least 1")
+    fits = [model.fit for model in prepared]
+    n_jobs = sorted({fit.spec.params.n_jobs for fit in fits})
+    if len(n_jobs) > 1:
+        raise ParameterError(f"n_jobs differs among the models: {n_jobs}; they share threads, so give all the same")
+    members = [Member(fit.spec, fit.dtrain.shards, [data.shards for data in fit.evals]) for fit in fits]
+    work = [partial(PreparedFit.run, fit) for fit in fits]
+    boosters = fit_together(members, work, n_jobs[0], models_at_once)
+    return [
+        TrainedModel(booster, model.evals_result, model.candidate, model.fold)
+        for booster, model in zip(boosters, prepared, strict=True)
+    ]
+
+
+def as_candidates(params: Any) -> list[TrainParams]:
+    """Each candidate's parameters, checked."""
+    given = [params] if isinstance(params, Mapping | TrainParams) else params
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise ParameterError(
+            f"params is of type {type(params).__name__}; give a mapping, or a list of at least one for each candidate"
+        )
+    return [each if isinstance(each, TrainParams) else TrainParams.from_mapping(each) for each in given]
+
+
+def check_place(dtrain: Any, name: str) -> None:
+    """Refuse what is not rows of this process; messages are of the function `name`."""
+    if not isinstance(dtrain, QuantizedDataset):
+        raise ParameterError(
+            f"dtrain is {type(dtrain).__name__}; pass a QuantizedDataset (QuantizedDataset.from_dask(X, y))"
+        )
+    if not isinstance(dtrain.shards, LocalShards):
+        raise ParameterError(
+            f"{name} trains models together over rows of this process, and dtrain lies on a cluster: call train for "
+            "one model after the other, or save the data set and open it without a client"
+        )

@@ -1,0 +1,139 @@
+"""Trees of vector leaves on a GPU are those of the CPU, to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.emulation import EmulatedRuntime
+from strategies.trees import Data, make_data, quantized
+
+from daskboost import Booster, train
+from daskboost.cluster.rounding import SMALL_ROWS
+from daskboost.devices.gpu import cuda
+
+SOFTMAX = {"objective": "multi:softprob", "multi_strategy": "multi_output_tree", "min_child_weight": 0.1}
+RULES: dict[str, dict[str, Any]] = {
+    "three classes": {"num_class": 3, "max_depth": 5},
+    "seven classes": {"num_class": 7, "max_depth": 4},
+    "more outputs than are gathered at a time": {"num_class": 19, "max_depth": 3},
+    "few leaves": {"num_class": 3, "max_depth": 6, "max_leaves": 11, "gamma": 1.0},
+    "heavy children": {"num_class": 5, "max_depth": 5, "min_child_weight": 60.0},
+    "regularized": {"num_class": 3, "max_depth": 4, "reg_alpha": 3.0, "reg_lambda": 0.0, "max_delta_step": 0.2},
+    "samples": {"num_class": 3, "max_depth": 4, "subsample": 0.4, "colsample_bynode": 0.7},
+    "symmetric": {"num_class": 3, "max_depth": 4, "grow_policy": "symmetric"},
+    "symmetric steps": {
+        "num_class": 4, "max_depth": 3, "grow_policy": "symmetric", "max_delta_step": 0.3, "colsample_bylevel": 0.6
+    },
+    "best first": {"num_class": 3, "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 12, "subsample": 0.5},
+    "sketch": {"num_class": 7, "max_depth": 4, "sketch_outputs": 3},
+    "sketch of one": {"num_class": 5, "max_depth": 4, "sketch_outputs": 1, "subsample": 0.6},
+    "symmetric sketch": {"num_class": 7, "max_depth": 3, "sketch_outputs": 2, "grow_policy": "symmetric"},
+    "best first sketch": {
+        "num_class": 7, "max_depth": 0, "sketch_outputs": 2, "grow_policy": "lossguide", "max_leaves": 9
+    },
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9), "max_depth": 3},
+}
+N_ROUNDS = 2
+
+
+@pytest.fixture(autouse=True, params=[
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "emulated":
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
+
+
+def problem(n_rows: int, n_classes: int, *, n_values: int = 60, weighted: bool = False) -> Data:
+    """Rows of so many classes, some of which are rare."""
+    rng = np.random.default_rng(n_rows)
+    data = make_data(rng, "multi:softprob", n_rows, 5, n_values=n_values, missing=0.3, weighted=weighted)
+    y = np.minimum(rng.geometric(0.4, n_rows) - 1 + data.y.astype(np.int64) // 2, n_classes - 1)
+    return Data(data.X, y.astype(np.float32), data.weight)
+
+
+def trained(data: Data, params: dict[str, Any], device: str, **how: Any) -> Booster:
+    with quantized(data, **how) as dataset:
+        return train({**SOFTMAX, **params, "n_jobs": 1, "device": device}, dataset, N_ROUNDS)
+
+
+def assert_same(found: Booster, expected: Booster) -> None:
+    """What a difference is, before the bytes that say only that there is one."""
+    for mine, other in zip(found.trees, expected.trees, strict=True):
+        for name in ("left_child", "right_child", "feature", "split_bin", "default_left", "gain", "cover", "value"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(other, name), err_msg=name)
+    assert found.to_bytes() == expected.to_bytes()
+    assert sum(tree.n_leaves for tree in expected.trees) > N_ROUNDS
+
+
+@pytest.mark.parametrize("how", [{"max_bin": 64}, {"encoding": "csr", "partitions": 3, "chunk_rows": 1_000}],
+                         ids=["dense", "csr"])  # fmt: skip
+@pytest.mark.parametrize("name", RULES)
+def test_the_cpus_bytes(name: str, how: dict[str, Any]) -> None:
+    params = RULES[name]
+    data = problem(5_000, params.get("num_class", 3))
+    assert_same(trained(data, params, "cuda", **how), trained(data, params, "cpu", max_bin=how.get("max_bin", 16)))
+
+
+@pytest.mark.parametrize("sketch", [0, 2])
+@pytest.mark.parametrize("n_rows", [2, 41, SMALL_ROWS])
+def test_small_data(n_rows: int, sketch: int) -> None:
+    data = problem(n_rows, 4, weighted=True)
+    params = {"num_class": 4, "max_depth": 4, "min_child_weight": 0, "sketch_outputs": sketch}
+    found, expected = (trained(data, params, device) for device in ("cuda", "cpu"))
+    assert found.to_bytes() == expected.to_bytes()
+
+
+@pytest.mark.parametrize("params", [
+    {}, {"sketch_outputs": 2}, {"subsample": 0.5}, {"objective": "reg:quantileerror", "quantile_alpha": (0.3, 0.6)},
+], ids=["plain", "sketch", "samples", "quantiles"])  # fmt: skip
+def test_chunks_on_disk_and_evaluation_sets(params: dict[str, Any], tmp_path: Path) -> None:
+    """Rows that are streamed give the same bytes, weights or not, and metrics agree."""
+    data, other = problem(4_500, 5, weighted=True), problem(1_500, 5)
+    params = {"num_class": 5, "max_depth": 4, **params}
+    if "quantile_alpha" in params:
+        params.pop("num_class")
+    found: list[Any] = []
+    for device, limit in (("cpu", None), ("cuda", 0)):
+        results: dict[str, Any] = {}
+        with quantized(data, limit=limit, partitions=2, directory=tmp_path) as dataset, quantized(
+            other, reference=dataset, encoding="csr"
+        ) as unseen:
+            model = train(
+                {**SOFTMAX, **params, "n_jobs": 1, "device": device}, dataset, N_ROUNDS,
+                evals=[(dataset, "train"), (unseen, "other")], evals_result=results,
+            )  # fmt: skip
+        found.append((model.to_bytes(), results))
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("reduction", ["coordinator", "peers"])
+@pytest.mark.parametrize("engines", [1, 2])
+def test_several_engines_reduce_on_the_host(engines: int, reduction: str) -> None:
+    data, params = problem(5_000, 3), {"num_class": 3, "max_depth": 4, "reduction": reduction}
+    assert_same(trained(data, params, "cuda", engines=engines, partitions=3), trained(data, params, "cpu"))
+
+
+def test_a_loss_without_a_kernel_goes_by_its_expressions() -> None:
+    def halves(label: Any, margin: Any) -> tuple[Any, Any]:
+        k = np.arange(margin.shape[1], dtype=np.float32)
+        return margin - (label[:, None] - k / 4), np.ones_like(margin)
+
+    data = problem(5_000, 9)
+    for sketch in (0, 2):
+        params = {"objective": halves, "num_class": 5, "max_depth": 3, "sketch_outputs": sketch, "base_score": 0.5}
+        assert_same(trained(data, params, "cuda"), trained(data, params, "cpu"))
+
+
+def test_a_model_goes_on() -> None:
+    data = problem(5_000, 4)
+    params = {**SOFTMAX, "num_class": 4, "max_depth": 3, "n_jobs": 1}
+    found = []
+    for device in ("cpu", "cuda"):
+        with quantized(data) as dataset:
+            first = train({**params, "device": device}, dataset, 2)
+            found.append(train({**params, "device": device}, dataset, 1, init_model=first).to_bytes())
+    assert found[0] == found[1]
