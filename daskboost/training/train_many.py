@@ -120,7 +120,7 @@ def prepare_many(
     check_rounds(n_rounds, None, evals)
     if any(candidate.out_of_core == "certified" for candidate in candidates):
         raise ParameterError(
-            "out_of_core='certified' does not go with several models at once, whose passes over the rows are not alike; "
+            "out_of_core='certified' does not go with several models at once, whose passes are not alike; "
             "train them one by one, or leave it out"
         )
     if callbacks is not None and not callable(callbacks):
