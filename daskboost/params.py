@@ -57,6 +57,7 @@ MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
 GRADIENT_PRECISIONS = ("exact", "packed")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
+OUT_OF_CORE = ("auto", "exact", "certified")
 UNLIMITED_DEPTH = 512
 """`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
 MAX_DEPTH = {
@@ -157,6 +158,15 @@ class TrainParams:
     memory limit."""
     spill_directory: str | None = None
     """Where chunks that exceed it go; None is the worker's local directory."""
+    out_of_core: str = "auto"
+    """How trees grow: ``exact``, with a pass over the rows per level, or ``certified``: on a sample that stays in
+    memory, by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too
+    much. ``auto`` is ``exact``."""
+    certify_tolerance: float = 0.3
+    """Share of a certified tree's exact gain that its splits may lose against the best of their nodes before the worst
+    are replaced, which takes another pass; 0 gives the exact model."""
+    resident_share: float = 0.25
+    """Share of the rows, chosen by a hash of their ids, on which certified trees are grown; in (0, 1]."""
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
     """Names the user gave: what contradicts a data set made before is told from defaults by them."""
 
@@ -208,6 +218,7 @@ class TrainParams:
         split_device(self.device)
         _check_choice("gradient_precision", self.gradient_precision, GRADIENT_PRECISIONS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
+        _check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
             raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")
         if not (isinstance(self.objective, str) or callable(self.objective) or hasattr(self.objective, "gradients")):
@@ -270,6 +281,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {  # low, high, low exclud
     "random_state": (-(2**63), 2**64, False, True),
     "huber_slope": (0, _INF, True, True),
     "tweedie_variance_power": (1, 2, False, True),
+    "certify_tolerance": (0, 1, False, False),
+    "resident_share": (0, 1, True, False),
     "n_jobs": (-1, 4096, False, False),
     "chunk_rows": (0, 2**31, False, True),
 }

@@ -2,7 +2,7 @@
 
     base score -> for every round: gradients -> for every tree: grow_tree -> leaf values -> metrics -> stop?
 
-`grow_tree` is the tree loop, the only one: all growth policies, devices and reductions go through it.
+`tree/growth.py: grow_nodes` is the tree loop, the only one; `certified.py` has the rounds of `out_of_core="certified"`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.certified import certified_rounds
 from daskboost.cluster.gradient_sketch import make_projection
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
 from daskboost.cluster.rounding import make_rounding
 from daskboost.data.cuts import Cuts
-from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
@@ -35,7 +35,7 @@ from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import GrowingTree, make_policy
+from daskboost.tree.growth import GrowingTree, grow_nodes, make_policy, walk_arrays
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
@@ -114,6 +114,8 @@ class Progress:
     best_score: float | None = None
 
 
+REPORT_NAME = "out_of_core"
+"""Under which `evals_result` has what passes over streamed rows cost; no evaluation set may be named so."""
 ASK_SECONDS = 0.1
 """Work that an engine with whole trees is given at a time: it answers nothing else meanwhile."""
 
@@ -132,20 +134,37 @@ def fit(
         The objective gave NaN or infinite gradients.
     """
     outbox = Outbox(engines)
-    reduction = make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads)
     progress = Progress(_base_score(outbox, spec), [*spec.earlier_trees], [*spec.earlier_outputs])
     outbox.later(m.SetBaseMargin(_margins(spec, progress.base_score)))
     for tree, output in zip(spec.earlier_trees, spec.earlier_outputs, strict=True):
-        outbox.later(m.AddTree(_walk_arrays(tree), output))
+        outbox.later(m.AddTree(walk_arrays(tree), output))
     stopper = Stopper(spec, progress)
-    rounds = asked_rounds(outbox, len(spec.learning_rates)) if whole_trees else grown_rounds(outbox, reduction, spec)
+    rounds = asked_rounds(outbox, len(spec.learning_rates)) if whole_trees else rounds_of(outbox, spec, threads)
     for iteration, grown in enumerate(rounds, spec.first_iteration):
         progress.trees += grown.trees
         progress.outputs += [outputs[0] for outputs in spec.tree_outputs]
+        if grown.report is not None:
+            _record(grown.report, progress.history)
         stop = stopper.after_round(iteration, _metric_values(spec, grown.metrics) if spec.eval_names else [])
         if report(iteration, progress) or stop:
             break
     return progress
+
+
+def rounds_of(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Round]:
+    """The rounds of a fit as its parameters want them grown."""
+    if spec.params.out_of_core == "certified":
+        return certified_rounds(outbox, spec, threads)
+    return grown_rounds(
+        outbox, make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads), spec
+    )
+
+
+def _record(report: m.PassReport, history: dict[str, dict[str, list[float]]]) -> None:
+    """Put what a round cost and lost beside the metrics."""
+    values = {"passes": report.n_passes, "gain_lost": report.gain_lost, "splits_redone": report.n_redone}
+    for name, value in values.items():
+        history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)
 
 
 def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterator[m.Round]:
@@ -210,19 +229,7 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
     features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
     root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
     tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, _units(searched))
-    policy = make_policy(spec.params)
-    opened, pending = tree.openable([0]), None
-    while True:
-        nodes = tree.open(opened) if opened else None
-        found = None
-        if nodes is not None:
-            found, pending = reduction.search(pending, nodes), None
-        chosen, candidates = policy.choose(tree, nodes, found)
-        if not chosen or candidates is None:
-            break
-        splits, children = tree.add(chosen, candidates)
-        pending = splits if pending is None else _join(pending, splits)
-        opened = tree.openable(children)
+    pending = grow_nodes(reduction.search, tree, make_policy(spec.params), [0])
     reduction.end_tree()
     adaptive = spec.objective.adaptive_quantiles is not None
     if pending is not None and (adaptive or refits):  # rows must be in their leaves for what comes next
@@ -232,7 +239,7 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
     table = tree.table(learning_rate, exact)
     if adaptive:
         table = _with_quantiles(outbox, spec, outputs, table, learning_rate)
-    outbox.later(m.FinishTree(pending, _walk_arrays(table), outputs[0]))
+    outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0]))
     return table
 
 
@@ -248,12 +255,6 @@ def _leaf_sums(outbox: Outbox, tree: GrowingTree, outputs: Sequence[int], roundi
     return np.sum([part.sums for part in parts], axis=0), _units(roundings)
 
 
-def _join(first: RowSplits, second: RowSplits) -> RowSplits:
-    """Splits of different nodes, applied in order."""
-    names = ("node", "left", "right", "feature", "split_bin", "default_left")
-    return RowSplits(*(np.concatenate([getattr(first, n), getattr(second, n)]) for n in names))
-
-
 def _with_quantiles(engines: AsksEngines, spec: FitSpec, outputs: Sequence[int], table: TreeTable,
                     learning_rate: float) -> TreeTable:  # fmt: skip
     """Replace leaf values by quantiles of the residuals of the rows that grew the tree."""
@@ -267,12 +268,6 @@ def _with_quantiles(engines: AsksEngines, spec: FitSpec, outputs: Sequence[int],
         known = ~np.isnan(found)
         columns[leaves[known], column] = found[known] * np.float32(learning_rate)
     return replace(table, value=value)
-
-
-def _walk_arrays(table: TreeTable) -> WalkArrays:
-    return WalkArrays(
-        table.left_child, table.right_child, table.feature, table.split_bin, table.default_left, table.value
-    )
 
 
 def _base_score(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from daskboost.cluster.certified_rows import engine_kind
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
@@ -115,7 +116,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
     size = engine_size(spec, train, evals, keep_gradients=setup.keep_gradients, n_engines=context.n_engines)
     make = partial(make_device, spec.params.device, spec.layout, size=size)
-    engine = engine_on(make, threads, setup, train, evals, context.peers)
+    engine = engine_on(make, threads, setup, train, evals, context.peers, kind=engine_kind(spec))
     return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
 
 

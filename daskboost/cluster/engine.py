@@ -25,7 +25,7 @@ from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Array, Device, LossRows, VectorRows
+from daskboost.devices.device import Array, Device, LossRows, Rows, VectorRows
 from daskboost.dtypes import Float32, Float64
 from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
@@ -77,7 +77,7 @@ class Engine:
     Parameters
     ----------
     setup : EngineSetup
-    train : Shard
+    train : Shard or ShardMargins
         Training rows; may be empty.
     evals : sequence of Shard
         This engine's rows of each evaluation set; may be empty.
@@ -89,7 +89,7 @@ class Engine:
         Where views come from, if other fits of this process train on the same data set.
     """
 
-    def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
+    def __init__(self, setup: EngineSetup, train: Shard | ShardMargins, evals: Sequence[Shard], device: Device,
                  peers: Peers | None = None, shared: SharedViews | None = None) -> None:  # fmt: skip
         self.setup, self.device, self._peers = setup, device, peers
         self._layout = slot_layout(setup.cuts, setup.width)
@@ -118,7 +118,7 @@ class Engine:
             m.Several: self._several,
         }
 
-    def _open(self, train: Shard, evals: Sequence[Shard], shared: SharedViews | None) -> None:
+    def _open(self, train: Shard | ShardMargins, evals: Sequence[Shard], shared: SharedViews | None) -> None:
         """Take memory for the state of all rows."""
         setup, device = self.setup, self.device
         common = (device, self._layout, setup.cuts.has_missing)
@@ -127,12 +127,14 @@ class Engine:
             views = None if shared is None else shared.of(shard, *common, room_bytes, rank)
             return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views)
 
-        self.train = margins(train, device.column_room(setup.column_bytes), TRAINING)
+        if isinstance(train, Shard):
+            train = margins(train, device.column_room(setup.column_bytes), TRAINING)
+        self.train = train
         self.evals: list[ShardMargins] = []
         """Of rows that are evaluated and not trained on."""
         self._evaluators = []
         for metrics, shard in zip(setup.metrics, evals, strict=True):
-            kept = next((own for own in (self.train, *self.evals) if shard.has_chunks_of(own.shard)), None)
+            kept = next((own for own in (*self._current, *self.evals) if shard.has_chunks_of(own.shard)), None)
             if kept is None:
                 kept = margins(shard, 0, EVALUATION)
                 self.evals.append(kept)
@@ -140,13 +142,23 @@ class Engine:
         groups = self.train.groups
         self._labels = [device.put(group.label) for group in groups]
         self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
-        self.rows = device.rows(
-            self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
-            [_weight_of(group) for group in groups] if setup.small_data else None, packed=setup.packed,
-        )  # fmt: skip
+        self.rows = self._make_rows()
         self.losses = device.loss_rows(
             kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
             small_data=setup.small_data, stored=setup.vector_leaves,
+        )  # fmt: skip
+
+    @property
+    def _current(self) -> Sequence[ShardMargins]:
+        """Training rows whose margins have every tree as soon as it is finished."""
+        return (self.train,)
+
+    def _make_rows(self) -> Rows:
+        """State of the training rows while trees grow over them."""
+        groups = self.train.groups
+        return self.device.rows(
+            self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
+            [_weight_of(group) for group in groups] if self.setup.small_data else None, packed=self.setup.packed,
         )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
@@ -364,11 +376,11 @@ def _weight_of(group: RowGroup) -> Float32:
 
 
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
-              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None
-              ) -> Engine:  # fmt: skip
-    """An engine on a device of these threads, which end at once if either cannot be made."""
+              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None,
+              kind: Callable[..., Engine] | None = None) -> Engine:  # fmt: skip
+    """An engine of a kind on a device of these threads, which end at once if either cannot be made."""
     try:
-        return Engine(setup, train, evals, make_device(threads), peers, shared)
+        return (kind or Engine)(setup, train, evals, make_device(threads), peers, shared)
     except BaseException:
         threads.close()
         raise

@@ -107,6 +107,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         packed=params.gradient_precision == "packed" and not small_data,
+        resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,
     )  # fmt: skip
 
 

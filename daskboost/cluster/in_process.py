@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from daskboost.cluster.certified_rows import engine_kind
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.engine import Engine, EngineSetup, engine_on
 from daskboost.cluster.fit_size import engine_size
@@ -132,7 +133,7 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         for each, peer in zip(sets, peers, strict=True):
             size = engine_size(spec, *each, n_engines=n_engines)
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
-            made.append(engine_on(make, Threads(threads), setup, *each, peer, shared))
+            made.append(engine_on(make, Threads(threads), setup, *each, peer, shared, engine_kind(spec)))
             opened.callback(made[-1].close)
         # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
         alone = n_engines == 1 and made[0].device.split_kernels is not None

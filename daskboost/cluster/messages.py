@@ -159,6 +159,73 @@ class MetricParts:
 
 
 @dataclass(frozen=True)
+class OnSample:
+    """A request to the engine of the sample's rows (`certified_rows.py`), answered as it answers."""
+
+    request: Any
+
+
+@dataclass(frozen=True)
+class StartBelow:
+    """On the sample: quantize the gradients of an output and move its rows to nodes 0 to `n_places`, those whose
+    numbers the leaves of `tree` hold as values."""
+
+    output: int
+    rounding: Rounding
+    tree: WalkArrays
+    n_places: int
+
+
+@dataclass(frozen=True)
+class NodeSums:
+    """Integer sums of g and h; int64, shape (nodes, 2)."""
+
+    sums: Int64
+
+
+@dataclass(frozen=True)
+class CertifiedTree:
+    """A tree whose leaves' histograms are wanted."""
+
+    output: int
+    rounding: Rounding
+    tree: WalkArrays
+    """A leaf's value is its place, -1 where it is not wanted."""
+    n_places: int
+    first_node: int
+    """What `Grow` adds to the tree's nodes when it asks for histograms of leaves, or of nodes with leaves below."""
+
+
+@dataclass(frozen=True)
+class Certify:
+    """Pass over all rows: margins of the trees finished since the last pass, gradients, histograms of these trees."""
+
+    trees: tuple[CertifiedTree, ...]
+
+
+@dataclass(frozen=True)
+class Certified:
+    """What a pass has found, apart from the histograms."""
+
+    range: GradientRange
+    """Of all outputs."""
+    sums: tuple[Int64, ...]
+    """Of each tree's places."""
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What the trees of a round cost and lost."""
+
+    n_passes: int
+    """Over all rows."""
+    gain_lost: float
+    """Share of the gain."""
+    n_redone: int
+    """Splits replaced and grown again below."""
+
+
+@dataclass(frozen=True)
 class GrowRounds:
     """Grow the next `n` rounds whole, metrics and all; for the only engine of a fit. Answered by `Rounds`."""
 
@@ -171,6 +238,8 @@ class Round:
     """One per output, or one of vector leaves."""
     metrics: tuple[MetricParts, ...]
     """Of all engines, after the round; empty without evaluation sets."""
+    report: PassReport | None = None
+    """Where trees are grown on a sample."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +281,7 @@ class Done:
 
 WIRE_TYPES = (
     LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
-    LeafSums, SumsOfLeaves,
+    LeafSums, SumsOfLeaves, OnSample, StartBelow, NodeSums, CertifiedTree, Certify, Certified, PassReport,
     PartialHistograms, ApplySplits, FinishTree, GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies,
     ExactParts, Counts, Done, Rounding, RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip

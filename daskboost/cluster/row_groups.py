@@ -14,6 +14,7 @@ import numpy as np
 
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
+from daskboost.devices.cpu.rows import Pieces
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
@@ -25,8 +26,9 @@ class RowGroup:
     entries: range
     """Places of the chunks in the shard."""
     n_rows: int
-    pieces: tuple[tuple[int, int], ...]
-    """(place of a chunk's first row in the group, global id of that row), one pair per chunk."""
+    pieces: Pieces
+    """(place of a chunk's first row in the group, global id of that row), one pair per chunk; or the ids of all
+    rows."""
     rows: ChunkRows
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 
 from daskboost.cluster.row_groups import row_groups
 from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
+from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.device import Device, View
@@ -28,6 +29,7 @@ class ShardMargins:
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
         self._kept: dict[int, View] = {}
         self._column_room = column_room
+        self._columns_pay = True
         self.groups = row_groups(shard, device.group_rows, math.inf if device.joins_for_free else column_room)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
@@ -36,6 +38,10 @@ class ShardMargins:
         """Whether all views stay in the device's memory, once they are made."""
         store, entries = self.shard.store, self.shard.entries
         return all(store.residency(entry.handle) != "disk" for entry in entries)
+
+    def without_columns(self) -> None:
+        """Copy nothing column-major from now on: rows are read whole."""
+        self._columns_pay = False
 
     @property
     def kept_bytes(self) -> int:
@@ -73,8 +79,8 @@ class ShardMargins:
         if not self._device.reads_device_chunks:
             chunks = [chunk.on_host(threads) for chunk in chunks]
         if chunks[0].is_dense:
-            nbytes = sum(chunk.n_rows for chunk in chunks) * _row_bytes(chunks[0])
-            copy_columns = keep and self._column_room >= nbytes  # for one pass, a copy does not pay
+            nbytes = sum(chunk.n_rows for chunk in chunks) * row_bytes(chunks[0].layout)
+            copy_columns = keep and self._columns_pay and self._column_room >= nbytes  # not for one pass
             self._column_room -= nbytes if copy_columns else 0
             parts = joined_symbols(chunks, threads)
             return self._device.dense_view(parts, sum(chunk.n_rows for chunk in chunks), copy_columns=copy_columns)
@@ -83,7 +89,7 @@ class ShardMargins:
         starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
         indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
         slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
-        copy_columns = keep and self._column_room > 0
+        copy_columns = keep and self._columns_pay and self._column_room > 0
         return self._device.sparse_view(
             xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns
         )
@@ -112,7 +118,6 @@ class ShardMargins:
             self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
 
 
-def _row_bytes(chunk: Chunk) -> int:
-    """Bytes of an unpacked row of a dense chunk."""
-    layout: Any = chunk.layout
-    return int(layout.n_features * layout.symbol_dtype.itemsize)
+def row_bytes(layout: Layout) -> int:
+    """Bytes of an unpacked row; 0 of CSR rows, which have no column-major copies."""
+    return layout.n_features * layout.symbol_dtype.itemsize if isinstance(layout, DenseLayout) else 0

@@ -1,6 +1,6 @@
 """A fit over a single remote engine: whole rounds grow beside the rows, without a round trip per level or tree.
 
-The loop is the coordinator's own (`coordinator.grown_rounds`), run in the engine's process over that one engine, unless
+The loop is the coordinator's own (`coordinator.rounds_of`), run in the engine's process over that one engine, unless
 the trees can grow on its device without anybody (`device_rounds`).
 """
 
@@ -12,11 +12,10 @@ from itertools import islice
 from typing import Any
 
 from daskboost.cluster import messages as m
-from daskboost.cluster.coordinator import FitSpec, grown_rounds
+from daskboost.cluster.coordinator import FitSpec, rounds_of
 from daskboost.cluster.device_rounds import Alone, device_rounds
 from daskboost.cluster.engine import Engine
 from daskboost.cluster.outbox import Outbox
-from daskboost.cluster.reduce.strategies import make_reduction
 from daskboost.devices.cpu.threads import Threads
 
 
@@ -42,8 +41,7 @@ class WholeTrees:
             self._rounds = on_device.take
             return
         outbox = Outbox(Alone(engine))
-        reduction = make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads)
-        rounds = grown_rounds(outbox, reduction, spec)
+        rounds = rounds_of(outbox, spec, threads)
         self._rounds = partial(islice, rounds)
 
     def handle(self, message: Any) -> Any:

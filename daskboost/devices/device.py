@@ -82,6 +82,44 @@ class VectorRows(Rows, Protocol):
         host."""
 
 
+class Frontier(Protocol):
+    """Histograms of the nodes that known trees end in, see `devices/cpu/frontier.py`."""
+
+    sums: Int64
+    """Integer sums of g and h of all places; int64, shape (places, 2), on the host."""
+
+    def add(self, view: View, tree: WalkArrays, places: tuple[int, int], gradient: Any, pieces: Pieces,
+            weight: Array | None, rounding: Rounding) -> None:  # fmt: skip
+        """Add a chunk's rows to the places `[first, last)` of one tree, whose leaves hold them as values, from 0 on;
+        rows of negative ones are left out.
+
+        `gradient` : what `Rows.start_tree` takes for a chunk; `weight` : of the rows, where data are small.
+        """
+
+    def of_nodes(self, nodes: Int32, place: Int32, left: Int32, right: Int32) -> Array:
+        """Histograms of nodes of one tree, in increasing order: of a place, or the sum of the children's, which are
+        among the nodes. int64, shape (nodes, entries, 2), on the device."""
+
+
+@runtime_checkable
+class SampleRows(Rows, Protocol):
+    """Rows that trees can go on growing over from any nodes of theirs."""
+
+    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
+        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
+        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
+
+
+@runtime_checkable
+class CertifyingDevice(Protocol):
+    """A device whose trees can be grown on a sample and certified."""
+
+    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
+        """The view of some rows of several views, in order, `n_rows` in all."""
+
+    def frontier(self, n_places: int) -> Frontier: ...
+
+
 class Device(Protocol):
     """The device of one engine."""
 

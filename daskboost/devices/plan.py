@@ -90,6 +90,8 @@ class FitSize:
     """Whether trees are searched on a sketch of the gradients."""
     packed: bool = False
     """Whether they are searched on packed gradients."""
+    resident_share: float = 0.0
+    """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
 
     @property
     def gpus(self) -> frozenset[int]:

@@ -93,6 +93,13 @@ SHARED_PARAMETERS = """
         Most RAM (bytes, or a text such as "2GB") for a process's chunks before they go to disk.
     spill_directory : str, optional
         Where chunks go that exceed it.
+    out_of_core : {"auto", "exact", "certified"}
+        A pass over the rows per level, which is also what "auto" does; or trees grown on a sample of them and held to
+        exact histograms of all rows in one pass, or more where they lost too much (on the CPU only).
+    certify_tolerance : float in [0, 1], default 0.3
+        Share of a certified tree's gain that may be lost before it takes another pass; 0 gives the exact model.
+    resident_share : float in (0, 1], default 0.25
+        Share of the rows on which certified trees are grown.
     importance_type : {"gain", "weight", "cover", "total_gain", "total_cover"}
         What `feature_importances_` measures.
 """
@@ -100,7 +107,8 @@ SHARED_PARAMETERS = """
 SHARED_ATTRIBUTES = """
     booster_ : Booster
     evals_result_ : dict
-        Evaluation set -> metric -> a value per round.
+        Evaluation set -> metric -> a value per round; "out_of_core" -> what the passes of certified trees cost and
+        lost.
     best_iteration, best_score : int, float
         Where early stopping ran.
     feature_importances_ : float32 array, shape (features,)
@@ -194,6 +202,9 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     reduction: str = TrainParams.reduction
     host_memory_limit: int | str | None = None
     spill_directory: str | None = None
+    out_of_core: str = TrainParams.out_of_core
+    certify_tolerance: float = TrainParams.certify_tolerance
+    resident_share: float = TrainParams.resident_share
     importance_type: str = "gain"
 
     def train_params(self, objective: Any, num_class: int = 0) -> TrainParams:

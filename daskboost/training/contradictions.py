@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from daskboost.cluster.coordinator import REPORT_NAME
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric
@@ -15,6 +17,8 @@ from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
+
+logger = logging.getLogger(__name__)
 
 LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
@@ -80,6 +84,55 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
             "monotone_constraints contradicts multi_strategy='multi_output_tree', whose leaves hold a value per "
             "output; use 'one_output_per_tree'"
         )
+
+
+CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
+
+
+def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
+    """Refuse what cannot be grown on a sample and certified, and evaluation sets of its report's name.
+
+    Raises
+    ------
+    ParameterError
+        Naming the parameter, and what to do instead.
+    """
+    if params.out_of_core != "certified":
+        unread = [name for name in CERTIFIED_PARAMS if getattr(params, name) != getattr(TrainParams, name)]
+        if unread:
+            raise ParameterError(
+                f"{unread[0]}={getattr(params, unread[0])!r} is only read with out_of_core='certified', not with "
+                f"{params.out_of_core!r}; set that, or leave {unread[0]} out"
+            )
+        return
+    refused = {
+        f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
+        f"max_leaves={params.max_leaves}": params.max_leaves > 0,
+        "monotone_constraints": _constrains(params.monotone_constraints),
+        "interaction_constraints": params.interaction_constraints is not None,
+        f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
+        "gradient_precision='packed'": params.gradient_precision == "packed",
+        "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
+        f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
+        f"device={params.device!r}": params.device not in ("auto", "cpu"),
+    }
+    if REPORT_NAME in eval_names:
+        raise ParameterError(
+            f"an evaluation set is named {REPORT_NAME!r}, as what evals_result has of the passes; name it otherwise"
+        )
+    for what, found in refused.items():
+        if found:
+            raise ParameterError(
+                f"out_of_core='certified' does not go with {what}; leave one of the two out (out_of_core='exact' does)"
+            )
+
+
+def device_of(params: TrainParams) -> str:
+    """The device that a fit asks for: "auto" means the CPU for certified trees, which the log then says."""
+    if params.device == "auto" and params.out_of_core == "certified":
+        logger.info("device='auto' trains on the CPU: out_of_core='certified' is not for GPUs")
+        return "cpu"
+    return params.device
 
 
 def _constrains(monotone: Any) -> bool:

@@ -23,7 +23,13 @@ from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
-from daskboost.training.contradictions import check_loss_parameters, check_metrics, check_multi_strategy
+from daskboost.training.contradictions import (
+    check_loss_parameters,
+    check_metrics,
+    check_multi_strategy,
+    check_out_of_core,
+    device_of,
+)
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 from daskboost.tree.split import SplitRules
@@ -101,7 +107,7 @@ def plan(
         ]
         size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(chosen.device, size, room, here)
+    return _plan_on(device_of(chosen), size, room, here)
 
 
 def _check_objective(params: TrainParams) -> None:
@@ -109,6 +115,7 @@ def _check_objective(params: TrainParams) -> None:
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_out_of_core(params, objective)
     check_metrics(params.eval_metric, objective)
 
 

@@ -28,6 +28,8 @@ from daskboost.training.contradictions import (
     check_made_with,
     check_metrics,
     check_multi_strategy,
+    check_out_of_core,
+    device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
@@ -58,7 +60,8 @@ def train(
     early_stopping_rounds : int, optional
         Stop after so many rounds without improvement of the last metric on the last evaluation set.
     evals_result : dict, optional
-        Filled with data set -> metric -> values.
+        Filled with data set -> metric -> values; with ``out_of_core="certified"`` also "out_of_core" -> "passes" over
+        all rows, "gain_lost" (share of the gain) and "splits_redone" of every round.
     init_model : Booster, fitted estimator or path, optional
         Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
         ``init_model``.
@@ -168,8 +171,10 @@ def make_spec(
     check_made_with(params, dtrain.made_with)
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_out_of_core(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
-    params = replace(params, ignored_features=ignored_features(params.ignored_features, schema))
+    ignored = ignored_features(params.ignored_features, schema)
+    params = replace(params, device=device_of(params), ignored_features=ignored)
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
         objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,
@@ -215,6 +220,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_out_of_core(params, objective)
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
@@ -252,9 +258,15 @@ PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "host
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 
+SAMPLE_PARAMS = ("out_of_core", "certify_tolerance", "resident_share")
+"""Parameters that shape a model only where trees are certified with a tolerance."""
+
+
 def provenance(params: TrainParams) -> dict[str, str]:
     """The parameters that shaped the model, as texts."""
-    kept = {name: value for name, value in asdict(params).items() if name not in PLACE_PARAMS}
+    exact = params.out_of_core != "certified" or params.certify_tolerance == 0
+    dropped = (*PLACE_PARAMS, *SAMPLE_PARAMS) if exact else PLACE_PARAMS
+    kept = {name: value for name, value in asdict(params).items() if name not in dropped}
     return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
 
 

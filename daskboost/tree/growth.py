@@ -1,6 +1,6 @@
 """Growing trees: the tree under construction, and the three policies that choose which nodes split.
 
-The loop that uses them is `cluster/coordinator.py: grow_tree`, the only one, for all policies and devices.
+`grow_nodes` is the tree loop, the only one: all policies, devices and reductions go through it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.split import LEAST_GAIN
+from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
@@ -45,10 +46,12 @@ class GrowingTree:
         Integer sums of g and h over all rows; of several outputs, g and h of one after the other.
     units : sequence of float
         What one quantum of each is worth.
+    depth_limit : int, optional
+        Other than the parameters'.
     """
 
     def __init__(self, params: TrainParams, rules: SplitRules, cuts: Cuts, features: FeatureRules, sums: Sequence[int],
-                 units: Sequence[float]) -> None:  # fmt: skip
+                 units: Sequence[float], depth_limit: int | None = None) -> None:  # fmt: skip
         self._params, self._rules, self._cuts, self._features = params, rules, cuts, features
         self._units = tuple(units)
         self._unit_h = np.array(self._units[1::2])
@@ -57,6 +60,24 @@ class GrowingTree:
         self._paths: list[frozenset[int]] = [frozenset()]
         self._size = 1
         self.n_leaves = 1
+        self._depth_limit = params.depth_limit if depth_limit is None else depth_limit
+
+    def plant(self, depths: Int32, sums: Int64) -> None:
+        """Make this a forest, of several roots: nodes 0 to their number, at depths of a larger tree; `sums` of each."""
+        self._reserve(len(depths) | 1)
+        roots = self._nodes[: len(depths) | 1]  # children are numbered in pairs, from an odd number on
+        roots[:] = roots[0]
+        roots["depth"][: len(depths)], roots["sums"][: len(depths)] = depths, sums
+        self._paths = [frozenset()] * len(roots)
+        self._size, self.n_leaves = len(roots), len(depths)
+
+    @property
+    def links(self) -> tuple[Int32, Int32, Int32, Int32, Bool]:
+        """Left and right child, feature, bin and default direction of each node; a leaf's left child is -1."""
+        nodes = self._nodes[: self._size]
+        names = ("left", "right", "feature", "split_bin")
+        left, right, feature, split_bin = (nodes[name].copy() for name in names)
+        return left, right, feature, split_bin, nodes["default_left"] != 0
 
     def openable(self, ids: Sequence[int]) -> list[int]:
         """Those of newly made nodes whose best split is worth finding: depth, leaves and weight leave room for it."""
@@ -66,7 +87,7 @@ class GrowingTree:
         h, least = nodes["sums"][:, 1::2], self._params.min_child_weight
         # Each child needs one output that weighs enough, which need not be the same for both.
         heavy = ((h > 0) & (h * self._unit_h >= (2 * least if len(self._unit_h) == 1 else least))).any(axis=1)
-        possible = (nodes["depth"] < self._params.depth_limit) & (heavy | self._rules.symmetric)
+        possible = (nodes["depth"] < self._depth_limit) & (heavy | self._rules.symmetric)
         return [node for node, open_ in zip(ids, possible.tolist(), strict=True) if open_]
 
     def open(self, ids: Sequence[int]) -> OpenNodes:
@@ -76,7 +97,7 @@ class GrowingTree:
         return OpenNodes(
             ids=np.array(ids, np.int32),
             parents=np.ascontiguousarray(nodes["parent"]),
-            built=self._lighter(nodes["parent"]) if ids[0] > 0 else np.zeros(1, np.int32),
+            built=self._lighter(nodes["parent"]) if nodes["parent"][0] >= 0 else np.array(ids, np.int32),
             sums=np.ascontiguousarray(nodes["sums"]),
             bounds=np.stack([nodes["low"], nodes["high"]], axis=1),
             allowed=self._features.allowed(ids, nodes["depth"].tolist(), paths),
@@ -205,6 +226,13 @@ def _saturated(values: Float64) -> Float32:
     return np.clip(values, -limit, limit).astype(np.float32)
 
 
+def walk_arrays(table: TreeTable) -> WalkArrays:
+    """A tree as the row walk needs it."""
+    return WalkArrays(
+        table.left_child, table.right_child, table.feature, table.split_bin, table.default_left, table.value
+    )
+
+
 class GrowPolicy(Protocol):
     """Which open nodes split next."""
 
@@ -278,3 +306,29 @@ def make_policy(params: TrainParams) -> GrowPolicy:
         "lossguide": Lossguide,
     }
     return policies[params.grow_policy](params)
+
+
+def grow_nodes(search: Callable[[RowSplits | None, OpenNodes], Candidates], tree: GrowingTree, policy: GrowPolicy,
+               roots: Sequence[int]) -> RowSplits | None:  # fmt: skip
+    """The tree loop: split nodes below `roots` until the policy chooses none. Gives the splits that no search applied.
+
+    `search(splits, nodes)` applies splits to all rows, then finds the best splits of nodes.
+    """
+    opened, pending = tree.openable(roots), None
+    while True:
+        nodes = tree.open(opened) if opened else None
+        found = None
+        if nodes is not None:
+            found, pending = search(pending, nodes), None
+        chosen, candidates = policy.choose(tree, nodes, found)
+        if not chosen or candidates is None:
+            return pending
+        splits, children = tree.add(chosen, candidates)
+        pending = splits if pending is None else _join(pending, splits)
+        opened = tree.openable(children)
+
+
+def _join(first: RowSplits, second: RowSplits) -> RowSplits:
+    """Splits of different nodes, applied in order."""
+    names = ("node", "left", "right", "feature", "split_bin", "default_left")
+    return RowSplits(*(np.concatenate([getattr(first, n), getattr(second, n)]) for n in names))

@@ -41,6 +41,12 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "small vectors": ({**VECTORS, "max_depth": 3}, {"n_rows": 4_000}),
     "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
 }
+SHAPES_OF_CPUS = SHAPES | {
+    "certified": ({**LOGISTIC, "max_depth": 6, "out_of_core": "certified"}, {}),
+    "certified classes": (
+        {"objective": "multi:softprob", "num_class": 6, "max_depth": 6, "out_of_core": "certified"}, {"density": 0.3}
+    ),
+}
 
 
 def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,
@@ -57,6 +63,6 @@ def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, d
 
 def data_of(name: str, **otherwise: Any) -> dict[str, Any]:
     """The data set of a shape."""
-    params, given = SHAPES[name]
+    params, given = SHAPES_OF_CPUS[name]
     sizes = {**otherwise, **{k: v for k, v in given.items() if k != "evaluated"}}
     return make_data(**sizes, num_class=params.get("num_class", 2))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kernels.tracked import Meter, TrackedRuntime
 from strategies.device_arrays import EmulatedPlace, Place, place
-from training.plan_shapes import CLASSES, SHAPES, data_of, make_data
+from training.plan_shapes import CLASSES, SHAPES, SHAPES_OF_CPUS, data_of, make_data
 
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.gpu import cuda, memory
@@ -148,10 +148,10 @@ def test_rows_that_lie_on_the_device_are_not_planned_again(
 
 @pytest.mark.parametrize("name", [
     "depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation", "vectors", "sketched vectors",
-    "packed",
+    "packed", "certified", "certified classes",
 ])  # fmt: skip
 def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
-    params, given = SHAPES[name]
+    params, given = SHAPES_OF_CPUS[name]
     evaluated = "evaluated" in given
     data = data_of(name, n_rows=100_000)
     fit({**params, "device": "cpu"}, data, evaluated, lambda _: None)  # what is compiled is kept for good

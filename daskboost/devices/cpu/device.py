@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from daskboost.devices.cpu.frontier import CpuFrontier
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
+from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays, joined_view
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
@@ -61,6 +62,13 @@ class CpuDevice:
              weights: Sequence[Float32] | None, *, packed: bool = False) -> CpuRows:  # fmt: skip
         """Words of 64 bits hold either kind of gradients: `packed` makes no difference."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
+
+    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
+        taken = (view.take(rows) for view, rows in parts)
+        return joined_view(taken, n_rows, self._layout, self.threads if copy_columns else None)
+
+    def frontier(self, n_places: int) -> CpuFrontier:
+        return CpuFrontier(n_places, self._layout, self.threads)
 
     def walk(self, view: View, tree: WalkArrays, margin: Float32) -> None:
         walk(view, tree, np.arange(len(margin), dtype=np.uint32), margin, self.threads)

@@ -12,10 +12,12 @@ same trees: weights count rows, to the last bit, as scikit-learn's checks ask.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
@@ -31,6 +33,18 @@ def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
     z = (z ^ (z >> np.uint64(30))) * _M1
     z = (z ^ (z >> np.uint64(27))) * _M2
     return z ^ (z >> np.uint64(31))
+
+
+def _global_row(first_row: Any, row: Any) -> Any:
+    """The global id of a row: `first_row + row`, or `first_row[row]` where ids are not consecutive."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_global_row, inline="always", strict=False)  # strict also compares type hints
+def _typed_global_row(first_row: Any, row: Any) -> Callable[[Any, Any], Any]:
+    if isinstance(first_row, types.Array):
+        return lambda first_row, row: np.uint64(first_row[row])
+    return lambda first_row, row: np.uint64(first_row + row)
 
 
 @njit(nogil=True)
@@ -63,7 +77,7 @@ def quantize_gradients(
     round_key: np.uint64,
     sample_key: np.uint64,
     sample_below: np.uint64,
-    first_row: int,
+    first_row: Any,
     begin: int,
     end: int,
     order: UInt32,
@@ -72,15 +86,16 @@ def quantize_gradients(
     """Quantize rows `[begin, end)` of one output into `order[begin:]`, `pairs[begin:]`.
 
     `g`, `h` : float32, shape (rows,), any stride. `weight` : float32, shape (rows,), for small data; None for large,
-    whose `g` and `h` contain it. `sample_below` : a row is kept if its 32 sampling bits are below.
-    Returns the number of kept rows and their integer sums of g and h.
+    whose `g` and `h` contain it. `first_row` : global id that row 0 would have, or the ids of all rows.
+    `sample_below` : a row is kept if its 32 sampling bits are below. Returns the number of kept rows and their
+    integer sums of g and h.
     """
     kept = begin
     sum_g = np.int64(0)
     sum_h = np.int64(0)
     everyone = sample_below >= np.uint64(4294967296)
     for row in range(begin, end):
-        global_row = np.uint64(first_row + row)
+        global_row = _global_row(first_row, row)
         if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
             continue
         if weight is None:

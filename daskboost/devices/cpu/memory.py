@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
@@ -19,6 +21,8 @@ HISTOGRAM_COPIES = 2
 
 def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
+    if size.resident_share:
+        return certified_plan(size, free_bytes, column_bytes)
     train, k = size.train, size.n_outputs
     return Plan(
         device="cpu", free_bytes=free_bytes,
@@ -30,11 +34,56 @@ def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
         histograms_bytes=histograms_bytes(size),
-        evaluation_bytes=sum(
-            each.stored_bytes + view_bytes(each) + 4 * (k + 1 + size.has_weight) * each.n_rows for each in size.evals
-        ),
+        evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
+
+
+def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
+    """`cpu_plan` of trees that are grown on a sample, which is another set of rows in memory; all rows have margins and
+    labels, and what one chunk's turn in a pass takes."""
+    train, k = size.train, size.n_outputs
+    sampled = sample_rows(size)
+    chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
+    columns = sampled * train.n_features * train.symbol_bytes
+    pair = 8 if size.small_data else 4
+    places = max(1, min(1 << (size.depth - 1), train.n_rows))
+    of_pass = 16 * size.n_entries * (k * places + 2 * places - 1)
+    of_sample = slot_bytes(size) * size.n_entries * HISTOGRAM_COPIES * max(1, places // 2 + places // 4)
+    settled = 4 + 4 + pair  # rows and pairs in the order of nodes, and each row's node
+    return Plan(
+        device="cpu", free_bytes=free_bytes,
+        chunks_bytes=train.stored_bytes + view_bytes(train) + taken_bytes(train, sampled),
+        columns_bytes=columns if columns <= column_bytes else 0,
+        order_bytes=2 * (4 + pair) * sampled + max(settled * sampled, (2 * (4 + pair) + settled) * chunk),
+        gradients_bytes=8 * k * (sampled + chunk),
+        margins_bytes=4 * k * (train.n_rows + sampled),
+        labels_bytes=4 * (train.n_rows + sampled) * (1 + size.has_weight),
+        histograms_bytes=max(of_pass, of_sample),
+        evaluation_bytes=evaluation_bytes(size),
+        scratch_bytes=scratch_bytes(size),
+    )  # fmt: skip
+
+
+def sample_rows(size: FitSize) -> int:
+    """Most rows that a sample has; the hash chooses more only once in ten thousand fits."""
+    share, n_rows = size.resident_share, size.train.n_rows
+    return min(n_rows, math.ceil(share * n_rows + 4 * math.sqrt(share * (1 - share) * n_rows)))
+
+
+def taken_bytes(rows: SetSize, n_rows: int) -> int:
+    """Of `n_rows` that were taken from views."""
+    if rows.symbol_bytes:
+        return n_rows * rows.n_features * rows.symbol_bytes
+    return 2 * (8 * (n_rows + 1) + int(4 * n_rows * rows.entries_per_row))  # parts, and their join
+
+
+def evaluation_bytes(size: FitSize) -> int:
+    """Of evaluation sets."""
+    return sum(
+        each.stored_bytes + view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows
+        for each in size.evals
+    )
 
 
 def view_bytes(rows: SetSize) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from daskboost.devices.cpu import gradients, partition, residuals
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import ChunkOrder, RowSplits, Share, empty_pairs, whole_splits
 from daskboost.devices.cpu.histogram import WORD_ROWS
+from daskboost.devices.cpu.places import settle
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
-Pieces = Sequence[tuple[int, int]]
-"""Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id)."""
+Pieces = Sequence[tuple[int, int]] | UInt64
+"""Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id); or all ids, of
+rows that were chosen one by one."""
 
 
 @dataclass(frozen=True)
@@ -172,9 +174,13 @@ class CpuRows:
                 sums += part
         return sums
 
-    def _row_ranges(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """(begin, end, global id that the chunk's row 0 would have) of ranges of a chunk's rows, for threads."""
+    def _row_ranges(self, index: int) -> Iterator[tuple[int, int, Any]]:
+        """(begin, end, global id that the chunk's row 0 would have or all ids) of ranges of a chunk's rows, for
+        threads."""
         pieces = self._pieces[index]
+        if isinstance(pieces, np.ndarray):
+            yield from ((a, b, pieces) for a, b in self._threads.ranges(self.chunks[index].n_rows))
+            return
         ends = [begin for begin, _ in pieces[1:]] + [self.chunks[index].n_rows]
         for (begin, first_row), end in zip(pieces, ends, strict=True):
             for a, b in self._threads.ranges(end - begin):
@@ -204,6 +210,22 @@ class CpuRows:
             else:
                 self._build(view, chunk, nodes, out, clear=first)
         return self._buffers.zeros(shape) if out is None else out
+
+    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
+        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
+        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2)."""
+        sums = np.zeros((n_places, 2), np.int64)
+        for index, view in self._views():
+            chunk = self.chunks[index]
+            place = np.zeros(chunk.n_rows, np.float32)
+            walk(view, tree, chunk.order[: chunk.kept], place, self._threads)
+            sums += settle(chunk, place, n_places, self._threads)
+        return sums
+
+    def add_histograms(self, nodes: Int32, out: Int64) -> None:
+        """Add the histograms of `nodes` to `out`, int64 of shape (nodes, entries, 2)."""
+        for index, view in self._views():
+            self._build(view, self.chunks[index], nodes, out, clear=False)
 
     def _fit_words(self, nodes: Int32) -> bool:
         """Whether each of the nodes has few enough rows, over all chunks, for a histogram of words."""

@@ -5,6 +5,7 @@ Both kinds offer the same operations, so everything above this file is written o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -83,6 +84,9 @@ class View(Protocol):
 
     def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None: ...
 
+    def take(self, rows: Int64) -> Any:
+        """Copies of some rows, as `joined_view` takes them."""
+
 
 class DenseView:
     """Row-major symbols, and a column-major copy for splitting where memory has room for one.
@@ -128,6 +132,10 @@ class DenseView:
             tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
         )  # fmt: skip
 
+    def take(self, rows: Int64) -> Symbols:
+        symbols: Symbols = self._flat.reshape(-1, self._n_features)[rows]
+        return symbols
+
 
 class SparseView:
     """CSR rows whose entries are histogram slots."""
@@ -154,3 +162,28 @@ class SparseView:
             self._indptr, self._slots, self._layout.offsets, tree.left_child, tree.right_child, tree.feature,
             tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
         )  # fmt: skip
+
+    def take(self, rows: Int64) -> tuple[Int64, Int32]:
+        sizes = self._indptr[rows + 1] - self._indptr[rows]
+        indptr: Int64 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        shift = np.repeat(self._indptr[rows] - indptr[:-1], sizes)
+        return indptr, self._slots[np.arange(indptr[-1]) + shift]
+
+
+def joined_view(taken: Iterable[Any], n_rows: int, layout: SlotLayout, threads: Threads | None) -> View:
+    """The view of rows that were taken from some, `n_rows` in all; with `threads`, dense ones have a column-major
+    copy."""
+    symbols: Any = None
+    pointers, slots, end = [np.zeros(1, np.int64)], [], 0
+    for part in taken:
+        if isinstance(part, tuple):
+            pointers.append(part[0][1:] + pointers[-1][-1])
+            slots.append(part[1])
+            continue
+        if symbols is None:
+            symbols = np.empty((n_rows, part.shape[1]), part.dtype)
+        symbols[end : end + len(part)] = part
+        end += len(part)
+    if symbols is None:
+        return SparseView(np.concatenate(pointers), np.concatenate(slots), layout)
+    return DenseView(symbols, layout, threads)

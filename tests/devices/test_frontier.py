@@ -1,0 +1,128 @@
+"""Rows that go to the nodes of a known tree, and their histograms, against naive twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from devices.backends import (
+    ENCODINGS,
+    EagerThreads,
+    make_layout,
+    make_pairs,
+    make_rows,
+    make_symbols,
+    make_view,
+    pairs_in,
+    put_rows,
+    rows_in,
+    unpack,
+)
+from reference import histogram, partition
+
+from daskboost.devices.cpu.frontier import CpuFrontier
+from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.cpu.views import SlotLayout, WalkArrays, joined_view
+
+N_BINS = [5, 3, 7, 2]
+
+
+def random_tree(rng: np.random.Generator, n_splits: int, n_places: int) -> WalkArrays:
+    """A tree whose leaves are places in any order; leaves beyond their number are left out."""
+    n = 2 * n_splits + 1
+    left, right = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
+    leaves = [0]
+    for split in range(n_splits):
+        node = leaves.pop(int(rng.integers(len(leaves))))
+        left[node], right[node] = 2 * split + 1, 2 * split + 2
+        leaves += [2 * split + 1, 2 * split + 2]
+    value = np.full(n, -1, np.float32)
+    chosen = rng.permutation(leaves)[:n_places]
+    value[chosen] = np.arange(len(chosen))
+    feature = rng.integers(0, len(N_BINS), n).astype(np.int32)
+    split_bin = rng.integers(0, np.array(N_BINS)[feature]).astype(np.int32)
+    return WalkArrays(left, right, feature, split_bin, rng.random(n) < 0.5, value)
+
+
+def expected_rows(tree: WalkArrays, symbols: Any, layout: SlotLayout, order: list[int], n: int) -> list[list[int]]:
+    """Rows of each place, in the order they came."""
+    found: list[list[int]] = [[] for _ in range(n)]
+    for row in order:
+        place = int(tree.value[partition.leaf(tree, symbols[row], layout.n_bins)])
+        if place >= 0:
+            found[place].append(row)
+    return found
+
+
+@pytest.mark.parametrize("data", ["large", "small"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    ("n_rows", "n_splits", "n_places"), [(0, 0, 1), (1, 1, 2), (97, 0, 1), (301, 6, 7), (301, 6, 3)]
+)
+def test_rows_go_to_their_places(n_rows: int, n_splits: int, n_places: int, encoding: str, threads: int, data: str
+                                 ) -> None:  # fmt: skip
+    rng, layout = np.random.default_rng(n_rows + n_splits), make_layout(N_BINS)
+    symbols, tree = make_symbols(rng, n_rows, N_BINS), random_tree(rng, n_splits, n_places)
+    rows = make_rows(make_view(encoding, symbols, layout), n_rows, layout, EagerThreads(threads), data)
+    g, h = make_pairs(rng, n_rows, data)
+    order = rng.permutation(n_rows)[: n_rows * 4 // 5].tolist()  # the others are not in the sample
+    put_rows(rows.chunks[0], [order], g, h)
+    sums = rows.settle(tree, n_places)
+    for place, expected in enumerate(expected_rows(tree, symbols, layout, order, n_places)):
+        assert rows_in(rows, place) == expected
+        assert [part.tolist() for part in unpack(pairs_in(rows, place))] == [g[expected].tolist(), h[expected].tolist()]
+        assert sums[place].tolist() == [g[expected].sum(), h[expected].sum()]
+
+
+@pytest.mark.parametrize("small", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
+    """Two trees, several chunks; those of inner nodes are their children's sums."""
+    rng, layout = np.random.default_rng(5), make_layout(N_BINS)
+    trees = [random_tree(rng, 4, 5), random_tree(rng, 3, 2)]
+    spans, first_row = [(0, 5), (5, 7)], 0
+    frontier = CpuFrontier(7, layout, EagerThreads(threads))
+    expected = np.zeros((7, layout.n_slots, 2), np.int64)
+    for n_rows in (40, 1, 333):
+        symbols = make_symbols(rng, n_rows, N_BINS)
+        view = make_view(encoding, symbols, layout, threads)
+        weight = rng.integers(0, 3, n_rows).astype(np.float32) if small else None
+        for (first, last), tree in zip(spans, trees, strict=True):
+            g, h = rng.integers(-9, 9, n_rows), rng.integers(0, 9, n_rows)  # integers, which no draw rounds
+            rounding = Rounding(1.0, 1.0, 11, 12, 2**32)
+            gradient = (g.astype(np.float32), h.astype(np.float32))
+            frontier.add(view, tree, (first, last), gradient, [(0, first_row)], weight, rounding)
+            times = np.ones(n_rows, np.int64) if weight is None else weight.astype(np.int64)
+            for place, rows in enumerate(expected_rows(tree, symbols, layout, list(range(n_rows)), last - first)):
+                expected[first + place] += histogram.histogram(
+                    symbols, rows, (g * times)[rows], (h * times)[rows], layout, missing=encoding != "csr"
+                )
+        first_row += n_rows
+    assert (frontier.histograms == expected).all()
+    tree = trees[0]
+    nodes = np.arange(len(tree.value), dtype=np.int32)
+    of_nodes = frontier.of_nodes(nodes, tree.value.astype(np.int32), tree.left_child, tree.right_child)
+    assert (of_nodes[0] == expected[:5].sum(axis=0)).all()
+    for node in np.flatnonzero(tree.left_child >= 0).tolist():
+        assert (of_nodes[node] == of_nodes[tree.left_child[node]] + of_nodes[tree.right_child[node]]).all()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_rows_taken_from_views(encoding: str) -> None:
+    rng, layout, threads = np.random.default_rng(6), make_layout(N_BINS), EagerThreads(2)
+    parts = [make_symbols(rng, n, N_BINS) for n in (50, 3, 20)]
+    chosen = [np.flatnonzero(rng.random(len(part)) < 0.4) for part in parts]
+    taken = [make_view(encoding, part, layout).take(rows) for part, rows in zip(parts, chosen, strict=True)]
+    n_rows = sum(map(len, chosen))
+    view = joined_view(taken, n_rows, layout, threads)
+    symbols = np.concatenate([part[rows] for part, rows in zip(parts, chosen, strict=True)])
+    rows = make_rows(view, n_rows, layout, threads)
+    put_rows(rows.chunks[0], [list(range(n_rows))], np.arange(n_rows), np.ones(n_rows, np.int64))
+    found = rows.grow(None, np.zeros(1, np.int32))
+    expected = histogram.histogram(
+        symbols, range(n_rows), np.arange(n_rows), np.ones(n_rows, int), layout, encoding != "csr"
+    )
+    assert (found[0] == expected).all()
