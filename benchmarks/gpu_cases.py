@@ -140,11 +140,14 @@ CASES = {
         Case(Config("predict_11m", *_HIGGS, 8, kind="predict", trees=500), 1, 2, {"xgboost": 43}, 20),
         Case(Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100), 7, 12, {"catboost": 14.5}, 60),
         Case(Config("symmetric_11m_depth8", *_HIGGS, 8, **_CATBOOST, trees=100), 7, 12, {"catboost": 22.2}, 60),
-        Case(Config("epsilon_400k", *_WIDE, 8, test_rows=100_000, draws=5, packed=True), 5, 9, {"xgboost": 31.1}, 50),
+        Case(Config("epsilon_400k", *_WIDE, 8, test_rows=400_000, draws=12), 5, 9, {"xgboost": 31.1}, 80),
         Case(Config("symmetric_400k", *_WIDE, 8, **_CATBOOST, test_rows=100_000), 5, 9, {"catboost": 24.2}, 75),
         Case(Config("higgs_40m", *_LARGE, 8, trees=25), 6, 12, {"xgboost": 101.6}, 50),
         Case(Config("quantize_40m", *_LARGE, kind="quantize"), 1, 3, {"xgboost": 800}, 20),
-        Case(Config("higgs_100k", "higgs", 100_000, 28, 6, trees=500, repeats=5), 3, 6, {"xgboost": 1.25}, 15),
+        Case(
+            Config("higgs_100k", "higgs", 100_000, 28, 6, trees=500, repeats=5, draws=20),
+            3, 6, {"xgboost": 1.25}, 40,
+        ),
         Case(Config("sparse_1m", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="host"), 2, 5, {"xgboost": 9.7}, 20),
         Case(
             Config("sparse_1m_cupy", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="device"),

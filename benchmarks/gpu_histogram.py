@@ -8,9 +8,9 @@
 An update adds one row's g and h to one feature's bin. The root reads all rows in sequence; the levels below gather half
 of them, dealt at random to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
 the clock counts. Times are medians of CUDA events around recorded launches: of all that makes histograms of memory
-that held anything, but the map of tiles; and of the histogram kernel alone, which adds to what is there. Floors are of an
-H200: 4.5 TB/s of device memory, histograms written once, and 7.7 T native shared-memory atomics per second, two to an
-update.
+that held anything, but the map of tiles; and of the histogram kernel alone, which adds to what is there. Floors are of
+an H200: 4.5 TB/s of device memory, histograms written once, and 7.7 T native shared-memory atomics per second, two to
+an update.
 """
 
 from __future__ import annotations

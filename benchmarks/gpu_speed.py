@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_cases import CASES, Case, Config, floor_of
-from benchmarks.gpu_contenders import array_module, contenders
+from benchmarks.gpu_contenders import VECTOR_LEAVES, array_module, contenders
 from benchmarks.harness import RESULTS, Comparison, Contender, Run, comparison_rows, record, take_turns
 
 AUC_TOLERANCE = 0.0005
@@ -81,12 +81,12 @@ def summaries(case: Case, first: Mapping[str, Run], missing: Mapping[str, str], 
     ms = {name: round(1e3 * result.seconds(name), 4) for name in result.runs}
     rows = []
     for name in [name for name in result.runs if name.startswith("daskboost")]:
-        peer = config.peer if config.peer in result.runs else None
+        peer = peer_of(name, config.peer, result)
         why_not = "no peer took part" if peer is None else complaint(first[name].answer, first[peer].answer)
         if min(ms[name], ms[peer or name]) <= 0:
             why_not = "the fits are too short to be told apart"
         rows.append({
-            "case": config.name, "contender": f"{name} beside {config.peer}", "ms": ms[name],
+            "case": config.name, "contender": f"{name} beside {peer or config.peer}", "ms": ms[name],
             "peer_ms": None if peer is None else ms[peer], "all_ms": ms,
             "ratio": None if peer is None or why_not else round(result.ratio(peer, name), 3),
             "does_not_count": why_not, "asked": case.asked, "stretch": case.stretch,
@@ -96,6 +96,12 @@ def summaries(case: Case, first: Mapping[str, Run], missing: Mapping[str, str], 
             "fraction_of_floor": round(floor.ms / ms[name], 4) if ms[name] > 0 else None,
         })  # fmt: skip
     return rows
+
+
+def peer_of(name: str, peer: str, result: Comparison) -> str | None:
+    """Who a contender of ours is compared with: vector leaves, which learn otherwise, with the peer's."""
+    found = peer + VECTOR_LEAVES if VECTOR_LEAVES in name else peer
+    return found if found in result.runs else None
 
 
 def described(row: Mapping[str, Any]) -> str:

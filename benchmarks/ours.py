@@ -31,7 +31,8 @@ def train(params: Mapping[str, Any], dataset: Any, rounds: int) -> Any:
 def predict(booster: Any, x: Matrix, base_margin: Vector | None = None) -> npt.NDArray[np.float64]:
     """Probabilities, means or values of each row, as `Booster.predict` gives them."""
     options = {} if base_margin is None else {"base_margin": base_margin}
-    return np.asarray(booster.predict(x, **options), np.float64)
+    found = booster.predict(x, **options)
+    return np.asarray(found.get() if hasattr(found, "get") else found, np.float64)
 
 
 def as_bytes(booster: Any) -> bytes:
