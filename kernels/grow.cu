@@ -138,10 +138,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     }
 }
 
-// `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number.
+// `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number. `leaves` : the same shape, the
+// nodes that are leaves, numbered over all trees; NONE elsewhere.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
-    TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values) {
+    TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values, i32* leaves) {
     const Table table = TABLE;
+    for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
+        const i64 place = table.place(node);
+        leaves[place] = node < table.size() && table.left(node) == LEAF ? static_cast<i32>(place) : NONE;
+    }
     const Regular regular = {lambda, alpha, max_step, 0.0};
     for (i32 node = threadIdx.x; node < table.size(); node += THREADS) {
         const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);

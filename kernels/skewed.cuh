@@ -1,12 +1,12 @@
-// The order in which lanes add a row's columns where rows follow one another, and columns N_STEPS < 32: at step j lane
-// l, which has a row of its own, adds its symbol of column (l + j) % N_STEPS.
+// The order in which lanes add a row's columns where rows follow one another, and columns N_STEPS < 32. A lane has a row
+// of its own, whose words of four columns it begins with word l / 4, and each word with byte l % 4:
 //
-//            step 0   step 1   step 2                no step is spent on columns without a feature; that 32 lanes find
-//   row 0    column 0 column 1 column 2              32 banks takes two cells of most columns: 64 banks for g of a bin,
-//   row 1    column 1 column 2 column 3              of which lane l takes l + j, and as many for h, BINS bins further
-//   row 2    column 2 column 3 column 4
+//            step 0   step 1   step 2   step 3   step 4      no step is spent on columns without a feature; that 32 lanes
+//   lane 0   column 0 column 1 column 2 column 3 column 4    find 32 banks takes two cells of most columns: 64 banks for
+//   lane 1   column 1 column 2 column 3 column 0 column 5    g of a bin, of which four lanes take those from 4 (l / 4) +
+//   lane 4   column 4 column 5 column 6 column 7 column 8    4 (j / 4) on, and as many for h, BINS bins further
 //
-// A byte permutation makes an address, of which the step and the statistic are constant parts of the instruction.
+// A byte permutation makes an address, of which the word and the statistic are constant parts of the instruction.
 //
 // Shared memory, which all loads pass, is what limits: a warp's 32 rows take 56 wavefronts of 28 columns' atomics. A lane
 // that read a row of its own in two halves would touch every other 16 bytes, and a warp pay 16 wavefronts for 8 lines. So
@@ -25,7 +25,8 @@ constexpr i32 LANES_PER_ROW = 1;
 constexpr i32 WORDS = N_STEPS / 4;  // of a row
 constexpr i32 SETS = 1;
 constexpr i32 BANKS = 64;
-constexpr i32 COPIES = (31 + N_STEPS + N_STEPS - 1) / N_STEPS;  // of a column, but for has_copy
+constexpr i32 USED_BANKS = 28 + N_STEPS;
+constexpr i32 COPIES = (USED_BANKS + N_STEPS - 1) / N_STEPS;  // of a column, but for has_copy
 constexpr i32 BIN_BYTES = 4 * BANKS;
 constexpr i32 BYTES_TO_H = BIN_BYTES * BINS;
 
@@ -33,7 +34,7 @@ static __device__ __forceinline__ i32 cell_of(i32 bin, i32 statistic, i32 column
     return (statistic * BINS + bin) * BANKS + copy * N_STEPS + column;
 }
 static __device__ __forceinline__ bool has_copy(i32 column, i32 copy) {
-    return column < N_STEPS && copy * N_STEPS + column < 31 + N_STEPS;
+    return column < N_STEPS && copy * N_STEPS + column < USED_BANKS;
 }
 
 // Of the warp's rows, the one of a lane.
@@ -58,12 +59,19 @@ static __device__ __forceinline__ void prefetch_line(const void* at) {
 
 // Where a lane adds which symbol at each step.
 struct Lane {
-    u32 bank;     // bytes to the first
-    u32 turned;   // the first column's place among the lane's bytes: those it has read, then those it is given
+    u32 selectors[4];  // of `pick_bytes`, by step % 4
+    u32 banks;         // a byte for each of these: offset of the bank, but for the word's
+    i32 first;         // word
     bool is_odd;
 
-    __device__ __forceinline__ Lane(i32 lane)
-        : bank(4 * lane), turned((lane + lane % 2 * (N_STEPS - 16)) % N_STEPS), is_odd(lane % 2 != 0) {}
+    __device__ __forceinline__ Lane(i32 lane) : banks(0), first(lane / 4 % WORDS), is_odd(lane % 2 != 0) {
+#pragma unroll
+        for (i32 i = 0; i < 4; ++i) {
+            const u32 byte = (i + lane) % 4, zero = 12 + i;
+            selectors[i] = (4 + i) | byte << 4 | zero << 8 | zero << 12;
+            banks |= (16 * (lane / 4) + 4 * byte) << 8 * i;
+        }
+    }
 
     // Bytes to add to the address of the lane's row.
     __device__ __forceinline__ i32 shift(i32) const { return is_odd ? ROW_BYTES / 2 - FAR_BYTES : 0; }
@@ -89,36 +97,28 @@ struct Lane {
             prefetch_line(own + static_cast<u64>(row) * ROW_BYTES + (is_odd ? FAR_BYTES : 0));
     }
 
-    // Symbols of columns `lane`, `lane` + 1 and so on, around. Called by all lanes.
+    // The lane's row, beginning with its first word. Called by all lanes.
     __device__ __forceinline__ Words turn(const Words& words) const {
-        u32 own[HALF_WORDS], given[HALF_WORDS];
+        Words now = {};
 #pragma unroll
         for (i32 k = 0; k < HALF_WORDS; ++k) {
-            own[k] = is_odd ? words.at[k + HALF_WORDS] : words.at[k];
-            given[k] = __shfl_xor_sync(ALL_LANES, is_odd ? words.at[k] : words.at[k + HALF_WORDS], 1);
-        }
-        Words now = {};  // of an even lane the lower half comes first, of an odd one the higher
-#pragma unroll
-        for (i32 k = 0; k < WORDS; ++k) {
-            const u32 even = k < HALF_WORDS ? own[k % HALF_WORDS] : given[k % HALF_WORDS];
-            const u32 odd = k < HIGH_WORDS ? own[k % HALF_WORDS] : given[(k - HIGH_WORDS) % HALF_WORDS];
-            now.at[k] = is_odd ? odd : even;
+            const u32 near = words.at[k], far = words.at[k + HALF_WORDS];
+            const u32 given = __shfl_xor_sync(ALL_LANES, is_odd ? near : far, 1);
+            now.at[k] = is_odd ? given : near;
+            if (k < HIGH_WORDS) now.at[k + HALF_WORDS] = is_odd ? far : given;
         }
 #pragma unroll
         for (i32 step = 1; step < WORDS; step <<= 1) {
             const Words before = now;
-            const bool turns = (turned / 4 & step) != 0;
+            const bool turns = (first & step) != 0;
 #pragma unroll
             for (i32 k = 0; k < WORDS; ++k) now.at[k] = turns ? before.at[(k + step) % WORDS] : before.at[k];
         }
-        Words bytes = {};
-#pragma unroll
-        for (i32 k = 0; k < WORDS; ++k) bytes.at[k] = __funnelshift_r(now.at[k], now.at[(k + 1) % WORDS], 8 * (turned % 4));
-        return bytes;
+        return now;
     }
 
     // Bytes from the first cell to the one of g.
     __device__ __forceinline__ u32 offset(const Words& now, i32 step) const {
-        return pick_bytes(now.at[step / 4], bank, 0x5504 | step % 4 << 4) + 4 * step;
+        return pick_bytes(now.at[step / 4], banks, selectors[step % 4]) + 16 * (step / 4);
     }
 };

@@ -29,7 +29,7 @@ from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.views import walk_trees
+from daskboost.devices.gpu.views import CSR, walk_trees
 from daskboost.dtypes import UInt8
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
@@ -178,7 +178,9 @@ class DeviceRounds:
         if not isinstance(self._engine.losses, LossRows):
             self._engine.compute_gradients(0, find_range=False)  # the recorded round does
         ((_, view),) = self._engine.train.views()
-        rows = ChunkRows(self._rows, view, self._rows.chunks[0], sample_bound(spec.params) == ALL)
+        takes_all = sample_bound(spec.params) == ALL
+        reaches_leaves = takes_all and view.symbol_bytes == CSR and self._refit is None
+        rows = ChunkRows(self._rows, view, self._rows.chunks[0], takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:
             if not self._every_feature:
@@ -212,8 +214,11 @@ class DeviceRounds:
         )
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
-        train = self._engine.train
-        if self._refit is None:
+        train, grower = self._engine.train, group.grower
+        if self._refit is None and rows.reaches_leaves and isinstance(grower, TreeGrower):
+            for leaves, output in zip(grower.leaves, group.outputs, strict=True):
+                rows.add_leaf_values(leaves, grower.tables.values, train.margins[0][:, output])
+        elif self._refit is None:
             self._walk(train, group)
         else:
             (output,) = group.outputs  # packed trees grow one by one

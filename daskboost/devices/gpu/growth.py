@@ -148,6 +148,8 @@ class TreeGrower:
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
+        self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
+        """Their leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
         n_slots = kernels.layout.host.n_slots
         n_nodes = histogram_nodes(n_trees, rules.depth)
         if larger is None:
@@ -161,7 +163,7 @@ class TreeGrower:
         """Queue up, under a name that says which arrays it works on, all launches from the roots to the leaves' values.
 
         `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
-        are not moved to the nodes of the last level: they walk there.
+        are not moved to the nodes of the last level, but to walk there, unless they are to reach the leaves.
         """
         most_splits = self._n_trees << (self._rules.depth - 1)
         queue.expect(rows.reserve(self._n_trees * self._rules.capacity, most_splits))
@@ -180,7 +182,7 @@ class TreeGrower:
             nodes = self._levels[depth].built[: len(built)]
             rows.build(nodes, built, is_root=depth == 0, n_trees=self._n_trees)
             self._choose(depth, self._search(depth, inputs.allowed))
-            if depth + 1 < self._rules.depth:
+            if depth + 1 < self._rules.depth or rows.reaches_leaves:
                 rows.split(self._levels[depth].splits)
         self._finish(inputs.learning_rate)
 
@@ -227,7 +229,7 @@ class TreeGrower:
         regular = self._rules.regular
         self._launch("finish_trees")(
             self._n_trees, THREADS, *self.tables.arguments, regular.reg_lambda, regular.alpha, regular.max_step,
-            learning_rate, self.tables.values,
+            learning_rate, self.tables.values, self.leaves,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Any:

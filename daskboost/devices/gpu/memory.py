@@ -29,6 +29,8 @@ SEGMENT_BYTES = 16
 """First and last row of a node."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
 """Of `_TreeLevel`."""
+LEAF_BYTES = 4
+"""Of `TreeGrower.leaves`."""
 GROWN_BYTES = 8 * RESULTS + 3 * 4
 """Of `_Grown`."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
@@ -203,7 +205,7 @@ def tree_bytes(size: FitSize) -> int:
         grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
         return tables_bytes(1 + waiting, capacity) + grown
     capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
-    of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + LEVEL_SLOT_BYTES * growing)
+    of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + (LEVEL_SLOT_BYTES + LEAF_BYTES) * growing)
     allowed = size.n_outputs * size.depth * size.train.n_features
     return tables_bytes(growing + waiting, capacity) + of_nodes + allowed
 

@@ -92,6 +92,9 @@ class ChunkRows:
     chunk: DeviceOrder
     in_order: bool
     """Whether the rows of a root are in the order of their indices: none is left out."""
+    reaches_leaves: bool = False
+    """Whether rows are moved to the leaves; otherwise they walk there once a tree is done, which takes as long as one
+    level of moving does, but for rows of CSR, which look up symbols slowly."""
 
     def reserve(self, n_nodes: int, n_splits: int) -> tuple[int, int]:
         """See `GpuRows.reserve`; what says whether it took other memory since (`Recorder.expect`)."""
@@ -105,6 +108,10 @@ class ChunkRows:
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
         self.rows.split_rows(self.view, self.chunk, splits)
+
+    def add_leaf_values(self, leaves: DeviceArray, values: DeviceArray, margin: DeviceArray) -> None:
+        """Add the values of leaves that rows have reached to the margins of these; see `margins.add_leaf_values`."""
+        add_leaf_values(self.view.runtime, self.chunk, leaves, values, margin)
 
 
 @dataclass

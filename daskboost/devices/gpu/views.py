@@ -69,6 +69,7 @@ class GpuView(Protocol):
     """Operations on one chunk's rows."""
 
     nbytes: int
+    runtime: Runtime
     symbol_bytes: int
     """Which kind it is, for kernels (`SYMBOL_BYTES`)."""
 
