@@ -138,8 +138,14 @@ CASES = {
         ),
         Case(Config("quantize_11m", *_HIGGS, kind="quantize"), 1, 3, {"xgboost": 60}, 8),
         Case(Config("predict_11m", *_HIGGS, 8, kind="predict", trees=500), 1, 2, {"xgboost": 43}, 20),
-        Case(Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100, draws=6), 7, 12, {"catboost": 14.5}, 60),
-        Case(Config("symmetric_11m_depth8", *_HIGGS, 8, **_CATBOOST, trees=100, draws=3), 7, 12, {"catboost": 22.2}, 40),
+        Case(
+            Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100, draws=6),
+            7, 12, {"catboost": 14.5}, 60,
+        ),
+        Case(
+            Config("symmetric_11m_depth8", *_HIGGS, 8, **_CATBOOST, trees=100, draws=3),
+            7, 12, {"catboost": 22.2}, 40,
+        ),
         Case(Config("epsilon_400k", *_WIDE, 8, test_rows=400_000, draws=12), 5, 9, {"xgboost": 31.1}, 80),
         Case(Config("symmetric_400k", *_WIDE, 8, **_CATBOOST, test_rows=100_000), 5, 9, {"catboost": 24.2}, 75),
         Case(Config("higgs_40m", *_LARGE, 8, trees=25), 6, 12, {"xgboost": 101.6}, 50),
