@@ -54,7 +54,8 @@ def test_every_parameter_is_declared_documented_and_has_the_default_of_training(
     assert fields <= set(parameters)
     documented = kind.__doc__.split("Attributes\n")[0].replace(",", " ").split()
     assert [name for name in parameters if name not in documented] == []
-    given = {"objective", "eval_metric", "ignored_features", "random_state", "n_jobs"}  # None here, in the words of scikit-learn
+    # None here, in the words of scikit-learn:
+    given = {"objective", "eval_metric", "ignored_features", "random_state", "n_jobs"}
     for name in fields - given:
         assert parameters[name] == TrainParams.__dataclass_fields__[name].default
 
