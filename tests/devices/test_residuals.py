@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices.backends import make_layout
 from reference import residuals as reference
 
 from daskboost.cluster import messages as m
 from daskboost.cluster.quantiles import residual_quantiles, weight_scale
 from daskboost.devices.cpu.residuals import count_residuals, sortable_key
+from daskboost.devices.gpu.rows import GpuRows
+from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Float32
 
 
@@ -66,6 +69,45 @@ def test_equals_the_naive_twin(kind: str, alpha: float, weighted: bool, rng: np.
         rows = np.flatnonzero(leaf == node)
         whole = reference.integer_weights(weight[rows].tolist() if weighted else [1.0] * len(rows), largest)
         expected = reference.quantile([label[row] - margin[row] for row in rows], whole, alpha)
+        np.testing.assert_array_equal(found[i], np.float32(expected))
+
+
+class CountingOnGpu:
+    """An engine of one chunk on a GPU, whose rows lie in the order of their leaves."""
+
+    n_engines = 1
+
+    def __init__(self, runtime: Runtime, label: Float32, margin: Float32, weight: Float32 | None, leaf: Any) -> None:
+        xp = runtime.xp
+        self._rows = GpuRows(runtime, lambda: (), [len(label)], [[(0, 0)]], make_layout([2]))
+        chunk = self._rows.chunks[0]
+        chunk.start(len(label))
+        chunk.order[: len(label)] = xp.asarray(np.argsort(leaf, kind="stable").astype(np.uint32))
+        ends = np.cumsum(np.bincount(leaf, minlength=10))
+        chunk.bounds[:10] = xp.asarray(np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64))
+        self._columns = xp.asarray(label), xp.asarray(margin), None if weight is None else xp.asarray(weight)
+
+    def ask(self, message: m.ResidualCounts) -> list[m.Counts]:
+        counts = self._rows.count_residuals(
+            0, message.leaves, *self._columns, message.weight_scale, message.prefixes, message.known_bits,
+            message.next_bits,
+        )  # fmt: skip
+        return [m.Counts(counts)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("leaves", [[4, 0, 9, 5], [-1]])
+def test_a_gpu_counts_alike(leaves: list[int], weighted: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    n = 3000
+    label, margin, leaf = values_of("normal", rng, n), values_of("ties", rng, n), rng.integers(0, 6, n)
+    weight = rng.random(n).astype(np.float32) if weighted else None
+    largest = float(weight.max()) if weight is not None else 1.0
+    counting = CountingOnGpu(runtime, label, margin, weight, leaf)
+    found = residual_quantiles(counting, 0, np.array(leaves, np.int32), 0.3, largest)
+    for i, node in enumerate(leaves):
+        rows = np.flatnonzero((leaf == node) | (node < 0))
+        whole = reference.integer_weights([1.0] * len(rows) if weight is None else weight[rows].tolist(), largest)
+        expected = reference.quantile([label[row] - margin[row] for row in rows], whole, 0.3)
         np.testing.assert_array_equal(found[i], np.float32(expected))
 
 
