@@ -246,6 +246,10 @@ class TrainParams:
                 "leaves; set max_depth instead"
             )
 
+    def packs_gradients(self, small_data: bool) -> bool:
+        """Whether splits are chosen on gradients of few levels; those of small data are exact at no cost."""
+        return self.gradient_precision == "packed" and not small_data
+
     def has_vector_leaves(self, n_outputs: int) -> bool:
         """Whether trees of an objective with so many outputs have one value for each in every leaf."""
         return n_outputs > 1 and self.multi_strategy == "multi_output_tree"

@@ -114,16 +114,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level(
     const i32 first = blockIdx.x * per_tree;
     const i64 row = static_cast<i64>(blockIdx.x) * n_features;
     if (own[first] == 0) return;
-    double best = NO_GAIN;
-    i32 best_feature = n_features;
-    for (i32 feature = threadIdx.x; feature < n_features; feature += THREADS) {
-        if (gains[row + feature] > best) {
-            best = gains[row + feature];
-            best_feature = feature;
-        }
-    }
-    best_of_block<THREADS>(best, best_feature, block_gains, block_features);
-    best = block_gains[0];
+    best_feature_of_block<THREADS>(gains + row, n_features, block_gains, block_features);
+    const double best = block_gains[0];
     const bool is_found = best > NO_GAIN;
     const i32 feature = is_found ? block_features[0] : 0;
     const i32 bin = places[row + feature] % SIDE, side = places[row + feature] / SIDE;

@@ -275,15 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_nodes(
     const i32 node = blockIdx.x, lane = threadIdx.x % WARP;
     if (own[node] == 0) return;
     const i64 row = is_level ? 0 : static_cast<i64>(node) * n_features;
-    double best = NO_GAIN;
-    i32 best_feature = n_features;
-    for (i32 feature = threadIdx.x; feature < n_features; feature += THREADS) {
-        if (gains[row + feature] > best) {
-            best = gains[row + feature];
-            best_feature = feature;
-        }
-    }
-    best_of_block<THREADS>(best, best_feature, block_gains, block_features);
+    best_feature_of_block<THREADS>(gains + row, n_features, block_gains, block_features);
     const bool is_found = block_gains[0] > NO_GAIN;
     const i32 feature = is_found ? block_features[0] : 0, found = is_found ? places[row + feature] : 0;
     const i32 bin = found % SIDE, side = found / SIDE;

@@ -87,7 +87,7 @@ class FitSpec:
     @property
     def packs_gradients(self) -> bool:
         """Whether splits are chosen on gradients of few levels."""
-        return self.params.gradient_precision == "packed" and not self.small_data
+        return self.params.packs_gradients(self.small_data)
 
     @property
     def tree_outputs(self) -> list[tuple[int, ...]]:

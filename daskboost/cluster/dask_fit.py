@@ -14,7 +14,7 @@ from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteC
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
 from daskboost.cluster.engine import Engine, EngineSetup, engine_on
-from daskboost.cluster.fit_size import engine_size
+from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.messages import WIRE_TYPES
 from daskboost.cluster.on_dask import run_fit_blocking
 from daskboost.cluster.priority import compute_in_batches
@@ -122,10 +122,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
 
 def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
     """What the engine may spend memory on, under the worker's limit."""
-    setup = EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
-    )  # fmt: skip
+    setup = engine_setup(spec)
     if limit is None:
         return setup
     return replace(

@@ -1,4 +1,4 @@
-"""What the memory of an engine's fit depends on, from the fit and the engine's shards."""
+"""What an engine needs to know of its fit, and what the fit's memory depends on, from the fit and its shards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from daskboost.cluster.coordinator import FitSpec
+from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.quantiles import DIGITS
 from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
 from daskboost.data.pack import DenseLayout, Layout
@@ -76,6 +77,14 @@ def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, s
     )  # fmt: skip
 
 
+def engine_setup(spec: FitSpec) -> EngineSetup:
+    """What every engine of a fit knows of it."""
+    return EngineSetup(
+        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
+        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
+    )  # fmt: skip
+
+
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
                 n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
     """Of the fit of an engine with these shards."""
@@ -106,7 +115,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
-        packed=params.gradient_precision == "packed" and not small_data,
+        packed=params.packs_gradients(small_data),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.certified_rows import engine_kind
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
-from daskboost.cluster.engine import Engine, EngineSetup, engine_on
-from daskboost.cluster.fit_size import engine_size
+from daskboost.cluster.engine import Engine, engine_on
+from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.whole_trees import WholeTrees
@@ -117,10 +117,7 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
 def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report,
              shared: SharedViews | None = None) -> Progress:  # fmt: skip
     """Run a fit over shards of this process: one engine per shard; a single one may share its views with other fits."""
-    setup = EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
-    )  # fmt: skip
+    setup = engine_setup(spec)
     n_engines = len(train.shards)
     peers = local_peers(n_engines)
     own = Threads(threads)
