@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import in_process
+from daskboost.cluster import fit_size
 from daskboost.cluster.dask_data import LIVING_BYTES, chunk_budget
 from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.row_groups import row_groups
@@ -40,7 +40,7 @@ def test_gradients_computed_twice_chunks_apart_and_no_columns_give_the_same_byte
     with QuantizedDataset.from_dask(features, label, weight=rng.uniform(1, 2, 3_000), chunk_rows=700) as data:
         expected = train(params, data, 4).to_bytes()
         frugal = partial(EngineSetup, keep_gradients=False, column_bytes=column_bytes)
-        monkeypatch.setattr(in_process, "EngineSetup", frugal)
+        monkeypatch.setattr(fit_size, "EngineSetup", frugal)
         assert train(params, data, 4).to_bytes() == expected
 
 
