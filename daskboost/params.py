@@ -55,6 +55,7 @@ FOREIGN_NAMES = {
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
 GRADIENT_PRECISIONS = ("exact", "packed")
+SCORE_FUNCTIONS = ("auto", "newton", "l2")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
 OUT_OF_CORE = ("auto", "exact", "certified")
@@ -94,6 +95,12 @@ class TrainParams:
     which a GPU adds up two at a time in one 32-bit word. They are rounded stochastically, so that sums stay unbiased,
     and values, gains and covers of finished trees come from 15 bits either way. Data of at most 4,096 rows are always
     ``exact``. Models depend on it, but not on the device."""
+    score_function: str = "auto"
+    """What splits are scored by: ``newton``, G**2 / (H + reg_lambda) with the sum H of hessians (XGBoost's), or ``l2``,
+    G**2 / (N + reg_lambda) with the sum N of the rows' weights (CatBoost's L2, whose `l2_leaf_reg` is `reg_lambda`).
+    With ``l2``, `min_child_weight` is the least N of a child, `gamma` the least gain by that score, and
+    `max_delta_step` limits leaves alone. Values, gains and covers of finished trees are Newton's either way; trees are
+    the same where hessians are the weights, as those of squared errors are. ``auto`` is AUTO_SCORES."""
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6
@@ -217,6 +224,7 @@ class TrainParams:
         _check_choice("multi_strategy", self.multi_strategy, MULTI_STRATEGIES)
         split_device(self.device)
         _check_choice("gradient_precision", self.gradient_precision, GRADIENT_PRECISIONS)
+        _check_choice("score_function", self.score_function, SCORE_FUNCTIONS)
         _check_choice("reduction", self.reduction, REDUCTIONS)
         _check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
@@ -249,6 +257,22 @@ class TrainParams:
     def packs_gradients(self, small_data: bool) -> bool:
         """Whether splits are chosen on gradients of few levels; those of small data are exact at no cost."""
         return self.gradient_precision == "packed" and not small_data
+
+    def scores_weights(self, n_outputs: int) -> bool:
+        """Whether splits of an objective with so many outputs are scored by sums of weights, not of hessians."""
+        if self.score_function != "auto":
+            return self.score_function == "l2"
+        return self.grow_policy == "symmetric" and not self.is_monotone and not self.has_vector_leaves(n_outputs)
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether monotone constraints bind any feature."""
+        monotone = self.monotone_constraints
+        if monotone is None:
+            return False
+        if isinstance(monotone, str):
+            return "1" in monotone
+        return any(value != 0 for value in (monotone.values() if isinstance(monotone, Mapping) else monotone))
 
     def has_vector_leaves(self, n_outputs: int) -> bool:
         """Whether trees of an objective with so many outputs have one value for each in every leaf."""

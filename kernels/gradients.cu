@@ -81,15 +81,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
 //
 // `first`, `second` : label and margin of a loss, or g and h, of the first of `n_trees` outputs; `next_first`, `next_second` :
 // from one output's to the next one's. `weight` : multiplies the gradients of a loss (or null); of small data, which must
-// have it, their integers. `counts` : what `count_sampled` found; without SAMPLED, all are kept. `bounds` : the first
+// have it, their integers. `by_weight` : h of a loss is only what multiplies its gradients. `counts` : what `count_sampled` found; without SAMPLED, all are kept. `bounds` : the first
 // tree's root's segment, the next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart.
 // sums[0] and sums[1] of each tree grow by the integers of g and h.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
     i64 stride_first, i64 stride_second, i64 next_first, i64 next_second, const float* __restrict__ parameters,
-    const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces,
-    i32 n_pieces, i64 n_rows, u32 block_rows, const u32* __restrict__ counts, i32 n_trees, i32 nodes_per_tree,
-    u32* __restrict__ order, Pair* __restrict__ pairs, i64* __restrict__ bounds, u64* __restrict__ sums) {
+    i32 by_weight, const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below,
+    const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows, u32 block_rows, const u32* __restrict__ counts, i32 n_trees,
+    i32 nodes_per_tree, u32* __restrict__ order, Pair* __restrict__ pairs, i64* __restrict__ bounds,
+    u64* __restrict__ sums) {
     __shared__ u32 votes[BATCH * WARPS];
     __shared__ i64 partial[WARPS];
     const Part part = part_of_block(n_trees);
@@ -137,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
             if (!is_kept[i]) continue;
             const u32 at = place + rank[i];
             Gradient gradient = gradient_of(firsts[i], seconds[i], loss);
+            if (OBJECTIVE != GIVEN && by_weight) gradient.h = factor_of(firsts[i], loss);
             if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], SMALL);
             if (!is_finite) gradient = {0.0f, 0.0f};
 #if SMALL

@@ -1,9 +1,10 @@
-// Sums of g and h over the rows of leaves: of gradients as gradients.cu would quantize them, rounded to 15 bits, whatever
-// few levels the tree was searched on.
+// Sums of g and h over the rows of leaves: of gradients as gradients.cu would quantize them, whatever the tree was searched
+// on.
 //
-// A block takes a stretch of at most 65,536 rows, whose 15 bits fit 32, and keeps a sum per leaf in shared memory; trees
-// with more nodes than have room there, MOST_LEAVES, add the others' rows to the global sums. Integers, so that no order
-// shows. Gradients are computed again from label and margin, as gradients.cu does and for its reasons.
+// A block takes a stretch of at most 65,536 rows, whose 15 bits fit 32 (as all rows of small data do), and keeps a sum per
+// leaf in shared memory; trees with more nodes than have room there, MOST_LEAVES, add the others' rows to the global sums.
+// Integers, so that no order shows. Gradients are computed again from label and margin, as gradients.cu does and for its
+// reasons.
 //
 // variants: OBJECTIVE=0,1,2,3,4,5,6,7,8
 // budget: add_to_leaves registers=64 shared=8*MOST_LEAVES
@@ -24,9 +25,9 @@ constexpr u32 BATCH = 4;  // rows whose loads are under way together
 // `second`, `weight` and all others as `quantize_gradients` takes them.
 extern "C" __global__ void __launch_bounds__(THREADS, 4) add_to_leaves(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
-    i64 stride_first, i64 stride_second, const float* __restrict__ parameters, const double* __restrict__ scales,
-    const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows,
-    u32 block_rows, const i32* __restrict__ leaf, i32 n_leaves, u64* __restrict__ sums) {
+    i64 stride_first, i64 stride_second, const float* __restrict__ parameters, i32 is_small,
+    const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below, const i64* __restrict__ pieces,
+    i32 n_pieces, i64 n_rows, u32 block_rows, const i32* __restrict__ leaf, i32 n_leaves, u64* __restrict__ sums) {
     __shared__ u32 own_sums[2 * MOST_LEAVES];
     const i32 n_shared = 2 * min(n_leaves, MOST_LEAVES);
     for (i32 i = threadIdx.x; i < n_shared; i += THREADS) own_sums[i] = 0;
@@ -56,9 +57,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) add_to_leaves(
             const u64 id = ids.of(own.begin + tile + i * THREADS + threadIdx.x);
             if (is_sample && !is_sampled(keys[1], id, sample_below)) continue;
             Gradient gradient = gradient_of(firsts[i], seconds[i], loss);
-            if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], false);
+            if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], is_small);
             if (!is_finite) gradient = {0.0f, 0.0f};
-            const QuantizedPair pair = quantize_large(gradient.g, gradient.h, scale_g, scale_h, draw(keys[0], id));
+            const QuantizedPair pair =
+                is_small ? quantize_small(gradient.g, gradient.h, scale_g, scale_h, weights[i] * scales[SCALE_W])
+                         : quantize_large(gradient.g, gradient.h, scale_g, scale_h, draw(keys[0], id));
             const i64 at = 2 * static_cast<i64>(leaves[i]);
             if (leaves[i] < MOST_LEAVES) {
                 atomicAdd(own_sums + at, static_cast<u32>(pair.g));

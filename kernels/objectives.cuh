@@ -28,6 +28,11 @@ SHARED_BY_HOST LossParameters load_parameters(const float* parameters) {
     return {parameters[0], parameters[1]};
 }
 
+// What a loss multiplies a row's weight by: `positive_weight` where the label is 1.
+SHARED_BY_HOST float factor_of(float label, LossParameters loss) {
+    return OBJECTIVE == LOGISTIC && label == 1.0f ? loss.a : 1.0f;
+}
+
 // Not weighted. `first` and `second` are the label and the margin, or g and h of GIVEN.
 SHARED_BY_HOST Gradient gradient_of(float first, float second, LossParameters loss) {
     const float label = first, margin = second;
@@ -45,7 +50,7 @@ SHARED_BY_HOST Gradient gradient_of(float first, float second, LossParameters lo
         const float inverse = 1.0f / sqrtf(1.0f + ratio * ratio);
         return {slope * (ratio * inverse), inverse * inverse * inverse};
     } else if constexpr (OBJECTIVE == LOGISTIC) {
-        const float p = sigmoid(margin), factor = label == 1.0f ? loss.a : 1.0f;
+        const float p = sigmoid(margin), factor = factor_of(label, loss);
         return {(p - label) * factor, at_least(p * (1.0f - p), 1e-16f) * factor};
     } else if constexpr (OBJECTIVE == POISSON) {
         return {exp_of(margin) - label, exp_of(margin + loss.a)};

@@ -66,11 +66,13 @@ SHARED_BY_HOST double scale_of(double largest, double limit) {
 }
 
 // Writes all fields of one output. A largest value that is not finite has scales and units of 0: all integers are 0, so
-// that nothing overflows until the host finds the value and refuses it.
-SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, double limit, double scale_w, double* out) {
+// that nothing overflows until the host finds the value and refuses it. `searched` bounds what is quantized in place of
+// h, unless it is 0.
+SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, double limit, double scale_w, double searched,
+                                 double* out) {
     const bool is_finite = top_g <= 0x1.fffffep127 && top_h <= 0x1.fffffep127;  // false for NaN
     const double scale_g = is_finite ? scale_of(bound * top_g, limit) : 0.0;
-    const double scale_h = is_finite ? scale_of(bound * top_h, limit) : 0.0;
+    const double scale_h = is_finite ? scale_of(bound * (searched != 0.0 ? searched : top_h), limit) : 0.0;
     out[SCALE_G] = scale_g;
     out[SCALE_H] = scale_h;
     out[SCALE_W] = scale_w;

@@ -32,7 +32,7 @@ from daskboost.dtypes import Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
-from daskboost.objectives.base import Objective
+from daskboost.objectives.base import Objective, scores_weights
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.growth import GrowingTree, grow_nodes, make_policy, walk_arrays
@@ -88,6 +88,29 @@ class FitSpec:
     def packs_gradients(self) -> bool:
         """Whether splits are chosen on gradients of few levels."""
         return self.params.packs_gradients(self.small_data)
+
+    @property
+    def searches_weights(self) -> bool:
+        """Whether splits are chosen on weights in place of hessians."""
+        return scores_weights(self.params, self.objective)
+
+    @property
+    def refits(self) -> bool:
+        """Whether leaves take sums of their own when a tree is grown, which was searched on other gradients."""
+        return self.params.sketch_outputs > 0 or self.packs_gradients or self.searches_weights
+
+    @property
+    def search_rules(self) -> SplitRules:
+        """The rules that splits are chosen by: steps are limited where they are Newton's."""
+        return replace(self.rules, max_delta_step=0.0) if self.searches_weights else self.rules
+
+    @property
+    def largest_searched(self) -> float:
+        """Bound of the weights that trees are searched on (small data's are multiplied later); 0 for hessians."""
+        if not self.searches_weights:
+            return 0.0
+        factor = np.float32(max(1.0, self.objective.positive_weight))
+        return float(factor if self.small_data else factor * np.float32(self.largest_weight))
 
     @property
     def tree_outputs(self) -> list[tuple[int, ...]]:
@@ -156,7 +179,7 @@ def rounds_of(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Rou
     if spec.params.out_of_core == "certified":
         return certified_rounds(outbox, spec, threads)
     return grown_rounds(
-        outbox, make_reduction(spec.params.reduction, outbox, spec.layout, spec.rules, threads), spec
+        outbox, make_reduction(spec.params.reduction, outbox, spec.layout, spec.search_rules, threads), spec
     )
 
 
@@ -174,13 +197,11 @@ def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterato
     ranges = outbox.ask(_start_round(spec, spec.first_iteration))
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        def roundings(columns: Sequence[int], packed: bool, ranges: Any = ranges, iteration: int = iteration
+        def roundings(columns: Sequence[int], is_search: bool, ranges: Any = ranges, iteration: int = iteration
                       ) -> list[Rounding]:  # fmt: skip
+            given = (ranges, total_weight, *((spec.packs_gradients, spec.largest_searched) if is_search else ()))
             name = spec.objective.name
-            return [
-                make_rounding(spec.params, name, iteration, column, ranges, total_weight, packed=packed)
-                for column in columns
-            ]
+            return [make_rounding(spec.params, name, iteration, column, *given) for column in columns]
 
         trees = [
             grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate)
@@ -219,12 +240,11 @@ def _start_round(spec: FitSpec, iteration: int) -> m.StartRound:
 def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
               roundings: Callable[[Sequence[int], bool], list[Rounding]], learning_rate: float
               ) -> TreeTable:  # fmt: skip
-    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns, packed or
-    exact."""
+    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns, as they
+    are searched or exact."""
     n_columns = spec.params.sketch_outputs
     columns = tuple(range(len(outputs), len(outputs) + n_columns)) if n_columns else tuple(outputs)
-    searched = tuple(roundings(columns, spec.packs_gradients))
-    refits = bool(n_columns) or spec.packs_gradients
+    searched = tuple(roundings(columns, True))
     replies = reduction.start_tree(m.StartTree(columns, searched))
     features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
     root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
@@ -232,10 +252,10 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
     pending = grow_nodes(reduction.search, tree, make_policy(spec.params), [0])
     reduction.end_tree()
     adaptive = spec.objective.adaptive_quantiles is not None
-    if pending is not None and (adaptive or refits):  # rows must be in their leaves for what comes next
+    if pending is not None and (adaptive or spec.refits):  # rows must be in their leaves for what comes next
         outbox.later(m.ApplySplits(pending))
         pending = None
-    exact = _leaf_sums(outbox, tree, outputs, roundings(outputs, False)) if refits else None
+    exact = _leaf_sums(outbox, tree, outputs, roundings(outputs, False)) if spec.refits else None
     table = tree.table(learning_rate, exact)
     if adaptive:
         table = _with_quantiles(outbox, spec, outputs, table, learning_rate)

@@ -32,14 +32,14 @@ from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import CSR, walk_trees
 from daskboost.dtypes import UInt8
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.device_trees import allowed_features, growth_rules, tree_tables
+from daskboost.tree.device_trees import allowed_features, growth_rules, regular_of, tree_tables
 from daskboost.tree.table import TreeTable
 
 
 def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
     """The rounds of a fit over this engine alone; None where its plan has trees that need the host."""
     kernels, rows = engine.device.split_kernels, engine.rows
-    rules = growth_rules(spec.params, spec.rules)
+    rules = growth_rules(spec.params, spec.search_rules)
     if not engine.device.without_host or rules is None or kernels is None or not isinstance(rows, GpuRows):
         return None
     with engine.device.errors():
@@ -78,7 +78,7 @@ class DeviceRounds:
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         self._source = self._gradient_source()
         self._gradients = RoundGradients(
-            self._source, rows.quantizers[0], self._rounding, sample_bound(params)
+            self._source, rows.quantizers[0], self._rounding, sample_bound(params), by_weight=spec.searches_weights
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = kernels.runtime.xp.empty(1)
@@ -87,11 +87,17 @@ class DeviceRounds:
         self._groups = self._make_groups(kernels, n_trees)
         self._queue = Recorder(kernels.runtime)
         self._next = 0
-        packed = spec.packs_gradients
-        self._scale_rule = scale_rule(None, packed=packed)
         self._refit = Refit(
-            kernels.runtime, self._rounding, scale_rule(None), rules.regular, rows.quantizers[0], sample_bound(params)
-        ) if packed else None  # fmt: skip
+            kernels.runtime, self._rounding, regular_of(spec.rules), rows.quantizers[0], sample_bound(params)
+        ) if spec.refits else None  # fmt: skip
+        self._set_rules(None)
+
+    def _set_rules(self, total_weight: float | None) -> None:
+        """Decide how gradients are scaled; `total_weight` of all rows where data are small."""
+        spec, self._exact_rule = self._spec, scale_rule(total_weight)
+        self._scale_rule = scale_rule(
+            total_weight, packed=spec.packs_gradients, largest_searched=spec.largest_searched
+        )
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All outputs, `n_trees` at a time; the last group may be smaller."""
@@ -118,7 +124,8 @@ class DeviceRounds:
         losses = self._engine.losses
         if isinstance(losses, LossRows):
             return losses.sources[0]
-        return StoredChunk(self._runtime, *self._engine.gradients_of(0))  # filled by `compute_gradients`
+        stored = self._engine.gradients_of(0)  # filled by `compute_gradients`
+        return StoredChunk(self._runtime, *stored, self._engine.row_weights(0))
 
     def take(self, n: int) -> Iterator[m.Round]:
         """The next `n` rounds, or as many as there are or fit; what fails in one comes after those before it.
@@ -132,7 +139,7 @@ class DeviceRounds:
         start, round_bytes = self._next, sum(len(group.grower.tables.memory) for group in self._groups)
         rates = self._spec.learning_rates[start : start + min(n, ROUNDS_AT_ONCE)]
         if start == 0 and self._spec.small_data:
-            self._scale_rule = scale_rule(total_weight_of(Outbox(Alone(self._engine))))
+            self._set_rules(total_weight_of(Outbox(Alone(self._engine))))
         trees = self._runtime.xp.empty((len(rates), round_bytes), np.uint8)
         metrics: list[tuple[m.MetricParts, ...]] = []
         failure: Exception | None = None
@@ -208,7 +215,7 @@ class DeviceRounds:
             self._gradients.find_range()
             self._rounding.find_scales(self._scale_rule)
             if self._refit is not None:
-                self._refit.find_scales()
+                self._refit.find_scales(self._exact_rule)
         self._gradients.quantize(
             first, chunk.order, chunk.pairs, chunk.bounds, len(group.outputs), group.grower.tables.capacity
         )
@@ -221,14 +228,12 @@ class DeviceRounds:
         elif self._refit is None:
             self._walk(train, group)
         else:
-            (output,) = group.outputs  # packed trees grow one by one
-            self._refit(
-                group.grower.tables, output, self._source.columns(output), rows.view, rows.chunk, self._learning_rate,
-                train.margins[0][:, output],
-            )  # fmt: skip
-        for margins in self._engine.evals:
-            if margins.is_resident:
-                self._walk(margins, group)
+            first, columns = group.outputs.start, [self._source.columns(output) for output in group.outputs]
+            margins = train.margins[0][:, first : group.outputs.stop]
+            self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._learning_rate, margins)
+        for evaluated in self._engine.evals:
+            if evaluated.is_resident:
+                self._walk(evaluated, group)
 
     def _walk(self, margins: ShardMargins, group: TreeGroup) -> None:
         columns, outputs = group.grower.tables.walk_columns, slice(group.outputs.start, group.outputs.stop)

@@ -26,6 +26,7 @@ from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Array, Device, LossRows, Rows, VectorRows
+from daskboost.devices.losses import ones_of
 from daskboost.dtypes import Float32, Float64
 from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
@@ -69,6 +70,8 @@ class EngineSetup:
     """Whether gradients are rounded before weights multiply them (see `devices/cpu/gradients.py`)."""
     packed: bool = False
     """Whether trees are searched on gradients of few levels."""
+    by_weight: bool = False
+    """Whether trees are searched on weights in place of hessians."""
 
 
 class Engine:
@@ -229,7 +232,8 @@ class Engine:
             return m.RootSums(
                 self._vector_rows.start_vector_tree(partial(self._columns_of, first), message.roundings)
             )
-        return m.RootSums(self.rows.start_tree(partial(self._column, first), message.roundings[0]))
+        column = partial(self._column, first, by_weight=self.setup.by_weight)
+        return m.RootSums(self.rows.start_tree(column, message.roundings[0]))
 
     def _columns_of(self, first: int, index: int) -> tuple[Array, Array]:
         """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
@@ -237,14 +241,24 @@ class Engine:
             self.compute_gradients(index)
         return self.gradients_of(index) if first < self.setup.objective.n_outputs else self._sketches[index]
 
-    def _column(self, column: int, index: int) -> Any:
-        """One column of them, or what a kernel makes it of."""
+    def _column(self, column: int, index: int, *, by_weight: bool = False) -> Any:
+        """One column of them, or what a kernel makes it of; with weights in place of hessians if that is asked for."""
         if self.losses is not None and column < self.setup.objective.n_outputs:
-            return self.losses.columns(index, column)
+            return self.losses.columns(index, column, by_weight=by_weight)
         g, h = self._columns_of(column, index)
         n_outputs = self.setup.objective.n_outputs
         k = column if column < n_outputs else column - n_outputs
-        return g[:, k], h[:, k]
+        return g[:, k], self.row_weights(index) if by_weight else h[:, k]
+
+    def row_weights(self, index: int) -> Array:
+        """What a chunk's gradients are multiplied by, but for weights of small data, which come later; float32, shape
+        (rows,)."""
+        xp, factor = self.device.xp, np.float32(self.setup.objective.positive_weight)
+        weight = None if self.setup.small_data else self._weights[index]
+        if factor == 1:
+            return ones_of(xp, len(self._labels[index])) if weight is None else weight
+        weights = xp.where(self._labels[index] == 1, factor, np.float32(1))
+        return weights if weight is None else weights * weight
 
     def _leaf_sums(self, message: m.LeafSums) -> m.SumsOfLeaves:
         leaves, outputs = message.leaves, message.outputs

@@ -18,7 +18,7 @@ from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients, SetSize
 from daskboost.metrics.registry import make_metric
-from daskboost.objectives.base import Objective, kernel_of
+from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import growth_rules
@@ -80,8 +80,8 @@ def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, s
 def engine_setup(spec: FitSpec) -> EngineSetup:
     """What every engine of a fit knows of it."""
     return EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients, vector_leaves=spec.has_vector_leaves,
+        spec.cuts, spec.objective, spec.metrics, spec.search_rules, width=spec.layout.width, small_data=spec.small_data,
+        packed=spec.packs_gradients, by_weight=spec.searches_weights, vector_leaves=spec.has_vector_leaves,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
-        packed=params.packs_gradients(small_data),
+        refits=params.packs_gradients(small_data) or scores_weights(params, objective),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,
     )  # fmt: skip
 

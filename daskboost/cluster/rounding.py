@@ -35,10 +35,10 @@ half a quantum per unit of weight (see `quantize_gradients`)."""
 
 
 def make_rounding(params: TrainParams, objective_name: str, iteration: int, output: int,
-                  ranges: Sequence[m.GradientRange], total_weight: float | None, *, packed: bool = False
-                  ) -> Rounding:  # fmt: skip
+                  ranges: Sequence[m.GradientRange], total_weight: float | None, packed: bool = False,
+                  largest_searched: float = 0.0) -> Rounding:  # fmt: skip
     """The rounding of one tree; `total_weight` of all rows where data are small, otherwise None. `packed` : to few
-    levels, never for small data.
+    levels, never for small data. `largest_searched` : bound of what a search has in place of hessians, if anything.
 
     Raises
     ------
@@ -47,11 +47,11 @@ def make_rounding(params: TrainParams, objective_name: str, iteration: int, outp
     """
     tops = [float(np.max([getattr(part, name)[output] for part in ranges])) for name in ("largest_g", "largest_h")]
     check_range(objective_name, iteration, *tops)
-    rule = scale_rule(total_weight, packed=packed)
+    rule = scale_rule(total_weight, packed=packed, largest_searched=largest_searched)
     round_key, sample_key = tree_keys(params, iteration, output)
     return Rounding(
         scale_g=scale(rule.bound * tops[0], rule.limit),
-        scale_h=scale(rule.bound * tops[1], rule.limit),
+        scale_h=scale(rule.bound * (rule.largest_searched or tops[1]), rule.limit),
         round_key=round_key,
         sample_key=sample_key,
         sample_below=sample_bound(params),
@@ -59,15 +59,15 @@ def make_rounding(params: TrainParams, objective_name: str, iteration: int, outp
     )
 
 
-def scale_rule(total_weight: float | None, *, packed: bool = False) -> ScaleRule:
-    """What scales keep within which limit; `total_weight` of all rows where data are small, otherwise None."""
+def scale_rule(total_weight: float | None, *, packed: bool = False, largest_searched: float = 0.0) -> ScaleRule:
+    """What scales keep within which limit, of what `make_rounding` takes."""
     if total_weight is None:
-        return ScaleRule(1.0, PACKED_LIMIT if packed else QUANTUM_LIMIT, 1.0)
+        return ScaleRule(1.0, PACKED_LIMIT if packed else QUANTUM_LIMIT, 1.0, largest_searched)
     if packed:
         raise ValueError("gradients of small data are never packed")
     # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
     scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
-    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w)
+    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, largest_searched)
 
 
 def tree_keys(params: TrainParams, iteration: int, output: int) -> tuple[int, int]:

@@ -61,8 +61,8 @@ class LossRows(Protocol):
     def ranges(self) -> Float64:
         """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs)."""
 
-    def columns(self, index: int, output: int) -> Any:
-        """What `Rows.start_tree` takes for one output of a chunk."""
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> Any:
+        """What `Rows.start_tree` takes for one output of a chunk; with weights in place of hessians if `by_weight`."""
 
     def gradients(self, index: int) -> tuple[Array, Array]:
         """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
 
 
 class LossKernel(IntEnum):
@@ -36,3 +39,8 @@ class DeviceLoss:
     parameters: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
     """Two float32 numbers per output, exactly those of the array expressions. All kernels but SOFTMAX's compute an
     output from its own margin alone."""
+
+
+def ones_of(xp: Any, n: int) -> Any:
+    """As many ones, float32, in the memory of one; `xp` : numpy or cupy."""
+    return xp.lib.stride_tricks.as_strided(xp.ones(1, np.float32), (n,), (0,))

@@ -88,8 +88,9 @@ class FitSize:
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
     sketched: bool = False
     """Whether trees are searched on a sketch of the gradients."""
-    packed: bool = False
-    """Whether they are searched on packed gradients."""
+    refits: bool = False
+    """Whether they are searched on other gradients of their outputs than value leaves: packed, or with weights in place
+    of hessians."""
     resident_share: float = 0.0
     """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
 

@@ -19,6 +19,7 @@ from daskboost.errors import DataError, ModelFormatError, ParameterError
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
+    from daskboost.params import TrainParams
 
 BaseScoreRule = Literal["mean", "quantile", "constant"]
 LABEL_LIMIT = 2.0**60
@@ -49,6 +50,11 @@ class Objective(ABC):
     def n_outputs(self) -> int:
         """Margins per row."""
         return 1
+
+    @property
+    def positive_weight(self) -> float:
+        """Factor on the weight of rows whose label is exactly 1, which gradients and hessians contain."""
+        return 1.0
 
     @property
     @abstractmethod
@@ -178,12 +184,24 @@ class Objective(ABC):
 
 def kernel_of(objective: Objective) -> DeviceLoss | None:
     """The objective's `device_loss`, unless a more derived class than the one that says so has gradients of its own."""
-    for kind in type(objective).__mro__:
-        if "device_loss" in vars(kind):
-            return objective.device_loss
-        if "gradients" in vars(kind):
-            return None
-    return None
+    return objective.device_loss if _describes_gradients(objective, "device_loss") else None
+
+
+def has_constant_hessian(objective: Objective) -> bool:
+    """The objective's `constant_hessian`, with the same exception."""
+    return objective.constant_hessian and _describes_gradients(objective, "constant_hessian")
+
+
+def scores_weights(params: TrainParams, objective: Objective) -> bool:
+    """Whether a fit's splits are scored by sums of weights, where sums of hessians are others."""
+    return not has_constant_hessian(objective) and params.scores_weights(objective.n_outputs)
+
+
+def _describes_gradients(objective: Objective, name: str) -> bool:
+    """Whether a class at least as derived as the one that has the gradients says what `name` is."""
+    said = (name if name in vars(kind) else "gradients" if "gradients" in vars(kind) else "" for kind in
+            type(objective).__mro__)  # fmt: skip
+    return next(filter(None, said), "") == name
 
 
 def float32_pair(a: float, b: float = 0.0) -> tuple[tuple[float, float]]:

@@ -47,6 +47,10 @@ class Logistic(Objective):
     scale_pos_weight: float = 1.0
 
     @property
+    def positive_weight(self) -> float:
+        return self.scale_pos_weight
+
+    @property
     def default_metric(self) -> str:
         return "logloss"
 

@@ -15,7 +15,7 @@ from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
-from daskboost.objectives.base import Objective
+from daskboost.objectives.base import Objective, scores_weights
 from daskboost.params import TrainParams
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
                 f"num_class={params.num_class} has no effect with objective={objective.name!r}; leave it out, or use "
                 "'multi:softprob'"
             )
-    if objective.adaptive_quantiles is not None and _constrains(params.monotone_constraints):
+    if objective.adaptive_quantiles is not None and params.is_monotone:
         raise ParameterError(
             f"monotone_constraints contradicts objective={objective.name!r}, whose leaves become quantiles of "
             "residuals and would break it; use 'reg:pseudohubererror' for a robust loss with constraints"
@@ -79,11 +79,34 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
             f"sketch_outputs={params.sketch_outputs} must be less than the {k} outputs of objective "
             f"{objective.name!r}; leave it out to search all of them"
         )
-    if vectors and _constrains(params.monotone_constraints):
+    if vectors and params.is_monotone:
         raise ParameterError(
             "monotone_constraints contradicts multi_strategy='multi_output_tree', whose leaves hold a value per "
             "output; use 'one_output_per_tree'"
         )
+
+
+def check_score_function(params: TrainParams, objective: Objective) -> None:
+    """Refuse scores by weights where nothing could take them.
+
+    Raises
+    ------
+    ParameterError
+        Naming what they do not go with.
+    """
+    if not scores_weights(params, objective):
+        return
+    refused = {
+        "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
+        "monotone_constraints, whose limits are of Newton's leaf values": params.is_monotone,
+        "out_of_core='certified', which certifies what Newton's score gains": params.out_of_core == "certified",
+    }
+    for what, found in refused.items():
+        if found:
+            raise ParameterError(
+                f"score_function={params.score_function!r} does not go with {what}; use score_function='newton', or "
+                "leave the other out"
+            )
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
@@ -108,7 +131,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
     refused = {
         f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
         f"max_leaves={params.max_leaves}": params.max_leaves > 0,
-        "monotone_constraints": _constrains(params.monotone_constraints),
+        "monotone_constraints": params.is_monotone,
         "interaction_constraints": params.interaction_constraints is not None,
         f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
         "gradient_precision='packed'": params.gradient_precision == "packed",
@@ -133,14 +156,6 @@ def device_of(params: TrainParams) -> str:
         logger.info("device='auto' trains on the CPU: out_of_core='certified' is not for GPUs")
         return "cpu"
     return params.device
-
-
-def _constrains(monotone: Any) -> bool:
-    if monotone is None:
-        return False
-    if isinstance(monotone, str):
-        return "1" in monotone
-    return any(value != 0 for value in (monotone.values() if isinstance(monotone, Mapping) else monotone))
 
 
 def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:

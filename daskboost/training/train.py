@@ -29,6 +29,7 @@ from daskboost.training.contradictions import (
     check_metrics,
     check_multi_strategy,
     check_out_of_core,
+    check_score_function,
     device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
@@ -171,6 +172,7 @@ def make_spec(
     check_made_with(params, dtrain.made_with)
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_score_function(params, objective)
     check_out_of_core(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
     ignored = ignored_features(params.ignored_features, schema)
@@ -220,6 +222,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
     objective = make_objective(params.objective, objective_params(params))
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
+    check_score_function(params, objective)
     check_out_of_core(params, objective)
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)

@@ -61,6 +61,21 @@ RULES: dict[str, dict[str, Any]] = {
     },
     "packed weights": {"max_depth": 5, "objective": "binary:logistic", "gradient_precision": "packed"},
     "small steps": {"max_depth": 5, "objective": "binary:logistic", "max_delta_step": 0.7},
+    "l2": {"max_depth": 5, "objective": "binary:logistic", "score_function": "l2", "scale_pos_weight": 1.7},
+    "l2 symmetric weights": {
+        "max_depth": 5, "objective": "binary:logistic", "score_function": "l2", "grow_policy": "symmetric",
+        "scale_pos_weight": 0.4, "subsample": 0.6,
+    },
+    "l2 best first": {
+        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 30, "objective": "count:poisson",
+        "score_function": "l2", "gamma": 0.3,
+    },
+    "l2 classes weights": {
+        "max_depth": 3, "objective": "multi:softprob", "num_class": 5, "score_function": "l2", "subsample": 0.7
+    },
+    "l2 packed": {
+        "max_depth": 5, "objective": "binary:logistic", "score_function": "l2", "gradient_precision": "packed"
+    },
 }
 N_ROUNDS = 3
 
@@ -113,9 +128,10 @@ def test_equals_the_definition(name: str, encoding: str, taken: list[int]) -> No
 @pytest.mark.parametrize("n_rows", [2, 37, SMALL_ROWS])
 def test_small_data(n_rows: int, taken: list[int]) -> None:
     data = make_data(np.random.default_rng(4), "binary:logistic", n_rows, 5, n_values=40, missing=0.1, weighted=True)
-    params = {"max_depth": 6, "objective": "binary:logistic", "min_child_weight": 0}
-    assert_same_trees(trained(data, params, "cuda"), trained(data, params, "cpu"))
-    assert sum(taken) >= N_ROUNDS
+    for score in ("newton", "l2"):
+        params = {"max_depth": 6, "objective": "binary:logistic", "min_child_weight": 0, "score_function": score}
+        assert_same_trees(trained(data, params, "cuda"), trained(data, params, "cpu"))
+    assert sum(taken) >= 2 * N_ROUNDS
 
 
 @pytest.mark.parametrize("params", [
@@ -124,9 +140,12 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
     {"max_depth": 3, "objective": "reg:absoluteerror"},
     {"max_depth": 13, "gradient_precision": "packed", "subsample": 0.6},
     {"max_depth": 3, "objective": "reg:absoluteerror", "gradient_precision": "packed"},
+    {"max_depth": 13, "objective": "reg:pseudohubererror", "score_function": "l2"},
+    {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5},
 ])  # fmt: skip
 def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
-    data = make_data(np.random.default_rng(5), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
+    data = make_data(np.random.default_rng(5), params.get("objective", "reg:squarederror"), 5_000, 6, n_values=50,
+                     missing=0.1)  # fmt: skip
     assert_same_trees(trained(data, params, "cuda"), trained(data, params, "cpu"))
     assert not taken
 
@@ -141,16 +160,19 @@ def test_histograms_without_room_grow_by_the_definition(
     assert not taken
 
 
+@pytest.mark.parametrize("score", ["newton", "l2"])
 @pytest.mark.parametrize("precision", ["exact", "packed"])
-def test_a_loss_without_a_kernel_goes_by_its_expressions(precision: str, taken: list[int]) -> None:
+def test_a_loss_without_a_kernel_goes_by_its_expressions(precision: str, score: str, taken: list[int]) -> None:
     def halves(label: Any, margin: Any) -> tuple[Any, Any]:
         return (margin - label) / 2, label * 0 + np.float32(0.5)
 
-    data = make_data(np.random.default_rng(7), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1, weighted=False)
+    rng, weighted = np.random.default_rng(7), score == "l2"
+    data = make_data(rng, "reg:squarederror", 5_000, 6, n_values=50, missing=0.1, weighted=weighted)
     models = []
     for device in ("cpu", "cuda"):
         with quantized(data) as dataset:
             params = {"max_depth": 4, "n_jobs": 1, "device": device, "gradient_precision": precision}
+            params["score_function"] = score
             models.append(train(params, dataset, N_ROUNDS, objective=halves))
     assert_same_trees(models[1], models[0])
     assert sum(taken) >= N_ROUNDS

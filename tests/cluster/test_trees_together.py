@@ -33,6 +33,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "five small of samples": ({"num_class": 5, "max_depth": 3, "subsample": 0.5}, {"n_rows": 300, "missing": 0.3}),
     "three stumps": ({"num_class": 3, "max_depth": 1}, {"n_rows": 40}),
     "three of a leaf": ({"num_class": 3, "max_depth": 3, "max_leaves": 1}, {"n_rows": 40}),
+    "four by weight": (
+        {"num_class": 4, "max_depth": 4, "score_function": "l2", "subsample": 0.6}, {"weighted": True, "missing": 0.3}
+    ),
+    "five small by weight": (
+        {"num_class": 5, "max_depth": 4, "score_function": "l2", "grow_policy": "symmetric"},
+        {"n_rows": 300, "weighted": True},
+    ),
+    "three packed": ({"num_class": 3, "max_depth": 4, "gradient_precision": "packed"}, {}),
     "four best first": (
         {"num_class": 4, "max_depth": 0, "max_leaves": 6, "grow_policy": "lossguide"}, {"n_rows": 4_200}
     ),

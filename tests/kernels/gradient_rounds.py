@@ -44,7 +44,8 @@ def make_chunks(rng: np.random.Generator, objective: Objective, sizes: list[int]
 class DeviceRounds:
     """The same rows on a device, and everything that a round of them takes."""
 
-    def __init__(self, runtime: Runtime, objective: Objective, chunks: list[Chunk], small: bool, share: float) -> None:
+    def __init__(self, runtime: Runtime, objective: Objective, chunks: list[Chunk], small: bool, share: float,
+                 by_weight: bool = False) -> None:  # fmt: skip
         xp, loss = runtime.xp, kernel_of(objective)
         assert loss is not None
         self.chunks, self.xp = chunks, xp
@@ -59,15 +60,15 @@ class DeviceRounds:
             source = loss_source(runtime, loss, xp.asarray(chunk.label), margin, weight, small_data=small)
             assert source is not None
             quantizer = Quantizer(runtime, chunk.pieces, n, own if small else None)
-            self.rounds.append(RoundGradients(source, quantizer, self.rounding, below))
+            self.rounds.append(RoundGradients(source, quantizer, self.rounding, below, by_weight=by_weight))
             pairs = xp.zeros(n, np.int64 if small else np.int32)
             self.rows.append((xp.full(n, 77, np.uint32), pairs, xp.full((3, 2), 7, np.int64)))
 
-    def start(self, total_weight: float | None) -> None:
+    def start(self, total_weight: float | None, largest_searched: float = 0.0) -> None:
         """Everything of a round but the host's keys."""
         for round_ in self.rounds:
             round_.find_range()
-        self.rounding.find_scales(scale_rule(total_weight))
+        self.rounding.find_scales(scale_rule(total_weight, largest_searched=largest_searched))
 
     def quantize(self, output: int, ordered: bool = True) -> None:
         for round_, (order, pairs, bounds) in zip(self.rounds, self.rows, strict=True):
@@ -101,7 +102,18 @@ def sum_of_weights(chunks: list[Chunk]) -> float:
     return math.fsum(np.concatenate(weights).tolist())
 
 
-def check_round(device: DeviceRounds, objective: Objective, small: bool, iteration: int, share: float) -> None:
+def weights_of(chunks: list[Chunk], objective: Objective, small: bool) -> list[Any]:
+    """What takes the place of h, of each output."""
+    found = []
+    for chunk in chunks:
+        factor = np.where(chunk.label == 1, np.float32(objective.positive_weight), np.float32(1))
+        own = factor if chunk.weight is None or small else factor * chunk.weight
+        found.append(np.repeat(own[:, None], objective.n_outputs, axis=1))
+    return found
+
+
+def check_round(device: DeviceRounds, objective: Objective, small: bool, iteration: int, share: float,
+                by_weight: bool = False) -> None:  # fmt: skip
     """One round on the device, and the same by array expressions, the host's scales and the naive twin."""
     chunks, params = device.chunks, TrainParams(subsample=share)
     n_outputs = objective.n_outputs
@@ -109,15 +121,18 @@ def check_round(device: DeviceRounds, objective: Objective, small: bool, iterati
     tops = [np.concatenate([pair[i] for pair in given]) for i in range(2)]
     ranges = [GradientRange(*(np.abs(values).max(axis=0).astype(np.float64) for values in tops))]
     total = sum_of_weights(chunks) if small else None
-    roundings = [make_rounding(params, "any", iteration, k, ranges, total) for k in range(n_outputs)]
+    searched = weights_of(chunks, objective, small) if by_weight else []
+    most = float(max(np.max(each) for each in searched)) if by_weight else 0.0
+    roundings = [make_rounding(params, "any", iteration, k, ranges, total, False, most) for k in range(n_outputs)]
     device.rounding.put_keys(np.array([tree_keys(params, iteration, k) for k in range(n_outputs)], np.uint64))
-    device.start(total)
+    device.start(total, most)
     largest = device.rounding.largest()
     np.testing.assert_array_equal(largest, [ranges[0].largest_g, ranges[0].largest_h])
     scales = to_host(device.rounding.scales)
     expected = [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in roundings]
     np.testing.assert_array_equal(scales[:, :5], expected)
     np.testing.assert_array_equal(to_host(device.rounding.units), scales[:, 3:5])
+    given = [(g, searched[index] if by_weight else h) for index, (g, h) in enumerate(given)]
     for output, rounding in enumerate(roundings):
         device.quantize(output)
         found = [device.found(index) for index in range(len(chunks))]

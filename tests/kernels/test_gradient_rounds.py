@@ -56,6 +56,20 @@ def test_other_forms(
     check_round(DeviceRounds(runtime, objective, chunks, small, share), objective, small, 7, share)
 
 
+@pytest.mark.parametrize(("small", "weighted", "share"), MORE_FORMS)
+@pytest.mark.parametrize("name", ["binary:logistic", "multi:softprob"])
+def test_weights_in_place_of_hessians(
+    name: str, small: bool, weighted: bool, share: float, runtime: Runtime, rng: np.random.Generator
+) -> None:
+    """A loss's hessians are never looked at; its own factor of rows with label 1 is a weight, too."""
+    objective = make_objective(name, {"scale_pos_weight": 2.5, "num_class": 2})
+    chunks = make_chunks(rng, objective, [500, 33], weighted)
+    for chunk in chunks:
+        chunk.label[:] = chunk.label == 1
+    device = DeviceRounds(runtime, objective, chunks, small, share, by_weight=True)
+    check_round(device, objective, small, 7, share, by_weight=True)
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("share", [0.4, 1.0, 0.001])
 def test_blocks_of_several_tiles(share: float, rng: np.random.Generator) -> None:
@@ -116,25 +130,26 @@ def test_a_range_that_is_not_finite_leaves_zeros(margin: float, weight: float, t
     check_round(device, objective, small, 1, 1.0)
 
 
-def test_stored_gradients_go_the_same_way(runtime: Runtime, rng: np.random.Generator) -> None:
-    """Of several outputs, as users' own losses give them."""
+@pytest.mark.parametrize("by_weight", [False, True])
+def test_stored_gradients_go_the_same_way(by_weight: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Of several outputs, as users' own losses give them; or weights in place of hessians, the same for all."""
     xp, n = runtime.xp, 900
     g = rng.normal(size=(n, 3)).astype(np.float32)
     h = rng.random((n, 3)).astype(np.float32)
+    weight, largest = rng.uniform(0, 7, n).astype(np.float32), 7.0 if by_weight else 0.0
     rounding = DeviceRounding(runtime, 3)
-    source = StoredChunk(runtime, xp.asarray(g), xp.asarray(h))
-    round_ = RoundGradients(source, Quantizer(runtime, [(0, 0)], n), rounding)
+    source = StoredChunk(runtime, xp.asarray(g), xp.asarray(h), xp.asarray(weight))
+    round_ = RoundGradients(source, Quantizer(runtime, [(0, 0)], n), rounding, by_weight=by_weight)
     order, pairs, bounds = xp.zeros(n, np.uint32), xp.zeros(n, np.int32), xp.zeros((1, 2), np.int64)
     params = TrainParams()
     rounding.put_keys(np.array([tree_keys(params, 0, k) for k in range(3)], np.uint64))
     round_.find_range()
-    rounding.find_scales(scale_rule(None))
+    rounding.find_scales(scale_rule(None, largest_searched=largest))
     ranges = [GradientRange(np.abs(g).max(axis=0).astype(np.float64), h.max(axis=0).astype(np.float64))]
     for output in (2, 0, 1):
         round_.quantize(output, order, pairs, bounds)
-        expected = reference.quantize(
-            g[:, output], h[:, output], make_rounding(params, "any", 0, output, ranges, None), 0
-        )
+        made = make_rounding(params, "any", 0, output, ranges, None, False, largest)
+        expected = reference.quantize(g[:, output], weight if by_weight else h[:, output], made, 0)
         found = [(row, *pair) for row, *pair in zip(to_host(order), *unpack(to_host(pairs)), strict=True)]
         assert found == expected
         assert rounding.sums_of(output) == (sum(row[1] for row in expected), sum(row[2] for row in expected))

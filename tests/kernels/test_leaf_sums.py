@@ -13,7 +13,7 @@ from reference import gradients as reference
 from daskboost.devices.cpu.rows import CpuRows, Rounding
 from daskboost.devices.gpu.gradients import MOST_LEAF_ROWS
 from daskboost.devices.gpu.rows import GpuRows
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.runtime import Runtime
 
 PIECES = [[(0, 7), (300, 5_000), (301, 2**40)], [(0, 2**63 - 1)], [(0, 11)]]
 """Global ids of three chunks, of which one has no rows."""
@@ -21,11 +21,11 @@ SIZES = [901, 0, 64]
 N_NODES = {"few": 5, "more than fit shared memory": 1_300}
 
 
-def make_rows(runtime: Runtime | None) -> Any:
+def make_rows(runtime: Runtime | None, weights: Any = None) -> Any:
     layout = make_layout([2])
     if runtime is None:
-        return CpuRows(lambda: (), SIZES, PIECES, layout, EagerThreads(3))
-    return GpuRows(runtime, lambda: (), SIZES, PIECES, layout, packed=True)
+        return CpuRows(lambda: (), SIZES, PIECES, layout, EagerThreads(3), weights)
+    return GpuRows(runtime, lambda: (), SIZES, PIECES, layout, weights, packed=weights is None)
 
 
 def segments(rng: np.random.Generator, kept: int, n_nodes: int) -> Any:
@@ -37,28 +37,34 @@ def segments(rng: np.random.Generator, kept: int, n_nodes: int) -> Any:
 
 @pytest.mark.parametrize("n_nodes", N_NODES)
 @pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("small", [False, True], ids=["large", "small"])
 @pytest.mark.parametrize("make_runtime", [pytest.param(None, id="cpu"), *RUNTIMES])
-def test_equals_the_naive_twin(make_runtime: Any, share: float, n_nodes: str, rng: np.random.Generator) -> None:
-    """The tree was searched on few levels; its leaves are summed in all 15 bits, over the rows that grew it."""
+def test_equals_the_naive_twin(make_runtime: Any, small: bool, share: float, n_nodes: str, rng: np.random.Generator
+                               ) -> None:  # fmt: skip
+    """The tree was searched on few levels; its leaves are summed in all bits, over the rows that grew it."""
     runtime: Runtime | None = make_runtime and make_runtime()
     put = np.asarray if runtime is None else runtime.xp.asarray
-    rows, n = make_rows(runtime), N_NODES[n_nodes]
+    weights = [rng.integers(0, 4, size).astype(np.float32) for size in SIZES] if small else None
+    rows, n = make_rows(runtime, weights), N_NODES[n_nodes]
     chunks = [(rng.normal(size=size).astype(np.float32), rng.random(size).astype(np.float32)) for size in SIZES]
     top_g, top_h = (max(float(np.abs(chunk[side]).max(initial=0)) for chunk in chunks) for side in (0, 1))
     packed, exact = (
         Rounding(reference.scale(top_g, limit), reference.scale(top_h, limit), 99, 55, int(share * 2**32))
-        for limit in (reference.PACKED_LIMIT, reference.LIMIT)
+        for limit in (reference.PACKED_LIMIT, 2**17 if small else reference.LIMIT)
     )
     on_device = [(put(g), put(h)) for g, h in chunks]
     rows.start_tree(lambda index: on_device[index], packed)
     leaves = rng.permutation(n)[: n - n // 3].astype(np.int32)
     expected = np.zeros((n, 2), np.int64)
-    for chunk, (g, h), pieces in zip(rows.chunks, chunks, PIECES, strict=True):
+    for index, (chunk, (g, h), pieces) in enumerate(zip(rows.chunks, chunks, PIECES, strict=True)):
+        own = np.ones(len(g), np.float32) if weights is None else weights[index]
         ends = [begin for begin, _ in pieces[1:]] + [len(g)]
         pairs = {
             begin + row: pair
             for (begin, first), end in zip(pieces, ends, strict=True)
-            for row, *pair in reference.quantize(g[begin:end], h[begin:end], exact, first)
+            for row, *pair in reference.quantize(
+                g[begin:end], h[begin:end], exact, first, own[begin:end] if small else None
+            )
         }
         order = rng.permutation(list(pairs)).astype(np.uint32)
         assert chunk.kept == len(order)
@@ -82,12 +88,3 @@ def test_no_sum_of_a_block_overflows(runtime: Runtime) -> None:
     rows.quantizers[0]._block_rows = n_rows  # as on a GPU with hundreds of millions of rows
     found = rows.column_leaf_sums(lambda _: (-ones, ones), rounding, np.zeros(1, np.int32))
     assert found.tolist() == [[-32767 * n_rows, 32767 * n_rows]]
-
-
-def test_small_data_need_none(runtime: Runtime) -> None:
-    rows = GpuRows(runtime, lambda: (), [3], [[(0, 0)]], make_layout([2]), [np.ones(3, np.float32)])
-    column, rounding = runtime.xp.ones(3, np.float32), Rounding(1.0, 1.0, 1, 2, 2**32)
-    rows.start_tree(lambda _: (column, column), rounding)
-    assert to_host(rows.chunks[0].pairs).dtype == np.int64
-    with pytest.raises(ValueError, match="leaves of small data"):
-        rows.column_leaf_sums(lambda _: (column, column), rounding, np.zeros(1, np.int32))

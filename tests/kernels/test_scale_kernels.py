@@ -18,20 +18,20 @@ from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.params import TrainParams
 
 
-def scales_on(runtime: Runtime, tops: Any, total_weight: float | None) -> Any:
+def scales_on(runtime: Runtime, tops: Any, total_weight: float | None, largest_searched: float = 0.0) -> Any:
     """`kernels/scales.cu` for largest |g| and h; float64, shape (outputs, 5)."""
     rounding = DeviceRounding(runtime, tops.shape[1])
     rounding.tops[:] = runtime.xp.asarray(tops.view(np.uint32))
     rounding.sums[:] = 5
-    rounding.find_scales(scale_rule(total_weight))
+    rounding.find_scales(scale_rule(total_weight, largest_searched=largest_searched))
     assert not to_host(rounding.tops).any() and not to_host(rounding.sums).any()
     np.testing.assert_array_equal(rounding.largest(), tops)
     return to_host(rounding.scales)[:, :5]
 
 
-def scales_by_host(tops: Any, total_weight: float | None) -> list[tuple[float, ...]]:
-    ranges = [GradientRange(*tops.astype(np.float64))]
-    made = [make_rounding(TrainParams(), "any", 0, k, ranges, total_weight) for k in range(tops.shape[1])]
+def scales_by_host(tops: Any, total_weight: float | None, largest_searched: float = 0.0) -> list[tuple[float, ...]]:
+    ranges, given = [GradientRange(*tops.astype(np.float64))], (total_weight, False, largest_searched)
+    made = [make_rounding(TrainParams(), "any", 0, k, ranges, *given) for k in range(tops.shape[1])]
     return [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in made]
 
 
@@ -46,6 +46,15 @@ def test_scales_of_every_magnitude(total_weight: float | None, runtime: Runtime)
     tops = (exponents[:, None] | np.array(mantissas, np.uint32)).reshape(-1).view(np.float32)
     tops = np.stack([tops, tops[::-1]])
     np.testing.assert_array_equal(scales_on(runtime, tops, total_weight), scales_by_host(tops, total_weight))
+
+
+@pytest.mark.parametrize("total_weight", [None, 15.0])
+def test_scales_of_weights_in_place_of_hessians(total_weight: float | None, runtime: Runtime) -> None:
+    tops = np.array([[1.0, 3.0, 0.0], [0.25, 0.0, 2.0**60]], np.float32)
+    for largest in (1.0, 2.7, 1e-30):
+        found = scales_on(runtime, tops, total_weight, largest)
+        np.testing.assert_array_equal(found, scales_by_host(tops, total_weight, largest))
+        assert len(set(found[:, 1])) == 1
 
 
 @given(

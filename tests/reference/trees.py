@@ -56,6 +56,7 @@ class Problem:
     groups: Sequence[Sequence[int]] = ()
     """Interaction constraints."""
     rules: split.Rules = field(init=False)
+    search_rules: split.Rules = field(init=False)
 
     def __post_init__(self) -> None:
         step = self.params.max_delta_step
@@ -64,6 +65,27 @@ class Problem:
             self.objective.default_max_delta_step if step is None else step, self.params.min_child_weight,
             self.monotone,
         )  # fmt: skip
+        self.search_rules = dataclasses.replace(self.rules, step=0.0) if self.by_weight else self.rules
+
+    @property
+    def by_weight(self) -> bool:
+        """Whether N is in the place of H where splits are scored, and differs from it."""
+        params, objective = self.params, self.objective
+        if objective.name in ("reg:squarederror", "reg:absoluteerror", "reg:quantileerror"):
+            return False
+        if params.score_function == "auto":
+            has_vectors = objective.n_outputs > 1 and params.multi_strategy == "multi_output_tree"
+            return params.grow_policy == "symmetric" and not any(self.monotone) and not has_vectors
+        return params.score_function == "l2"
+
+    def weights_as_h(self) -> tuple[Float32, float]:
+        """Of each row, as they are before weights of small data multiply them; and their largest."""
+        factor = np.float32(getattr(self.objective, "scale_pos_weight", 1.0))
+        weights = np.where(self.label == 1, factor, np.float32(1))
+        most = max(factor, np.float32(1))
+        if self.weight is None or self.small:
+            return weights, float(most)
+        return weights * self.weight, float(most * self.weight.max())
 
     @property
     def small(self) -> bool:
@@ -129,18 +151,23 @@ class Tree:
     def __init__(self, problem: Problem, iteration: int, output: int, g: Float32, h: Float32, margin: Float32) -> None:
         self.problem, self.params, self.place, self.margin = problem, problem.params, (iteration, output), margin
         self.searched = self.exact = self.quantized(g, h)
-        if problem.packed:
-            self.searched = self.quantized(g, h, gradients.PACKED_LIMIT)
+        limit = gradients.PACKED_LIMIT if problem.packed else gradients.LIMIT
+        if problem.by_weight:
+            self.searched = self.quantized(g, *problem.weights_as_h(), limit=limit)
+        elif problem.packed:
+            self.searched = self.quantized(g, h, limit=limit)
         self.nodes = [Node(list(self.exact[0]))]
         self.n_leaves = 1
 
-    def quantized(self, g: Float32, h: Float32, limit: int = gradients.LIMIT) -> Quantized:
-        """Pairs by row, and their units."""
+    def quantized(self, g: Float32, h: Float32, largest_h: float | None = None, limit: int = gradients.LIMIT
+                  ) -> Quantized:  # fmt: skip
+        """Pairs by row, and their units; `largest_h` where it is not to be found."""
         problem, (iteration, output) = self.problem, self.place
         seed, share = self.params.random_state, self.params.subsample
         ones = np.ones_like(problem.label)
         weight = (ones if problem.weight is None else problem.weight) if problem.small else None
-        scale_g, scale_h, scale_w = gradients.scales(g, h, weight, limit)
+        of_scale = h if largest_h is None else np.full_like(h, largest_h)
+        scale_g, scale_h, scale_w = gradients.scales(g, of_scale, weight, limit)
         rounding = Rounding(
             scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, output),
             gradients.key(seed, Purpose.ROW_SAMPLE, iteration, output), int(np.ceil(share * 2**32)), scale_w,
@@ -198,10 +225,11 @@ class Tree:
     def best(self, node: int) -> split.Split:
         if self.nodes[node].depth == self.params.depth_limit:
             return split.Split(-split.INF, -1, -1, False, (0, 0))
-        return split.best(self.problem.rules, self.rows_of(node), self.features(node))
+        return split.best(self.problem.search_rules, self.rows_of(node), self.features(node))
 
     def best_of_level(self, level: Sequence[int], features: Sequence[int]) -> split.Split:
-        return split.best_of_level(self.problem.rules, [self.rows_of(node) for node in level], features)
+        rows = [self.rows_of(node) for node in level]
+        return split.best_of_level(self.problem.search_rules, rows, features)
 
     def divide(self, node: int, chosen: split.Split) -> list[int]:
         """Make the children of a node."""

@@ -16,6 +16,13 @@ from daskboost.dtypes import Float32
 
 CLASSES = {"binary:logistic": 2, "multi:softprob": 5, "count:poisson": 9}
 
+
+def _possible(params: dict[str, Any]) -> dict[str, Any]:
+    """Scores by weight are neither for vectors nor for monotone constraints."""
+    refused = params["multi_strategy"] == "multi_output_tree" or any(params.get("monotone_constraints", ()))
+    return {**params, "score_function": "auto"} if refused else params
+
+
 PARAMS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "grow_policy": st.sampled_from(["depthwise", "lossguide", "symmetric"]),
@@ -30,6 +37,7 @@ PARAMS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "random_state": st.integers(0, 5),
         "multi_strategy": st.sampled_from(["one_output_per_tree", "multi_output_tree"]),
         "gradient_precision": st.sampled_from(["exact", "packed"]),
+        "score_function": st.sampled_from(["auto", "newton", "l2"]),
     },
     optional={
         "monotone_constraints": st.lists(st.integers(-1, 1), min_size=5, max_size=5),
@@ -38,7 +46,7 @@ PARAMS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "colsample_bylevel": st.just(0.6),
         "colsample_bynode": st.just(0.6),
     },
-)
+).map(_possible)
 """Training parameters for problems of five features."""
 
 

@@ -114,6 +114,27 @@ def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> No
         assert_naive(make_data(rng, objective, n_rows=200), given, 2)
 
 
+SCORES: dict[str, dict[str, Any]] = {
+    "plain": {"objective": "binary:logistic"},
+    "penalties": {
+        "objective": "count:poisson", "reg_alpha": 0.7, "gamma": 0.5, "min_child_weight": 6, "reg_lambda": 0.3,
+        "max_delta_step": 0.2,
+    },
+    "classes": {"objective": "binary:logistic", "scale_pos_weight": 2.7, "subsample": 0.8, "colsample_bynode": 0.7},
+    "packed": {"objective": "multi:softprob", "num_class": 5, "gradient_precision": "packed"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("growth", GROWTH)
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_by_weight(name: str, growth: str, rng: np.random.Generator) -> None:
+    """Structure by sums of weights, also where a row has none of its own; values, gains and covers by hessians."""
+    for weighted in (True, False):
+        data = make_data(rng, SCORES[name]["objective"], n_rows=200, weighted=weighted)
+        trees = assert_naive(data, {**SCORES[name], **GROWTH[growth], "score_function": "l2"}, 2)
+        assert all(tree.n_nodes > 1 for tree in trees)
+
+
 VECTORS: dict[str, dict[str, Any]] = {
     "plain": {},
     "penalties": {"reg_alpha": 0.3, "gamma": 0.2, "min_child_weight": 6, "reg_lambda": 0.3},
@@ -156,6 +177,8 @@ def test_however_it_is_stored(growth: str, options: dict[str, Any], rng: np.rand
     vectors = {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", **GROWTH[growth]}
     for name in ("samples", "sketch and samples", "packed"):
         assert_naive(data, {**vectors, **VECTORS[name]}, 2, **options)
+    data = make_data(rng, "binary:logistic", n_rows=150, missing=0.6)
+    assert_naive(data, {**SCORES["classes"], **GROWTH[growth], "score_function": "l2"}, 2, **options)
 
 
 def test_one_feature_of_one_value(rng: np.random.Generator) -> None:

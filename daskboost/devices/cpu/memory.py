@@ -120,7 +120,7 @@ def scratch_bytes(size: FitSize) -> int:
     gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
     edges = size.n_threads * (slot_bytes(size) * size.n_entries + gradients)
     candidates = size.deepest_nodes * (size.train.n_features * 40 + 64 * size.width)
-    if size.sketched or size.packed:  # sums of a tree's outputs over the rows of leaves, and the leaf of each row
+    if size.sketched or size.refits:  # sums of a tree's outputs over the rows of leaves, and the leaf of each row
         n_outputs = size.n_outputs if size.sketched else size.width
         edges += 16 * n_outputs * size.most_leaves * (size.n_threads + 1)
         edges += 4 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))

@@ -44,6 +44,8 @@ class Columns:
     """Numbers from `first` of this output to that of the next one."""
     next_second: int = 0
     """The same of `second`."""
+    by_weight: bool = False
+    """Whether a loss's weights take the place of its hessians; given ones are what they are to be."""
 
 
 class Source(Protocol):
@@ -52,8 +54,8 @@ class Source(Protocol):
     def find_range(self, tops: DeviceArray) -> None:
         """Enqueue: `DeviceRounding.tops` grow to the largest |g| and h of the margins as they are now."""
 
-    def columns(self, output: int) -> Columns:
-        """For quantizing them."""
+    def columns(self, output: int, *, by_weight: bool = False) -> Columns:
+        """For quantizing them, or weights in place of hessians."""
 
 
 class Quantizer:
@@ -107,21 +109,21 @@ class Quantizer:
             self._blocks * n_trees, THREADS, columns.first, columns.second,
             columns.weight if self._weight is None else self._weight, element_stride(columns.first),
             element_stride(columns.second), columns.next_first, columns.next_second, columns.parameters,
-            rounding.scales, rounding.keys, *rows, n_trees, nodes_per_tree, order, pairs, bounds, rounding.sums,
+            int(columns.by_weight), rounding.scales, rounding.keys, *rows, n_trees, nodes_per_tree, order, pairs,
+            bounds, rounding.sums,
         )  # fmt: skip
 
     def add_to_leaves(self, columns: Columns, rounding: OutputRounding, sample_below: int, leaf: DeviceArray,
                       sums: DeviceArray) -> None:  # fmt: skip
         """Enqueue: `sums`, int64 of shape (leaves, 2), grow by the integers of the sampled rows of each leaf.
 
-        `leaf` : int32, shape (rows,), negative for rows of none. Of large data only.
+        `leaf` : int32, shape (rows,), negative for rows of none.
         """
-        if self._weight is not None:
-            raise ValueError("leaves of small data are summed as they grow")
         block_rows = min(self._block_rows, MOST_LEAF_ROWS)
         self._runtime.kernel("leaf_sums", "add_to_leaves", OBJECTIVE=int(columns.kernel))(
-            max(1, -(-self._n_rows // block_rows)), THREADS, columns.first, columns.second, columns.weight,
-            element_stride(columns.first), element_stride(columns.second), columns.parameters, rounding.scales,
+            max(1, -(-self._n_rows // block_rows)), THREADS, columns.first, columns.second,
+            columns.weight if self._weight is None else self._weight, element_stride(columns.first),
+            element_stride(columns.second), columns.parameters, int(self._weight is not None), rounding.scales,
             rounding.keys, sample_below, self._pieces, len(self._pieces), self._n_rows, block_rows, leaf, len(sums),
             sums.view(np.uint64),
         )  # fmt: skip
@@ -138,11 +140,14 @@ class RoundGradients:
         Shared by all chunks of an engine.
     sample_below : int, default 2**32
         A row grows a tree if its 32 sampling bits are below; 2**32 keeps all.
+    by_weight : bool, default False
+        Whether weights take the place of hessians.
     """
 
-    def __init__(self, source: Source, quantizer: Quantizer, rounding: DeviceRounding, sample_below: int = ALL) -> None:
+    def __init__(self, source: Source, quantizer: Quantizer, rounding: DeviceRounding, sample_below: int = ALL, *,
+                 by_weight: bool = False) -> None:  # fmt: skip
         self._source, self._quantizer, self._rounding = source, quantizer, rounding
-        self._sample_below = sample_below
+        self._sample_below, self._by_weight = sample_below, by_weight
 
     def find_range(self) -> None:
         """Enqueue: the range takes this chunk in; computes gradients that are stored."""
@@ -151,7 +156,7 @@ class RoundGradients:
     def quantize(self, output: int, order: DeviceArray | None, pairs: DeviceArray, bounds: DeviceArray,
                  n_trees: int = 1, nodes_per_tree: int = 0) -> None:  # fmt: skip
         """Enqueue: all sampled rows into the root, or into the roots of several outputs' trees, see `Quantizer`."""
-        columns, rounding = self._source.columns(output), self._rounding.of(output)
+        columns, rounding = self._source.columns(output, by_weight=self._by_weight), self._rounding.of(output)
         self._quantizer(columns, rounding, self._sample_below, order, pairs, bounds, n_trees, nodes_per_tree)
 
 

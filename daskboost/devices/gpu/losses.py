@@ -12,7 +12,7 @@ import numpy as np
 from daskboost.devices.gpu.gradients import BLOCKS_PER_MULTIPROCESSOR, THREADS, Columns, Source, stretches
 from daskboost.devices.gpu.rounding import DeviceRounding, ScaleRule
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
-from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.devices.losses import DeviceLoss, LossKernel, ones_of
 from daskboost.dtypes import Float64
 
 WARP = 32
@@ -54,23 +54,26 @@ class LossChunk:
                 tops[1, output:],
             )  # fmt: skip
 
-    def columns(self, output: int) -> Columns:
+    def columns(self, output: int, *, by_weight: bool = False) -> Columns:
         margin, parameters = self._margin[:, output], self._parameters[output]
-        return Columns(self._label, margin, self._weight, self._kernel, parameters, 0, _column_stride(self._margin))
+        return Columns(
+            self._label, margin, self._weight, self._kernel, parameters, 0, _column_stride(self._margin), by_weight
+        )
 
 
 class StoredChunk:
-    """Gradients that were computed before, weighted, as float32 of shape (rows, outputs)."""
+    """Gradients that were computed before, weighted, as float32 of shape (rows, outputs), with what multiplied them,
+    float32 of shape (rows,) and of any stride."""
 
-    def __init__(self, runtime: Runtime, g: DeviceArray, h: DeviceArray) -> None:
-        self._runtime, self._g, self._h = runtime, g, h
+    def __init__(self, runtime: Runtime, g: DeviceArray, h: DeviceArray, weight: DeviceArray) -> None:
+        self._runtime, self._g, self._h, self._weight = runtime, g, h, weight
 
     def find_range(self, tops: DeviceArray) -> None:
         _find_largest(self._runtime, self._g, tops[0])
         _find_largest(self._runtime, self._h, tops[1])
 
-    def columns(self, output: int) -> Columns:
-        return _given_columns(self._g, self._h, output)
+    def columns(self, output: int, *, by_weight: bool = False) -> Columns:
+        return _given_columns(self._g, self._weight if by_weight else self._h, output)
 
 
 class SoftmaxChunk:
@@ -85,6 +88,8 @@ class SoftmaxChunk:
         self._small = int(small_data)
         self.gradients = runtime.xp.empty_like(margin), runtime.xp.empty_like(margin)
         """g and h of the round."""
+        self._multiplied = ones_of(runtime.xp, len(label)) if weight is None or small_data else weight
+        """What multiplied them."""
 
     def find_range(self, tops: DeviceArray) -> None:
         n, n_classes = self._margin.shape
@@ -97,12 +102,15 @@ class SoftmaxChunk:
             *self.gradients, tops, shared_bytes=shared_bytes,
         )  # fmt: skip
 
-    def columns(self, output: int) -> Columns:
-        return _given_columns(*self.gradients, output)
+    def columns(self, output: int, *, by_weight: bool = False) -> Columns:
+        g, h = self.gradients
+        return _given_columns(g, self._multiplied if by_weight else h, output)
 
 
 def _given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
-    return Columns(g[:, output], h[:, output], next_first=_column_stride(g), next_second=_column_stride(h))
+    """`h` : of all outputs, or one column for all of them."""
+    own, step = (h, 0) if h.ndim == 1 else (h[:, output], _column_stride(h))
+    return Columns(g[:, output], own, next_first=_column_stride(g), next_second=step)
 
 
 def _column_stride(matrix: DeviceArray) -> int:
@@ -156,9 +164,9 @@ class LossRows:
         self._rounding.find_scales(ScaleRule(1.0, 1, 1.0))  # for what it says of the range; others decide the scales
         return self._rounding.largest()
 
-    def columns(self, index: int, output: int) -> Columns:
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> Columns:
         """What a chunk's gradients of one output are quantized from."""
-        return self.sources[index].columns(output)
+        return self.sources[index].columns(output, by_weight=by_weight)
 
     def gradients(self, index: int) -> tuple[DeviceArray, DeviceArray]:
         """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""

@@ -73,8 +73,8 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
 def most_together(size: FitSize) -> int:
     """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
-    does; nor do those of packed gradients, whose leaves are summed tree by tree."""
-    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1 or size.packed:
+    does."""
+    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1:
         return 1
     return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
@@ -252,5 +252,5 @@ def passing_bytes(size: FitSize, *, has_columns: bool) -> int:
     upload = opening_bytes(size, has_columns=has_columns)
     gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
-    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.packed) * size.most_leaves
+    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.refits) * size.most_leaves
     return max(upload, gradients, evaluation, leaves)

@@ -1,4 +1,5 @@
-"""Trees searched on packed gradients take exact sums of their leaves: `kernels/refit.cu` and `leaf_sums.cu`.
+"""Trees searched on packed gradients, or on weights in place of hessians, take exact sums of their leaves:
+`kernels/refit.cu` and `leaf_sums.cu`.
 
 The leaf of each row lies where its pair lay, which nobody needs once the last histogram is built: a refit takes no
 memory of rows. Nothing here waits for the device.
@@ -6,6 +7,7 @@ memory of rows. Nothing here waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,9 +45,10 @@ class Tables(Protocol):
     def walk_columns(self) -> tuple[DeviceArray, ...]: ...
 
 
-def leaf_of_rows(chunk: PairSegments) -> DeviceArray:
-    """Room for the leaf of each row; int32, shape (rows,), in place of the chunk's pairs."""
-    return chunk.pairs.view(np.int32)[: chunk.n_rows]
+def leaf_of_rows(chunk: PairSegments, tree: int = 0) -> DeviceArray:
+    """Room for each row's leaf in one of the trees that grow together; int32, shape (rows,), in place of the chunk's
+    pairs."""
+    return chunk.pairs.view(np.int32)[tree * chunk.n_rows : (tree + 1) * chunk.n_rows]
 
 
 def mark_leaves(runtime: Runtime, chunk: PairSegments, nodes: DeviceArray) -> DeviceArray:
@@ -69,40 +72,42 @@ class Refit:
     runtime : Runtime
     rounding : DeviceRounding
         By which trees are searched.
-    rule : ScaleRule
-        Of exact gradients.
     regular : Regular
+        Of leaves.
     quantizer : Quantizer
         Of the chunk.
     sample_below : int
         A row grows a tree if its 32 sampling bits are below.
     """
 
-    def __init__(self, runtime: Runtime, rounding: DeviceRounding, rule: ScaleRule, regular: Regular,
-                 quantizer: Quantizer, sample_below: int) -> None:  # fmt: skip
-        self._runtime, self._rounding, self._rule, self._regular = runtime, rounding, rule, regular
+    def __init__(self, runtime: Runtime, rounding: DeviceRounding, regular: Regular, quantizer: Quantizer,
+                 sample_below: int) -> None:  # fmt: skip
+        self._runtime, self._rounding, self._regular = runtime, rounding, regular
         self._quantizer, self._sample_below = quantizer, sample_below
         self._scales = runtime.xp.empty((rounding.n_outputs, SCALES))
 
-    def find_scales(self) -> None:
+    def find_scales(self, rule: ScaleRule) -> None:
         """Enqueue, once in a round: exact scales of the range that the round was started with."""
-        self._rounding.change_scales(self._rule, self._scales)
+        self._rounding.change_scales(rule, self._scales)
 
-    def __call__(self, tables: Tables, output: int, columns: Columns, view: GpuView, chunk: PairSegments,
-                 learning_rate: DeviceArray, margin: DeviceArray) -> None:  # fmt: skip
-        """Enqueue: the only tree in `tables` has exact sums, gains and values, which are added to the margins of all
-        rows, float32 of shape (rows,)."""
-        leaf, own = leaf_of_rows(chunk), self._rounding.of(output)
-        find_leaves(self._runtime, view, tuple(column[0] for column in tables.walk_columns), leaf)
+    def __call__(self, tables: Tables, first: int, columns: Sequence[Columns], view: GpuView, chunk: PairSegments,
+                 learning_rate: DeviceArray, margins: DeviceArray) -> None:  # fmt: skip
+        """Enqueue: trees in `tables`, of the outputs from `first` on with these `columns`, have exact sums, gains and
+        values, which are added to the margins of all rows, float32 of shape (rows, trees)."""
         tables.sums.fill(0)
-        rounding = OutputRounding(self._scales[output], own.keys, own.sums)
-        self._quantizer.add_to_leaves(columns, rounding, self._sample_below, leaf, tables.sums[0])
+        for tree, own in enumerate(columns):
+            leaf, searched = leaf_of_rows(chunk, tree), self._rounding.of(first + tree)
+            find_leaves(self._runtime, view, tuple(column[tree] for column in tables.walk_columns), leaf)
+            rounding = OutputRounding(self._scales[first + tree], searched.keys, searched.sums)
+            self._quantizer.add_to_leaves(own, rounding, self._sample_below, leaf, tables.sums[tree])
         self._runtime.kernel("refit", "refit_trees")(
-            1, THREADS, *tables.arguments, self._scales[output], SCALES, self._regular.reg_lambda, self._regular.alpha,
-            self._regular.max_step, learning_rate, tables.values,
+            len(columns), THREADS, *tables.arguments, self._scales[first], SCALES, self._regular.reg_lambda,
+            self._regular.alpha, self._regular.max_step, learning_rate, tables.values,
         )  # fmt: skip
-        if chunk.n_rows:
+        for tree in range(len(columns) if chunk.n_rows else 0):
+            margin = margins[:, tree]
             blocks = min(-(-chunk.n_rows // THREADS), self._runtime.multiprocessors * ADD_BLOCKS)
             self._runtime.kernel("refit", "add_values")(
-                blocks, THREADS, leaf, tables.values, chunk.n_rows, margin, element_stride(margin)
-            )
+                blocks, THREADS, leaf_of_rows(chunk, tree), tables.values[tree], chunk.n_rows, margin,
+                element_stride(margin),
+            )  # fmt: skip

@@ -31,6 +31,13 @@ class ScaleRule:
     limit: int
     scale_w: float
     """Power of two that weights of small data are multiplied by."""
+    largest_searched: float = 0.0
+    """Bound of what is quantized in place of hessians; 0 for hessians, whose largest is found."""
+
+    @property
+    def arguments(self) -> tuple[float, float, float, float]:
+        """As kernels take it."""
+        return self.bound, float(self.limit), self.scale_w, self.largest_searched
 
 
 @dataclass(frozen=True)
@@ -90,15 +97,14 @@ class DeviceRounding:
         """Enqueue: scales from ranges, which become zeros, as do sums."""
         blocks = -(-self._n_outputs // THREADS)
         self._runtime.kernel("scales", "find_scales")(
-            blocks, THREADS, self.tops, self._n_outputs, rule.bound, float(rule.limit), rule.scale_w, self.scales,
-            self.sums,
-        )  # fmt: skip
+            blocks, THREADS, self.tops, self._n_outputs, *rule.arguments, self.scales, self.sums
+        )
 
     def change_scales(self, rule: ScaleRule, out: DeviceArray) -> None:
         """Enqueue: what `scales` would be by another rule; `out` : float64, shape (outputs, SCALES)."""
         blocks = -(-self._n_outputs // THREADS)
         self._runtime.kernel("scales", "change_scales")(
-            blocks, THREADS, self.scales, self._n_outputs, rule.bound, float(rule.limit), rule.scale_w, out
+            blocks, THREADS, self.scales, self._n_outputs, *rule.arguments, out
         )
 
     def put_keys(self, keys: UInt64) -> None:
