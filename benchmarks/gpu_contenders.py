@@ -115,8 +115,9 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
 
     def own(**more: Any) -> Contender:
         data = ours.quantize(given.x, given.y, max_bin=config.max_bin)
+        scored = {**params, "score_function": config.score_function, **more}
         return training(
-            config, rows, lambda n: ours.train({**params, **more}, data, n),
+            config, rows, lambda n: ours.train(scored, data, n),
             lambda m: ours.predict(m, given.x_test), draw,
         )  # fmt: skip
 
@@ -131,7 +132,10 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
     def catboost() -> Contender:
         seen = rows.on_host()
         pool = peers.catboost_pool(seen.x, seen.y, config.max_bin - 1, config.device)
-        fit = functools.partial(peers.catboost_train, pool, config.max_depth, config.learning_rate, config.device)
+        fit = functools.partial(
+            peers.catboost_train, pool, config.max_depth, config.learning_rate, config.device,
+            config.peer_score_function,
+        )  # fmt: skip
         return training(config, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test), draw)
 
     found: Makers = {"daskboost": own, config.peer: catboost if config.peer == "catboost" else xgboost}

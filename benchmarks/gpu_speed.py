@@ -21,6 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import ours
 from benchmarks.gpu_cases import CASES, Case, Config, floor_of
 from benchmarks.gpu_contenders import VECTOR_LEAVES, array_module, contenders
 from benchmarks.harness import RESULTS, Comparison, Contender, Run, comparison_rows, record, take_turns
@@ -89,13 +90,21 @@ def summaries(case: Case, first: Mapping[str, Run], missing: Mapping[str, str], 
             "case": config.name, "contender": f"{name} beside {peer or config.peer}", "ms": ms[name],
             "peer_ms": None if peer is None else ms[peer], "all_ms": ms,
             "ratio": None if peer is None or why_not else round(result.ratio(peer, name), 3),
-            "does_not_count": why_not, "asked": case.asked, "stretch": case.stretch,
-            "published_ms": dict(case.published), "absent": dict(missing),
+            "score_functions": score_functions(config), "does_not_count": why_not, "asked": case.asked,
+            "stretch": case.stretch, "published_ms": dict(case.published), "absent": dict(missing),
             "answers": {each: dict(run.answer) for each, run in first.items()}, "floor_ms": round(floor.ms, 4),
             "floor_parts_ms": {part: round(value, 4) for part, value in asdict(floor).items()},
             "fraction_of_floor": round(floor.ms / ms[name], 4) if ms[name] > 0 else None,
         })  # fmt: skip
     return rows
+
+
+def score_functions(config: Config) -> dict[str, str]:
+    """What both sides score splits by, where that is a choice."""
+    if config.kind != "train" or not config.peer_score_function:
+        return {}
+    own = ours.score_function({**config.params(), "score_function": config.score_function})
+    return {"daskboost": own, config.peer: config.peer_score_function}
 
 
 def peer_of(name: str, peer: str, result: Comparison) -> str | None:

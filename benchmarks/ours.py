@@ -28,6 +28,16 @@ def train(params: Mapping[str, Any], dataset: Any, rounds: int) -> Any:
     return daskboost.train({"n_jobs": threads(), **params}, dataset, num_boost_round=rounds)
 
 
+def score_function(params: Mapping[str, Any]) -> str:
+    """What a fit with these parameters scores splits by: "newton" or "l2"."""
+    from daskboost.objectives.base import scores_weights
+    from daskboost.objectives.registry import make_objective
+    from daskboost.params import TrainParams
+
+    chosen = TrainParams.from_mapping(params)
+    return "l2" if scores_weights(chosen, make_objective(chosen.objective, params)) else "newton"
+
+
 def predict(booster: Any, x: Matrix, base_margin: Vector | None = None) -> npt.NDArray[np.float64]:
     """Probabilities, means or values of each row, as `Booster.predict` gives them."""
     options = {} if base_margin is None else {"base_margin": base_margin}

@@ -52,7 +52,7 @@ def catboost_pool(x: Matrix, y: Vector, borders: int, device: str) -> Any:
     return pool
 
 
-def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, rounds: int) -> Any:
+def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, score: str, rounds: int) -> Any:
     """A model of symmetric trees whose work is like ours: one Newton step a tree, no samples, no noise on scores.
 
     The learning curve is computed in the first and the last round alone, and half of the GPU is left to others.
@@ -63,8 +63,9 @@ def catboost_train(pool: Any, depth: int, learning_rate: float, device: str, rou
     return catboost.CatBoost({
         "loss_function": "Logloss", "iterations": rounds, "depth": depth, "learning_rate": learning_rate,
         "l2_leaf_reg": 1.0, "boosting_type": "Plain", "bootstrap_type": "No", "random_strength": 0,
-        "leaf_estimation_method": "Newton", "leaf_estimation_iterations": 1, "metric_period": rounds,
-        "task_type": _task_type(device), "logging_level": "Silent", "allow_writing_files": False, **on_gpu,
+        "score_function": score, "leaf_estimation_method": "Newton", "leaf_estimation_iterations": 1,
+        "metric_period": rounds, "task_type": _task_type(device), "logging_level": "Silent",
+        "allow_writing_files": False, **on_gpu,
     }).fit(pool)  # fmt: skip
 
 

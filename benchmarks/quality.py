@@ -3,6 +3,7 @@
     python -m benchmarks.quality                 # every numeric set
     python -m benchmarks.quality --sets letter,otto --policies depthwise
     python -m benchmarks.quality --quick         # the sets that ship with the repository
+    python -m benchmarks.quality --policies newton,l2      # score functions of symmetric trees
 
 Prints one line per set and measure: XGBoost, ours (depthwise, the growth XGBoost uses), whether ours is within the
 allowance, and symmetric and lossguide growth and packed gradients beside it. Sets of several classes have a line more
@@ -38,6 +39,11 @@ POLICIES: dict[str, dict[str, Any]] = {
     "lossguide": {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 64},  # as many leaves as depth 6
     "packed": {"grow_policy": "depthwise", "max_depth": 6, "gradient_precision": "packed"},
 }
+SCORES: dict[str, dict[str, Any]] = {
+    "newton": {**POLICIES["symmetric"], "score_function": "newton"},
+    "l2": {**POLICIES["symmetric"], "score_function": "l2"},
+}
+"""What symmetric trees score splits by; run where they are asked for."""
 VECTORS: dict[str, Any] = {**POLICIES["depthwise"], "multi_strategy": "multi_output_tree"}
 """One tree per round for all classes; of XGBoost and of ours."""
 
@@ -154,7 +160,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(BUNDLED)}")
     options = parser.parse_args()
     names = BUNDLED if options.quick else options.sets.split(",")
-    policies = {name: POLICIES[name] for name in options.policies.split(",")}
+    policies = {name: (POLICIES | SCORES)[name] for name in options.policies.split(",")}
     config, outside = Config(), 0
     print_header(list(policies))
     for name in names:

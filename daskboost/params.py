@@ -97,10 +97,11 @@ class TrainParams:
     ``exact``. Models depend on it, but not on the device."""
     score_function: str = "auto"
     """What splits are scored by: ``newton``, G**2 / (H + reg_lambda) with the sum H of hessians (XGBoost's), or ``l2``,
-    G**2 / (N + reg_lambda) with the sum N of the rows' weights (CatBoost's L2, whose `l2_leaf_reg` is `reg_lambda`).
-    With ``l2``, `min_child_weight` is the least N of a child, `gamma` the least gain by that score, and
-    `max_delta_step` limits leaves alone. Values, gains and covers of finished trees are Newton's either way; trees are
-    the same where hessians are the weights, as those of squared errors are. ``auto`` is AUTO_SCORES."""
+    G**2 / (N + reg_lambda) with the sum N of weights (CatBoost's L2, whose ``l2_leaf_reg`` is `reg_lambda`). With
+    ``l2``, `min_child_weight` is the least N of a child, `gamma` the least gain by this score, and `max_delta_step`
+    limits leaves alone. Values, gains and covers of trees are Newton's either way; where hessians are weights (squared
+    and absolute errors, quantiles), so is the score. ``auto`` is ``l2`` for ``symmetric`` trees of logistic losses,
+    unless monotone constraints bind, and else ``newton``."""
     learning_rate: float = 0.3
     """What leaf values are multiplied by, in (0, 1]."""
     max_depth: int = 6
@@ -257,12 +258,6 @@ class TrainParams:
     def packs_gradients(self, small_data: bool) -> bool:
         """Whether splits are chosen on gradients of few levels; those of small data are exact at no cost."""
         return self.gradient_precision == "packed" and not small_data
-
-    def scores_weights(self, n_outputs: int) -> bool:
-        """Whether splits of an objective with so many outputs are scored by sums of weights, not of hessians."""
-        if self.score_function != "auto":
-            return self.score_function == "l2"
-        return self.grow_policy == "symmetric" and not self.is_monotone and not self.has_vector_leaves(n_outputs)
 
     @property
     def is_monotone(self) -> bool:

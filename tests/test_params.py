@@ -36,6 +36,7 @@ def build(**values: Any) -> TrainParams:
             {"gradient_precision": "pack"},
             r"gradient_precision='pack' must be one of 'exact', 'packed'; did you mean 'packed'\?",
         ),
+        ({"score_function": "L2"}, r"score_function='L2' must be one of 'auto', 'newton', 'l2'"),
         ({"use_quantized_grad": True}, "unknown parameter 'use_quantized_grad'; gradients are always integers.*packed"),
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
         ({"iterations": 3}, "unknown parameter 'iterations'; rounds are num_boost_round"),

@@ -31,6 +31,9 @@ SHARED_PARAMETERS = """
     gradient_precision : {"exact", "packed"}
         Gradients that splits are chosen on: 15 bits, or a few levels, rounded without bias, which a GPU adds up faster.
         Leaf values come from 15 bits either way; at most 4,096 rows are always exact.
+    score_function : {"auto", "newton", "l2"}
+        What splits are scored by: squared sums of gradients over sums of hessians (XGBoost's) or over sums of weights
+        (CatBoost's L2). Leaf values are Newton's either way; "auto" is "l2" for symmetric trees of two classes.
     learning_rate : float in (0, 1], default 0.3
         What leaf values are multiplied by.
     max_depth, max_leaves : int, default 6 and 0
@@ -168,6 +171,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     multi_strategy: str = TrainParams.multi_strategy
     sketch_outputs: int = TrainParams.sketch_outputs
     gradient_precision: str = TrainParams.gradient_precision
+    score_function: str = TrainParams.score_function
     learning_rate: float = TrainParams.learning_rate
     max_depth: int = TrainParams.max_depth
     max_leaves: int = TrainParams.max_leaves

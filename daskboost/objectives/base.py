@@ -38,6 +38,8 @@ class Objective(ABC):
     """XGBoost's name."""
     constant_hessian: ClassVar[bool] = False
     """Whether the unweighted hessian is 1 for every row, so that a device need not store it."""
+    symmetric_score: ClassVar[Literal["newton", "l2"]] = "newton"
+    """What `score_function="auto"` is for symmetric trees: whichever scores better on real data (docs/design.md)."""
     default_max_delta_step: ClassVar[float] = 0.0
     """`max_delta_step` where the user gives none; 0 is unlimited."""
     base_score_rule: ClassVar[BaseScoreRule] = "mean"
@@ -194,7 +196,10 @@ def has_constant_hessian(objective: Objective) -> bool:
 
 def scores_weights(params: TrainParams, objective: Objective) -> bool:
     """Whether a fit's splits are scored by sums of weights, where sums of hessians are others."""
-    return not has_constant_hessian(objective) and params.scores_weights(objective.n_outputs)
+    chosen = params.score_function
+    if chosen == "auto":
+        chosen = objective.symmetric_score if params.grow_policy == "symmetric" and not params.is_monotone else "newton"
+    return chosen == "l2" and not has_constant_hessian(objective)
 
 
 def _describes_gradients(objective: Objective, name: str) -> bool:

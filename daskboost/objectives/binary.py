@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class Logistic(Objective):
     """
 
     name: ClassVar[str] = "binary:logistic"
+    symmetric_score: ClassVar[Literal["newton", "l2"]] = "l2"
     scale_pos_weight: float = 1.0
 
     @property

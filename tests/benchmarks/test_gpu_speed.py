@@ -14,7 +14,7 @@ import pytest
 from benchmarks import gpu_speed
 from benchmarks.gpu_cases import CASES, floor_of
 from benchmarks.gpu_contenders import scores
-from benchmarks.gpu_speed import complaint, main
+from benchmarks.gpu_speed import complaint, main, score_functions
 from benchmarks.harness import Contender, Run
 
 
@@ -22,11 +22,19 @@ def test_every_asked_row_has_a_case() -> None:
     asked = {name: (case.asked, case.stretch, case.config.peer) for name, case in CASES.items()}
     assert asked["higgs_40m"] == (6, 12, "xgboost")
     assert {name for name, (_, _, peer) in asked.items() if peer == "catboost"} == {
-        "symmetric_11m_depth6", "symmetric_11m_depth8", "symmetric_400k",
+        "symmetric_11m_depth6", "symmetric_11m_depth8", "symmetric_400k", "symmetric_11m_newton",
     }  # fmt: skip
     unpublished = [name for name, case in CASES.items() if case.config.peer not in case.published]
-    assert unpublished == ["classes_10_small"], "which nobody has published"
+    assert unpublished == ["symmetric_11m_newton", "classes_10_small"], "which nobody has published"
     assert sum(case.estimate_s for case in CASES.values()) < 20 * 60, "one machine must do them all"
+
+
+def test_rows_say_what_both_sides_score_splits_by() -> None:
+    found = {name: score_functions(case.config) for name, case in CASES.items() if case.config.peer == "catboost"}
+    both = {"daskboost": "newton", "catboost": "NewtonL2"}
+    defaults = {"daskboost": "l2", "catboost": "Cosine"}
+    assert all(own == (both if "newton" in name else defaults) for name, own in found.items())
+    assert score_functions(CASES["higgs_11m_depth6"].config) == {}
 
 
 def test_floor_is_bound_by_updates_bytes_or_launches() -> None:

@@ -73,6 +73,9 @@ FITS: dict[str, dict[str, Any]] = {
     "lossguide": {**SAMPLES, "grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     "symmetric": {**SAMPLES, "grow_policy": "symmetric", "max_depth": 4},
     "packed": {**SAMPLES, "objective": "binary:logistic", "max_depth": 4, "gradient_precision": "packed"},
+    "by weight": {
+        **SAMPLES, "objective": "binary:logistic", "max_depth": 4, "grow_policy": "symmetric", "scale_pos_weight": 1.7
+    },
     "packed lossguide": {
         **SAMPLES, "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0, "gradient_precision": "packed",
         "objective": "reg:absoluteerror",

@@ -74,8 +74,8 @@ class Problem:
         if objective.name in ("reg:squarederror", "reg:absoluteerror", "reg:quantileerror"):
             return False
         if params.score_function == "auto":
-            has_vectors = objective.n_outputs > 1 and params.multi_strategy == "multi_output_tree"
-            return params.grow_policy == "symmetric" and not any(self.monotone) and not has_vectors
+            is_logistic = objective.name in ("binary:logistic", "binary:logitraw", "reg:logistic")
+            return params.grow_policy == "symmetric" and is_logistic and not any(self.monotone)
         return params.score_function == "l2"
 
     def weights_as_h(self) -> tuple[Float32, float]:

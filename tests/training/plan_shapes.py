@@ -31,6 +31,8 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "weights": ({**LOGISTIC, "max_depth": 4}, {"weight": True}),
     "samples": ({**LOGISTIC, "max_depth": 4, "subsample": 0.5}, {}),
     "packed": ({**LOGISTIC, "max_depth": 5, "gradient_precision": "packed"}, {}),
+    "by weight": ({**LOGISTIC, "max_depth": 5, "score_function": "l2"}, {"weight": True}),
+    "small classes by weight": ({**CLASSES, "max_depth": 4, "score_function": "l2"}, {"n_rows": 4_000}),
     "packed quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4, "gradient_precision": "packed"}, {}),
     "quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4}, {}),
     "no kernel": ({"objective": squared, "max_depth": 4, "min_child_weight": 0}, {}),
