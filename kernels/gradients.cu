@@ -137,8 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
         for (u32 i = 0; i < BATCH; ++i) {
             if (!is_kept[i]) continue;
             const u32 at = place + rank[i];
-            Gradient gradient = gradient_of(firsts[i], seconds[i], loss);
-            if (OBJECTIVE != GIVEN && by_weight) gradient.h = factor_of(firsts[i], loss);
+            Gradient gradient = gradient_of(firsts[i], seconds[i], loss, by_weight);
             if (OBJECTIVE != GIVEN && weight != nullptr) gradient = weighted(gradient, weights[i], SMALL);
             if (!is_finite) gradient = {0.0f, 0.0f};
 #if SMALL

@@ -14,6 +14,8 @@ constexpr i32 GIVEN = 0, SQUARED_ERROR = 1, ABSOLUTE_ERROR = 2, QUANTILE = 3, PS
               POISSON = 6, GAMMA = 7, TWEEDIE = 8;
 static_assert(GIVEN <= OBJECTIVE && OBJECTIVE <= TWEEDIE, "a number of daskboost/devices/losses.py");
 
+constexpr bool HAS_HESSIANS = OBJECTIVE > QUANTILE;  // a loss's own, that are not all 1
+
 struct Gradient {
     float g, h;
 };
@@ -61,6 +63,15 @@ SHARED_BY_HOST Gradient gradient_of(float first, float second, LossParameters lo
         const float a = label * exp_of(loss.a * margin), b = exp_of(loss.b * margin);
         return {b - a, loss.b * b - loss.a * a};
     }
+}
+
+// The same; `by_weight` has what the loss multiplies weights by in the place of its hessian. Poisson's branches, since
+// choosing between two exponentials takes more registers than there are.
+SHARED_BY_HOST Gradient gradient_of(float first, float second, LossParameters loss, bool by_weight) {
+    if (OBJECTIVE == POISSON && by_weight) return {gradient_of(first, second, loss).g, factor_of(first, loss)};
+    Gradient gradient = gradient_of(first, second, loss);
+    if (HAS_HESSIANS && by_weight) gradient.h = factor_of(first, loss);
+    return gradient;
 }
 
 // The weight multiplies, or, where data are small and it multiplies integers later, takes out rows that have none.
