@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 TINY_VALUES = 1 << 18
 """Of a data set that a CPU quantizes in the few milliseconds that the launches for one partition take."""
 MOST_BLOCK_BYTES = 1 << 30
-"""Of a block and what is made of it: beyond, a block only takes memory."""
+"""Of a block and what is made of it, so much as a partition cut from local data takes."""
 LEAST_ROWS = 256
 """Of a block for which the device must have room."""
 VALUE_BYTES = 16
@@ -131,7 +131,7 @@ class RawRows(UploadedRows):
 
     @property
     def scratch_bytes(self) -> int:
-        return self.room_bytes * 15 // 32
+        return self.room_bytes * 15 // 32  # half, of what is not lost to CuPy's pool, which rounds up
 
     def on_host(self) -> Features:
         with naming(self.where):
@@ -181,7 +181,9 @@ class RawRows(UploadedRows):
         """Where blocks end, as much room as each has."""
         edges = sorted({end for end in ends if 0 < end < self.n_rows} | {self.n_rows})
         row_bytes = VALUE_BYTES * self.n_features if indptr is None else 8 * VALUE_BYTES
-        room_bytes = min(self._room_of_block(row_bytes), MOST_BLOCK_BYTES)
+        if not ends:  # cells are counted, and bins have not taken their part of the room yet
+            self._check_room(row_bytes)
+        room_bytes = min(self.scratch_bytes, MOST_BLOCK_BYTES)
         most_rows = max(LEAST_ROWS, room_bytes // max(row_bytes, 1))
         start = 0
         for edge in edges:
@@ -193,15 +195,14 @@ class RawRows(UploadedRows):
                 yield stop
                 start = stop
 
-    def _room_of_block(self, row_bytes: int) -> int:
+    def _check_room(self, row_bytes: int) -> None:
         room = self.room_bytes
-        least = 3 * max(LEAST_ROWS * row_bytes, SERIES_BYTES)
+        least = 4 * max(LEAST_ROWS * row_bytes, SERIES_BYTES)
         if room < least:
             raise DeviceError(
                 f"quantizing rows of {self.n_features} features on a GPU needs {least:,} bytes of its memory at least, "
                 f"and there are {room:,}: raise device_memory_limit, free what else is there, or use device='cpu'"
             )
-        return room * 15 // 32  # a sixteenth is lost to CuPy's pool, which rounds up
 
     def _upload(self, uploader: Uploader, raw: Any) -> tuple[DeviceRows, Bool]:
         """Rows on the device, and which features have values at or beyond float32's largest."""

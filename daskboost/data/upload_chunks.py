@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check
 from daskboost.data.device_chunk import Chunk, DeviceChunk, fill_symbols, symbol_places
 from daskboost.data.device_read import on_device, sparse_of_dense
 from daskboost.data.pack import DenseLayout, pack_csr, pack_dense
-from daskboost.data.rows import DeviceDenseRows, DeviceRows, UploadedRows
+from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows, UploadedRows
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 ROW_BYTES = 32
 """What a fit of one output has of each row beside bins: order and pairs twice, margin, label and weight."""
+FOUND_BYTES = 32
+"""For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
 KEPT_SHARE = 0.75
 """Of the room, what bins and rows may take at most: the rest is for blocks, and histograms."""
 Span = tuple[int, int]
@@ -150,13 +152,13 @@ def _sparse_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spa
     for _, block, at, is_last in _blocks_of(rows, spans, threads):
         (begin, end) = spans[at]
         with on_device(runtime):
-            entries = sparse_of_dense(block) if isinstance(block, DeviceDenseRows) else block
+            for entries in _entries_of(block, rows.scratch_bytes):
+                found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
+                own = runtime.xp.diff(entries.indptr)
+                bins.append(found if home is not None else to_host(found))
+                lengths.append(own if home is not None else to_host(own))
+                del entries, found, own
             del block
-            found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
-            own = runtime.xp.diff(entries.indptr)
-            bins.append(found if home is not None else to_host(found))
-            lengths.append(own if home is not None else to_host(own))
-            del entries, found, own
         if not is_last:
             continue
         with active(runtime):
@@ -168,6 +170,16 @@ def _sparse_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spa
         else:
             words = pack_csr(joined, layout, threads)
             yield QuantizedChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))
+
+
+def _entries_of(block: DeviceRows, scratch_bytes: int) -> Iterator[DeviceSparseRows]:
+    """A block as CSR; dense rows so many at a time as there is room to find their entries."""
+    if not isinstance(block, DeviceDenseRows):
+        yield block
+        return
+    step = max(1, scratch_bytes // (FOUND_BYTES * block.n_features))
+    for start in range(0, block.n_rows, step):
+        yield sparse_of_dense(replace(block, values=block.values[start : start + step]))
 
 
 def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, Int64]:

@@ -93,11 +93,11 @@ def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capac
     if scratch_bytes is not None:
         larger = max(1, int(capacities.max(initial=0)) >> 18)
         step = max(1, min(step, scratch_bytes // (SERIES_BYTES * larger)))
-    parts = [
+    batches = (  # one after the other: each has freed its bitmaps when the next begins
         _Batch(runtime, source, columns[at], capacities[at], weights, None if intervals is None else intervals.of(at))
         for at in np.split(np.arange(len(columns)), range(step, len(columns), step))
-    ]
-    found = [batch.count() for batch in parts]
+    )
+    found = [batch.count() for batch in batches]
     return Counted(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
 
 
