@@ -19,7 +19,7 @@ from daskboost.cluster import dask_data
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import map_workers
 from daskboost.data import upload, upload_chunks
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, sketch
 from daskboost.errors import DaskBoostError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def gpu_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "cuda":
         yield request.getfixturevalue("cluster_client")
         return
+    monkeypatch.setattr(sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
     runtime = EmulatedRuntime()
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     with local_cluster(processes=False) as client:

@@ -12,7 +12,7 @@ from kernels.emulation import EmulatedRuntime
 from model.test_device_predict import fake
 
 from daskboost.data import upload
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, sketch
 from daskboost.estimators.classes import ClassLabels
 from daskboost.estimators.classifier import DaskBoostClassifier
 from daskboost.estimators.regressor import DaskBoostRegressor
@@ -52,6 +52,7 @@ def test_rows_on_the_host_are_quantized_on_the_device_of_the_fit(
 ) -> None:
     if device == "emulated":
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+        monkeypatch.setattr(sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
     X, other = rng.normal(size=(300, 4)), rng.normal(size=(50, 4))
     settings: dict[str, Any] = {"n_estimators": 2, "max_depth": 2}
