@@ -29,7 +29,8 @@ from daskboost.data import device_chunk, device_sketch, read
 
 BYTES_PER_S = 4.5e12
 CHECKED_ROWS = 200_000
-STEPS = {
+Steps = Mapping[str, tuple[Any, str]]
+STEPS: Steps = {
     "look at values": (read, "dense_rows"),
     "look at labels": (read, "device_labels"),
     "sketch": (device_sketch, "count_keys"),
@@ -108,10 +109,10 @@ def has_bins(runs: Mapping[str, Run]) -> None:
 
 
 @contextmanager
-def stopwatches(seconds: dict[str, float], wait: Callable[[], None]) -> Iterator[None]:
+def stopwatches(seconds: dict[str, float], wait: Callable[[], None], steps: Steps = STEPS) -> Iterator[None]:
     """Within it, the calls of each step add up their time, the device idle before and after."""
     with ExitStack() as stack:
-        for step, (module, name) in STEPS.items():
+        for step, (module, name) in steps.items():
             stack.enter_context(mock.patch.object(module, name, _watched(getattr(module, name), step, seconds, wait)))
         yield
 

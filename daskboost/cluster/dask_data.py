@@ -27,6 +27,7 @@ from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.source import Source
 from daskboost.data.store import ChunkStore
+from daskboost.data.upload_chunks import DeviceHome
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ class ClusterRunner:
         Small data all goes to one worker: that of `beside`, if that is on one, or where most partitions were read.
         """
         name = f"data-{secrets.token_hex(8)}"
-        plan = QuantizePlan(name, info, margin_of, spill_directory, host_memory_limit)
+        plan = QuantizePlan(
+            name, info, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit
+        )
         chosen = self._one_worker(info, beside)
 
         def run(workers: list[str] | None) -> list[tuple[Any, str]]:
@@ -195,12 +198,14 @@ class QuantizePlan:
     margin_of: MarginOf | None
     spill_directory: str | None
     host_memory_limit: int | None
+    device_memory_limit: int | None
 
 
 def _quantize_partition(batch: RowBatch, place: WorkerPlace, index: int, plan: QuantizePlan) -> int:
     info = plan.info
     store = _store(place, plan.name, plan.spill_directory, plan.host_memory_limit)
-    with ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, place.n_threads) as builder:
+    home = _home(place, plan)
+    with ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, place.n_threads, home) as builder:
         builder.add(info.first_rows[index], with_margin(batch, plan.margin_of))
         place.shards.put(plan.name, index, builder.finish())
     n_rows = batch.n_rows
@@ -239,6 +244,16 @@ def _store(place: WorkerPlace, name: str, spill_directory: str | None, host_memo
             store = ChunkStore(spill_directory or place.local_directory, budget)
             place.shards.put(name, "store", store)
     return store
+
+
+def _home(place: WorkerPlace, plan: QuantizePlan) -> DeviceHome:
+    """Where bins stay that the worker's GPU makes of rows on the host: one answer for all its partitions."""
+    with _fold_lock:
+        home: DeviceHome | None = place.shards.parts(plan.name).get("home")
+        if home is None:
+            home = DeviceHome(plan.info, lends=False, limit_bytes=plan.device_memory_limit)
+            place.shards.put(plan.name, "home", home)
+    return home
 
 
 class ClusterShards:

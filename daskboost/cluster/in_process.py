@@ -21,6 +21,7 @@ from daskboost.data.labels import computed
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
 from daskboost.data.store import ChunkStore
+from daskboost.data.upload_chunks import DeviceHome
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.dtypes import Bool
@@ -73,6 +74,11 @@ class LocalShards:
         return [record for shard in self.shards for record in write_chunk_files(writer.directory, shard)]
 
     @property
+    def device_bytes(self) -> int:
+        """Of bins that lie on a GPU."""
+        return sum(store.counters().device_bytes for store in {shard.store for shard in self.shards})
+
+    @property
     def closed(self) -> bool:
         return not self._close.alive or (self._whole is not None and self._whole.closed)
 
@@ -90,9 +96,12 @@ def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, mar
                   n_engines: int = 1, spill_directory: str | Path | None = None,
                   host_memory_limit: int | None = None) -> LocalShards:  # fmt: skip
     """Quantize a source into shards of this process; partitions go round the engines."""
+    home = DeviceHome(info, lends=n_engines == 1, limit_bytes=source.spec.device_memory_limit)
     stores = [ChunkStore(spill_directory, host_memory_limit) for _ in range(n_engines)]
     try:
-        builders = [ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads) for store in stores]
+        builders = [
+            ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads, home) for store in stores
+        ]
         for index, (first_row, batch) in enumerate(zip(info.first_rows, source.batches(), strict=True)):
             builders[index % n_engines].add(first_row, with_margin(batch, margin_of), source.pieces)
             del batch

@@ -22,7 +22,16 @@ from daskboost.data.cuts import Cuts, cuts_of_sketch
 from daskboost.data.device_sketch import missing_of
 from daskboost.data.labels import LabelStats
 from daskboost.data.pack import Layout, choose_layout
-from daskboost.data.rows import AnyFeatures, DenseRows, DeviceRows, Features, FeatureSchema, RowBatch, host_features
+from daskboost.data.rows import (
+    AnyFeatures,
+    DenseRows,
+    DeviceRows,
+    Features,
+    FeatureSchema,
+    RowBatch,
+    UploadedRows,
+    host_features,
+)
 from daskboost.data.sketch import (
     DataSketch,
     Refinement,
@@ -222,14 +231,17 @@ def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, th
         sketch = sketch_batch(features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads)
         missing_counts = sketch.missing
     else:
-        missing_counts = _missing(features)
+        missing_counts = _missing(features, threads)
     n_entries = batch.n_rows * features.n_features - int(missing_counts.sum())
     return PartitionSummary(
         LabelStats.of(batch), n_entries, missing_counts > 0, batch.weight is not None and batch.n_rows > 0, sketch
     )
 
 
-def _missing(features: AnyFeatures) -> Any:
+def _missing(features: AnyFeatures, threads: int) -> Any:
+    if isinstance(features, UploadedRows):
+        parts = (_missing(block, threads) for _, block in features.blocks(threads=threads))
+        return sum(parts, np.zeros(features.n_features, np.int64))
     if isinstance(features, DeviceRows):
         return missing_of(features)
     if isinstance(features, DenseRows):

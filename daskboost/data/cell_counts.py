@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from daskboost.data.sketch import DataSketch
 
 RANK_ERROR_PARTS = 5  # cells of several values hold at most 1 / (5 max_bin) of the weight: rank error 0.2 / max_bin
+CHANGED = "data: it changed between two passes; persist it, or make its source repeatable"
 _REFINED_CELLS = 128  # per heavy cell: each pass resolves at least seven more bits of the 32
 
 
@@ -133,7 +134,7 @@ class CellCounts:
         replaced = np.zeros(self.n_features, np.int64)
         np.add.at(replaced, self.features[heavy], self.counts[heavy])
         if not np.array_equal(replaced, inner.totals()):
-            raise DataError("data: it changed between two passes; persist it, or make its source repeatable")
+            raise DataError(CHANGED)
         places = np.concatenate([places[~heavy], inner_places])
         order = np.argsort(places, kind="stable")
         lower = np.concatenate([self.lower[~heavy], inner.lower])[order]

@@ -46,24 +46,45 @@ def dense_values(block: Any, columns: Columns) -> Float32:
     with np.errstate(over="ignore"):
         if isinstance(block, RowGroup):
             return _fill_batches(block.n_rows, columns or block.columns, block.batches(columns))
-        if _is_table(block):
-            names = block.column_names if columns is None else columns
-            return _fill([arrow_column(block.column(n), n) for n in names], np.empty((len(block), len(names)), "f4"))
-        if hasattr(block, "iloc"):
-            frame = block if columns is None else block[list(columns)]
-            arrays = [pandas_column(frame.iloc[:, i], name) for i, name in enumerate(frame.columns)]
-            return _fill(arrays, np.empty(frame.shape, np.float32))
-        return _dense_array(block, columns)
+        values = raw_values(block, columns)
+        if isinstance(values, list):
+            return _fill(values, np.empty((len(block), len(values)), np.float32))
+        return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def _dense_array(block: Any, columns: Columns) -> Float32:
-    if isinstance(block, np.ma.MaskedArray):
-        block = _unmask(block)
-    array = np.asarray(block)
+def raw_values(block: Any, columns: Columns) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+    """Features of a block in the types that they have: a matrix, or a vector for each column of a frame.
+
+    Parameters and errors as of `dense_values`; null and masked entries are NaN, their columns then float32 or float64.
+    """
+    if _is_table(block):
+        names = block.column_names if columns is None else columns
+        return [arrow_column(block.column(name), name) for name in names]
+    if hasattr(block, "iloc"):
+        frame = block if columns is None else block[list(columns)]
+        return [pandas_column(frame.iloc[:, i], name) for i, name in enumerate(frame.columns)]
+    array = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
     require_number(array.dtype, "X")
+    return array if columns is None else array[:, np.asarray(columns, dtype=np.intp)]
+
+
+def canonical_csr(x: Any, columns: Columns) -> Any:
+    """Features of a scipy.sparse matrix as CSR of numbers, indices sorted and each only once.
+
+    Raises
+    ------
+    DataTypeError
+        For entries that are not numbers.
+    """
+    x = x.tocsr()
     if columns is not None:
-        array = array[:, np.asarray(columns, dtype=np.intp)]
-    return np.ascontiguousarray(array, dtype=np.float32)
+        x = x[:, np.asarray(columns, dtype=np.intp)]
+    if not x.has_canonical_format:
+        x = x.copy()
+        x.sum_duplicates()
+    if x.dtype.kind not in "fiub":
+        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+    return x
 
 
 def _fill(columns: Sequence[npt.NDArray[Any]], out: Float32) -> Float32:

@@ -20,7 +20,7 @@ from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.input import runtime_of
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
-from daskboost.devices.gpu.runtime import DeviceArray, active, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 
 SCATTER_BYTES = 1 << 28
@@ -102,23 +102,41 @@ def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: in
     """
     quantizer.check_features(features.n_features)
     layout = quantizer.layout
-    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
     if isinstance(layout, DenseLayout):
-        runtime, slots = features.runtime, quantizer.cuts.n_bins.astype(np.int64) + quantizer.cuts.has_missing
-        places = SymbolPlaces.of_slots(slots, np.dtype(layout.symbol_dtype), runtime.shared_bytes)
-        symbols = DeviceSymbols.empty(runtime, places, features.n_rows)
-        for rows, begin in _matrices(features):
-            matrix = Matrix(rows.values, rows.missing)
-            check_representable(quantize_rows(runtime, matrix, search, quantizer.missing, symbols, begin))
+        symbols = DeviceSymbols.empty(features.runtime, symbol_places(features.runtime, quantizer), features.n_rows)
+        check_representable(fill_symbols(quantizer, features, symbols, 0))
         for start, stop in spans:
             yield DeviceChunk(first_row + start, stop - start, layout, symbols, start, stop)
         return
     entries = features if isinstance(features, DeviceSparseRows) else sparse_of_dense(features)
-    yield from _sparse_chunks(quantizer, entries, layout, search, first_row, spans)
+    yield from _sparse_chunks(quantizer, entries, layout, first_row, spans)
 
 
-def _sparse_chunks(quantizer: Quantizer, rows: DeviceSparseRows, layout: CsrLayout, search: SearchTables,
-                   first_row: int, spans: Sequence[tuple[int, int]]) -> Iterator[DeviceChunk]:  # fmt: skip
+def symbol_places(runtime: Runtime, quantizer: Quantizer) -> SymbolPlaces:
+    """Where the symbols of a dense layout lie on the device."""
+    layout, slots = quantizer.layout, quantizer.cuts.n_bins.astype(np.int64) + quantizer.cuts.has_missing
+    assert isinstance(layout, DenseLayout)
+    return SymbolPlaces.of_slots(slots, np.dtype(layout.symbol_dtype), runtime.shared_bytes)
+
+
+def fill_symbols(quantizer: Quantizer, features: DeviceRows, symbols: DeviceSymbols, first_row: int,
+                 scatter_bytes: int = SCATTER_BYTES) -> int:  # fmt: skip
+    """Write the symbols of rows from row `first_row` of `symbols` on; a feature that lacks one for missing, or -1.
+
+    `scatter_bytes` : of device memory, what sparse rows may take besides.
+    """
+    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
+    return max((
+        quantize_rows(
+            features.runtime, Matrix(rows.values, rows.missing), search, quantizer.missing, symbols, first_row + begin
+        )
+        for rows, begin in _matrices(features, min(scatter_bytes, SCATTER_BYTES))
+    ), default=-1)  # fmt: skip
+
+
+def _sparse_chunks(quantizer: Quantizer, rows: DeviceSparseRows, layout: CsrLayout, first_row: int,
+                   spans: Sequence[tuple[int, int]]) -> Iterator[DeviceChunk]:  # fmt: skip
+    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
     bins = quantize_entries(rows.runtime, rows.indices, rows.values, search, quantizer.cuts.bin_offsets)
     for start, stop in spans:
         begin, end = int(rows.indptr[start]), int(rows.indptr[stop])
@@ -127,12 +145,12 @@ def _sparse_chunks(quantizer: Quantizer, rows: DeviceSparseRows, layout: CsrLayo
         yield DeviceChunk(first_row + start, stop - start, layout, bins, begin, end, own)
 
 
-def _matrices(features: DeviceRows) -> Iterator[tuple[DeviceDenseRows, int]]:
+def _matrices(features: DeviceRows, scatter_bytes: int) -> Iterator[tuple[DeviceDenseRows, int]]:
     """Rows as matrices with their first rows: sparse ones piece by piece."""
     if isinstance(features, DeviceDenseRows):
         yield features, 0
         return
-    step = max(1, SCATTER_BYTES // (4 * features.n_features))
+    step = max(1, scatter_bytes // (4 * features.n_features))
     for start in range(0, features.n_rows, step):
         yield dense_of_sparse(features, start, min(start + step, features.n_rows)), start
 

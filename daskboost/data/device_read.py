@@ -93,9 +93,13 @@ def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRow
     with device_memory():
         matrix, runtime = dense_matrix(x, columns)
     with on_device(runtime):
-        values = as_float32(runtime, matrix)
-        missing = float(np.float32(missing))
-        n_missing, beyond = Matrix(values, missing).inspect(runtime)
+        return inspected(runtime, as_float32(runtime, matrix), missing)
+
+
+def inspected(runtime: Runtime, values: DeviceArray, missing: float) -> tuple[DeviceDenseRows, Bool]:
+    """A matrix of float32 on the device as rows; the rest as of `dense_rows`."""
+    missing = float(np.float32(missing))
+    n_missing, beyond = Matrix(values, missing).inspect(runtime)
     return DeviceDenseRows(runtime, values, missing, n_missing), beyond
 
 
@@ -151,7 +155,8 @@ def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseR
     with device_memory():
         x, runtime = csr_matrix(x, columns)
     with on_device(runtime):
-        return _sparse_rows(runtime, x, missing)
+        indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
+        return sparse_arrays(runtime, indptr, indices, values, int(x.shape[1]), missing)
 
 
 def csr_matrix(x: Any, columns: Columns) -> tuple[Any, Runtime]:
@@ -170,9 +175,9 @@ def csr_matrix(x: Any, columns: Columns) -> tuple[Any, Runtime]:
     return x, runtime
 
 
-def _sparse_rows(runtime: Runtime, x: Any, missing: float) -> tuple[DeviceSparseRows, Bool]:
-    indptr, indices, values = (as_device_array(array) for array in (x.indptr, x.indices, x.data))
-    n_features = int(x.shape[1])
+def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, values: DeviceArray, n_features: int,
+                  missing: float) -> tuple[DeviceSparseRows, Bool]:  # fmt: skip
+    """Arrays of canonical CSR on the device, values of any type of number, as rows; the rest as of `sparse_rows`."""
     xp = runtime.xp
     indptr = indptr.astype(np.int64)
     n_entries = int(indptr[-1])

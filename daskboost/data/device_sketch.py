@@ -14,7 +14,8 @@ from daskboost.dtypes import Int64
 
 
 def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capacities: Int64,
-                    refinement: Refinement | None) -> tuple[KeyTable, Int64]:  # fmt: skip
+                    refinement: Refinement | None, scratch_bytes: int | None = None
+                    ) -> tuple[KeyTable, Int64]:  # fmt: skip
     """Count the keys of some columns, only those in the heavy cells of a refinement if there is one.
 
     Parameters
@@ -25,6 +26,8 @@ def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capaci
     columns : int64 array, shape (columns,)
     capacities : int64 array, shape (features,)
     refinement : Refinement or None
+    scratch_bytes : int, optional
+        Of device memory, what counting may use.
 
     Returns
     -------
@@ -43,7 +46,7 @@ def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capaci
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
-    found = count_keys(runtime, source, columns, capacities[columns], on_device, intervals)
+    found = count_keys(runtime, source, columns, capacities[columns], on_device, intervals, scratch_bytes)
     offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     counts = found.counts.reshape(-1, 1)
     return KeyTable(capacities[columns], found.bits, offsets, found.lower, found.upper, counts), missing[columns]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from daskboost.data.classes import ClassWeights, class_codes
 from daskboost.data.convert import (
     Columns,
+    canonical_csr,
     column_of,
     dense_values,
     float_vector,
@@ -25,15 +26,18 @@ from daskboost.data.rows import (
     AnyFeatures,
     DenseRows,
     DeviceLabels,
+    DeviceRows,
+    Features,
     FeatureSchema,
     RowBatch,
     SparseRows,
     host_labels,
 )
 from daskboost.data.schema import listed
+from daskboost.data.upload import RawRows, gpu_of_uploads, naming
 from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Float32
-from daskboost.errors import DataError, DataTypeError
+from daskboost.errors import DataError
 
 T = TypeVar("T", bound=np.generic)
 Column = TypeVar("Column", Float32, DeviceLabels, Float32 | DeviceLabels)
@@ -63,6 +67,10 @@ class ReadSpec:
         Columns every base margin must have; None where the source does not tell.
     class_weights : ClassWeights, or None
         Factors on the weights of rows by their class.
+    device : str, or None
+        Where features on the host shall be quantized; None for the CPU. What lies on a GPU stays there.
+    device_memory_limit : int, or None
+        Bytes of a GPU that quantizing may take; None for what is free.
     """
 
     schema: FeatureSchema
@@ -74,6 +82,8 @@ class ReadSpec:
     classes: tuple[Any, ...] | None = None
     n_margin_outputs: int | None = None
     class_weights: ClassWeights | None = None
+    device: str | None = None
+    device_memory_limit: int | None = None
 
     @property
     def frame_columns(self) -> list[Hashable]:
@@ -98,7 +108,8 @@ class ReadSpec:
         Returns
         -------
         RowBatch
-            Its arrays are read-only and may share memory with the blocks. Features stay in the memory where they are.
+            Its arrays are read-only and may share memory with the blocks. Features stay in the memory where they are;
+            those that a GPU shall quantize are not read yet, but `UploadedRows`.
 
         Raises
         ------
@@ -108,21 +119,27 @@ class ReadSpec:
             For infinite features, missing or infinite labels and base margins, negative, missing or infinite weights,
             a label that is not among the classes, blocks of different lengths, another number of features.
         """
-        try:
-            return self._read(x, y, weight, base_margin)
-        except DataError as error:
-            if not where:
+        with naming(where):
+            features = self._features(x, where)
+            try:
+                return self._read(features, x, y, weight, base_margin)
+            except DataError:
+                if isinstance(features, RawRows):
+                    replace(features, where="").check()  # what is wrong with features comes first, wherever read
                 raise
-            raise type(error)(f"{where}: {error}") from error
 
-    def _read(self, x: Any, y: Any, weight: Any, base_margin: Any) -> RowBatch:
+    def _read(self, features: AnyFeatures, x: Any, y: Any, weight: Any, base_margin: Any) -> RowBatch:
+        if features.n_features != self.schema.n_features:
+            raise DataError(
+                f"X has {features.n_features} features here, but {self.schema.n_features} were expected. "
+                "Make all partitions have the same columns."
+            )
         if self.label_column is not None:
             y = column_of(x, self.label_column)
         if self.weight_column is not None:
             weight = column_of(x, self.weight_column)
         if self.margin_columns is not None:
             base_margin = x
-        features = self._features(x)
         n = features.n_rows
         label = None if y is None else _of_length(self.label(y), n, "y")
         weight = None if weight is None else _of_length(_checked_weight(weight), n, "weight")
@@ -135,41 +152,35 @@ class ReadSpec:
             base_margin=None if base_margin is None else _of_length(self._margin(base_margin), n, "base_margin"),
         )
 
-    def _features(self, x: Any) -> AnyFeatures:
+    def _features(self, x: Any, where: str) -> AnyFeatures:
         kind = device_kind(x)
         if kind is not None:
             read = sparse_rows if kind == "cupy_sparse" else dense_rows
-            features: AnyFeatures
+            features: DeviceRows
             features, beyond = read(x, self.columns, self.missing)
             if beyond.any():
                 self.refuse_infinite(np.flatnonzero(beyond))
-        elif is_sparse(x):
-            features = self._sparse(x)
-        else:
-            values = dense_values(x, self.columns)
-            if not math.isnan(self.missing):
-                given = values
-                values = np.where(given == np.float32(self.missing), np.float32(np.nan), given)
-            features = DenseRows(_frozen(values))
-            if features.n_rows and _beyond(values):
-                with np.errstate(invalid="ignore"):
-                    self.refuse_infinite(np.flatnonzero((np.abs(values) >= _LIMIT).any(axis=0)))
-        if features.n_features != self.schema.n_features:
-            raise DataError(
-                f"X has {features.n_features} features here, but {self.schema.n_features} were expected. "
-                "Make all partitions have the same columns."
-            )
+            return features
+        if self.device is not None and gpu_of_uploads(self.device) is not None:
+            return RawRows(self, x, where)
+        return self.host_features(x)
+
+    def host_features(self, x: Any) -> Features:
+        """Features of a block in the host's memory, converted and checked there; raises as `read`."""
+        if is_sparse(x):
+            return self._sparse(x)
+        values = dense_values(x, self.columns)
+        if not math.isnan(self.missing):
+            given = values
+            values = np.where(given == np.float32(self.missing), np.float32(np.nan), given)
+        features = DenseRows(_frozen(values))
+        if features.n_rows and _beyond(values):
+            with np.errstate(invalid="ignore"):
+                self.refuse_infinite(np.flatnonzero((np.abs(values) >= _LIMIT).any(axis=0)))
         return features
 
     def _sparse(self, x: Any) -> SparseRows:
-        x = x.tocsr()
-        if self.columns is not None:
-            x = x[:, np.asarray(self.columns, dtype=np.intp)]
-        if not x.has_canonical_format:
-            x = x.copy()
-            x.sum_duplicates()
-        if x.dtype.kind not in "fiub":
-            raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+        x = canonical_csr(x, self.columns)
         with np.errstate(over="ignore"):
             values = x.data[: x.indptr[-1]].astype(np.float32, copy=False)
         indices = x.indices[: len(values)].astype(np.int32, copy=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -135,12 +137,51 @@ class DeviceLabels:
 
 
 DeviceRows = DeviceDenseRows | DeviceSparseRows
-AnyFeatures = Features | DeviceRows
+
+
+class UploadedRows(ABC):
+    """Features that lie on the host, or in a file, as they came: a GPU takes them block by block."""
+
+    n_rows: int
+    n_features: int
+
+    @property
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """The GPU that takes them."""
+
+    @property
+    @abstractmethod
+    def scratch_bytes(self) -> int:
+        """Of its memory, what may be used beside a block."""
+
+    @abstractmethod
+    def beside(self, held_bytes: int) -> UploadedRows:
+        """The same rows where something else takes so many bytes of what they may have."""
+
+    @abstractmethod
+    def blocks(self, ends: Sequence[int] = (), threads: int = 1) -> Iterator[tuple[int, DeviceRows]]:
+        """First row and rows of one block after the other, none beyond any of the rows in `ends`, which increase.
+
+        Raises
+        ------
+        DataError, DataTypeError
+            What reading the same rows on the host refuses; infinite values once all blocks were seen.
+        DeviceError
+            Not even the smallest block has room.
+        """
+
+    @abstractmethod
+    def on_host(self) -> Features:
+        """The same rows, read on the host."""
+
+
+AnyFeatures = Features | DeviceRows | UploadedRows
 
 
 def host_features(features: AnyFeatures) -> Features:
-    """Features in the host's memory: themselves, or a copy of what lies in a GPU's."""
-    return features.on_host() if isinstance(features, DeviceRows) else features
+    """Features in the host's memory: themselves, or a copy of what lies in a GPU's or was to be taken there."""
+    return features.on_host() if isinstance(features, DeviceRows | UploadedRows) else features
 
 
 def host_labels(labels: Float32 | DeviceLabels) -> Float32:
@@ -154,7 +195,7 @@ class RowBatch:
 
     Parameters
     ----------
-    features : DenseRows or SparseRows, or either in a GPU's memory
+    features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
     label : float32 array, shape (rows,), DeviceLabels, or None when predicting
     weight : float32 array, shape (rows,), or None for all ones
     base_margin : float32 array, shape (rows, outputs), or None for the model's base score

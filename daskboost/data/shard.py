@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,11 +14,14 @@ from daskboost.data.cuts import Cuts
 from daskboost.data.device_chunk import Chunk, quantize_on_device
 from daskboost.data.device_read import on_device
 from daskboost.data.pack import Layout
-from daskboost.data.rows import DeviceRows, RowBatch
+from daskboost.data.rows import AnyFeatures, DeviceRows, RowBatch, UploadedRows
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.stream import stream
+from daskboost.data.upload_chunks import DeviceHome, quantize_uploaded
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,15 +128,18 @@ class ShardBuilder:
     store : ChunkStore
     threads : int
         Row ranges quantized at the same time.
+    home : DeviceHome, optional
+        Where bins may stay that a GPU makes of rows on the host; by default they go to the host.
     """
 
-    def __init__(self, cuts: Cuts, layout: Layout, chunk_rows: int, store: ChunkStore, threads: int = 1) -> None:
+    def __init__(self, cuts: Cuts, layout: Layout, chunk_rows: int, store: ChunkStore, threads: int = 1,
+                 home: DeviceHome | None = None) -> None:  # fmt: skip
         if chunk_rows < 1:
             raise ParameterError(f"chunk_rows must be at least 1, got {chunk_rows}")
         self._quantizer = Quantizer.of(cuts, layout)
         self._chunk_rows = chunk_rows
         self._store = store
-        self._threads = threads
+        self._threads, self._home = threads, home
         self._entries: list[ShardChunk] = []
 
     def __enter__(self) -> ShardBuilder:
@@ -148,19 +155,22 @@ class ShardBuilder:
         `pieces` : rows at which chunks must end, from 0 to the number of rows, where the batch is several partitions.
         """
         features = batch.features
-        spans = list(self._spans(pieces or (0, batch.n_rows)))
+        for chunk in self._chunks(features, first_row, list(self._spans(pieces or (0, batch.n_rows)))):
+            start = chunk.first_row - first_row
+            self.add_chunk(chunk, ChunkRows.of(batch, start, start + chunk.n_rows))
+        where = f"GPU {features.runtime.device}" if isinstance(features, DeviceRows | UploadedRows) else "the CPU"
+        logger.debug("rows %d to %d were quantized on %s", first_row, first_row + batch.n_rows - 1, where)
+
+    def _chunks(self, features: AnyFeatures, first_row: int, spans: Sequence[tuple[int, int]]) -> Iterable[Chunk]:
+        quantizer, threads = self._quantizer, self._threads
+        if isinstance(features, UploadedRows):
+            return quantize_uploaded(quantizer, features, first_row, spans, self._home, threads)
         if isinstance(features, DeviceRows):
             with on_device(features.runtime):
-                chunks = list(quantize_on_device(self._quantizer, features, first_row, spans))
-            for chunk in chunks:
-                start = chunk.first_row - first_row
-                self.add_chunk(chunk, ChunkRows.of(batch, start, start + chunk.n_rows))
-            return
-        for start, stop in spans:
-            rows = rows_of(features, start, stop)
-            self.add_chunk(
-                self._quantizer.quantize(rows, first_row + start, self._threads), ChunkRows.of(batch, start, stop)
-            )
+                return list(quantize_on_device(quantizer, features, first_row, spans))
+        return (
+            quantizer.quantize(rows_of(features, start, stop), first_row + start, threads) for start, stop in spans
+        )
 
     def _spans(self, pieces: Sequence[int]) -> Iterator[tuple[int, int]]:
         """First row of each chunk and the one after its last."""

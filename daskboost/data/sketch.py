@@ -28,7 +28,7 @@ from daskboost.data.device_read import on_device
 from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract, key_blocks
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
-from daskboost.data.rows import AnyFeatures, DeviceRows
+from daskboost.data.rows import AnyFeatures, DeviceRows, UploadedRows
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import DataError
 
@@ -162,7 +162,7 @@ def sketch_batch(
 
     Parameters
     ----------
-    features : DenseRows or SparseRows, or either in a GPU's memory
+    features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
         Absent entries of sparse rows are missing, as NaNs of dense ones are.
     weight : float32 array, shape (rows,), or None for ones
         Not negative. Rows of weight zero leave no trace but in the count of missing values.
@@ -217,13 +217,20 @@ def _count(
     capacities: Int64,
     refinement: Refinement | None,
     max_workers: int,
+    scratch_bytes: int | None = None,
 ) -> tuple[KeyTable, Int64]:
-    """Key counts of all features, empty but for the columns, and the missing values of these columns."""
+    """Key counts of all features, empty but for the columns, and the missing values of these columns.
+
+    `scratch_bytes` : of a GPU's memory, what counting may use; None for any.
+    """
     missing = np.zeros(features.n_features, np.int64)
     total: KeyTable | None = None
+    if isinstance(features, UploadedRows):
+        return _count_blocks(features, weights, columns, capacities, refinement, max_workers)
     if isinstance(features, DeviceRows):
         with on_device(features.runtime):
-            table, missing[columns] = count_on_device(features, weights, columns, capacities, refinement)
+            counted = count_on_device(features, weights, columns, capacities, refinement, scratch_bytes)
+            table, missing[columns] = counted
         return _spread(table, columns, capacities), missing
     with ThreadPoolExecutor(max_workers) as pool:
         for groups, extract in key_blocks(features, weights, columns, max_workers):
@@ -240,6 +247,24 @@ def _count(
                 block = _spread(KeyTable.concatenate([part[0] for part in parts]), columns, capacities)
                 total = block if total is None else total + block
     return KeyTable.empty(capacities) if total is None else total, missing
+
+
+def _count_blocks(
+    features: UploadedRows,
+    weights: Int64,
+    columns: Int64,
+    capacities: Int64,
+    refinement: Refinement | None,
+    max_workers: int,
+) -> tuple[KeyTable, Int64]:
+    """The sums of what `_count` gives of the blocks that a GPU takes."""
+    total, missing = KeyTable.empty(capacities), np.zeros(features.n_features, np.int64)
+    for start, block in features.blocks(threads=max_workers):
+        own, room = weights[start : start + block.n_rows], features.scratch_bytes
+        part, absent = _count(block, own, columns, capacities, refinement, max_workers, room)
+        del block  # before the next one comes
+        total, missing = part if start == 0 else total + part, missing + absent
+    return total, missing
 
 
 def _spread(table: KeyTable, columns: Int64, capacities: Int64) -> KeyTable:

@@ -5,6 +5,7 @@ X, y, weight, base_margin → Blocks (cut and aligned) → Partition → ReadSpe
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data import upload
 from daskboost.data.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
 from daskboost.data.classes import class_array
@@ -26,6 +28,8 @@ from daskboost.errors import DataError, DataTypeError, ParameterError
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Partition", "ReadSpec", "Source", "kind_of", "make_source"]
 
@@ -133,6 +137,17 @@ class Source:
             When classes are empty or not distinct; a label that is none of them is refused when it is read.
         """
         return replace(self, spec=self.spec.with_classes(tuple(class_array(classes).tolist())))
+
+    def quantized_on(self, device: str | None, memory_limit: int | None = None) -> Source:
+        """The same rows, features on the host to be quantized where `device` says; see `ReadSpec.device`.
+
+        Data sets of so few rows that a CPU has them quantized before a GPU has begun are left to it.
+        """
+        n_values = None if self.n_rows is None else self.n_rows * self.schema.n_features
+        if device is not None and n_values is not None and n_values < upload.TINY_VALUES:
+            logger.debug("%d values are quantized on the CPU: they are few", n_values)
+            device = None
+        return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
 
     def delayed(self) -> list[Delayed]:
         """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs.

@@ -26,7 +26,7 @@ from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, EvaluationLog, check_callbacks
 from daskboost.training.clients import current_client, run_or_await
-from daskboost.training.contradictions import as_booster
+from daskboost.training.contradictions import as_booster, device_of
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.plan import plan
 from daskboost.training.train import check_params, train
@@ -249,13 +249,14 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}
+        device = device_of(params)
         with ExitStack() as opened:
-            dtrain = opened.enter_context(self._quantized(source, params, objective, init))
+            dtrain = opened.enter_context(self._quantized(source, params, device, objective, init))
             evals = []
             for i, (one, own) in enumerate(zip(sets, given_sets, strict=True)):
                 data = dtrain
                 if not one.same_as(given) or source.spec.class_weights is not None:
-                    data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
+                    data = opened.enter_context(self._quantized(own, params, device, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
             booster = train(
                 params, dtrain, self.n_estimators, evals=evals, early_stopping_rounds=self.early_stopping_rounds,
@@ -273,7 +274,7 @@ class BoostedTrees(EstimatorParameters):
         )  # fmt: skip
 
     def _quantized(
-        self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,
+        self, source: Source, params: TrainParams, device: str, objective: Objective, init: Booster | None,
         reference: QuantizedDataset | None = None,
     ) -> QuantizedDataset:  # fmt: skip
         limit = params.host_memory_limit
@@ -281,6 +282,7 @@ class BoostedTrees(EstimatorParameters):
             source, BuildOptions(params.max_bin, chunk_rows=params.chunk_rows), reference=reference, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
             spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
+            device=device,
         )  # fmt: skip
 
     def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:

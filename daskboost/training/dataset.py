@@ -14,11 +14,12 @@ from daskboost.data.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
+from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
-from daskboost.params import parse_bytes
+from daskboost.params import parse_bytes, split_device
 from daskboost.training.clients import current_client, run_or_await
 
 
@@ -44,7 +45,7 @@ class QuantizedDataset:
         max_bin: int = 256, feature_names: Any = None, reference: QuantizedDataset | None = None,
         init_model: Booster | None = None, encoding: str = "auto", packing: str = "aligned", chunk_rows: int = 0,
         n_jobs: int = 0, host_memory_limit: int | str | None = None, spill_directory: str | Path | None = None,
-        client: Any = None,
+        client: Any = None, device: str | None = None, device_memory_limit: int | str | None = None,
     ) -> QuantizedDataset:  # fmt: skip
         """Read, sketch and quantize rows.
 
@@ -79,11 +80,21 @@ class QuantizedDataset:
         client : dask.distributed.Client, optional
             Where rows are quantized. By default Dask collections go to the current client's cluster, if there is one,
             and data in memory stays in this process. Under an asynchronous client the result is an awaitable.
+        device : {"cuda", "auto", "cpu"} or "cuda:1", optional
+            Where rows on the host are quantized, on a cluster by each worker. By default on the CPU, since a data set
+            does not know the fits that it will serve; estimators pass their own. "auto" is a GPU where there is one.
+            Bins stay on the GPU if they and a fit's rows have room there, and go to the host otherwise. Under 2**18
+            values in all are left to the CPU, which takes less time than a GPU's launches. Bins do not depend on it.
+        device_memory_limit : int or str, optional
+            Memory of a GPU that quantizing and bins may take, those of a `reference` in this process included; by
+            default what is free. Partitions may be larger.
 
         Raises
         ------
         DataError, DataTypeError, ParameterError
             Input that cannot be trained on, named with its remedy.
+        DeviceError, MissingDependencyError
+            The GPU that `device` names cannot be used, or has too little memory.
         """
         _check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
         _check_kinds(reference, init_model, client)
@@ -91,17 +102,26 @@ class QuantizedDataset:
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
             schema=None if reference is None else reference.schema,
         )  # fmt: skip
-        limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
+        limit, device_limit = (
+            None if given is None else parse_bytes(name, given)
+            for name, given in (
+                ("host_memory_limit", host_memory_limit), ("device_memory_limit", device_memory_limit),
+            )
+        )  # fmt: skip
+        if device is not None:
+            split_device(device)
         options = BuildOptions(int(max_bin), encoding, packing, int(chunk_rows))
         return cls.from_source(source, options, reference=reference, init_model=init_model, n_jobs=max(n_jobs, 0),
-                               host_memory_limit=limit, spill_directory=spill_directory, client=client)  # fmt: skip
+                               host_memory_limit=limit, spill_directory=spill_directory, client=client, device=device,
+                               device_memory_limit=device_limit)  # fmt: skip
 
     @classmethod
     def from_source(
         cls, source: Source, options: BuildOptions, *, reference: QuantizedDataset | None = None,
         init_model: Booster | None = None, n_jobs: int = 0, host_memory_limit: int | None = None,
         spill_directory: str | Path | None = None, client: Any = None, n_engines: int = 1,
-        check: Callable[[DatasetInfo], None] | None = None,
+        check: Callable[[DatasetInfo], None] | None = None, device: str | None = None,
+        device_memory_limit: int | None = None,
     ) -> QuantizedDataset:  # fmt: skip
         """`from_dask` for input that is a `Source` already. `n_engines` imitates a cluster in this process.
 
@@ -112,6 +132,11 @@ class QuantizedDataset:
         margin_of = None if init_model is None else MarginOfModel(init_model)
         known = None if reference is None else reference._info
         place = _cluster_of(source, reference, client)
+        if device is not None and place is None:  # on a cluster the workers know
+            check_device(device)
+        if device_memory_limit is not None and reference is not None and place is None:
+            device_memory_limit -= reference.shards.device_bytes
+        source = source.quantized_on(device, device_memory_limit)
         digest = None if init_model is None else init_model.digest
 
         def described(runner: Any) -> DatasetInfo:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
 import pytest
+from cluster.dask_fixtures import local_cluster
+from kernels.emulation import EmulatedRuntime
 from strategies.trees import make_data
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
-from daskboost.devices.gpu import cuda
+from daskboost.cluster.context import WorkerPlace
+from daskboost.cluster.dask_tasks import map_workers
+from daskboost.data import upload, upload_chunks
+from daskboost.devices.gpu import cuda, sketch
 from daskboost.errors import DaskBoostError
 
 if TYPE_CHECKING:
     from distributed import Client
 
 ROWS = 20_000
+KEPT_SHARE = upload_chunks.KEPT_SHARE
 
 
-def on_dask(rows: Any) -> dict[str, Any]:
-    X, y, weight = (da.from_array(a, chunks=(ROWS // 4, *a.shape[1:])) for a in (rows.X, rows.y, rows.weight))
+def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
+    X, y, weight = (da.from_array(a, chunks=(n_rows // 4, *a.shape[1:])) for a in (rows.X, rows.y, rows.weight))
     return {"X": X, "y": y, "weight": weight}
 
 
@@ -48,10 +55,62 @@ def test_workers_with_a_gpu(
     assert files[0] == files[1]
 
 
-def test_a_worker_without_a_gpu_says_so(cluster_client: Client) -> None:
+@pytest.fixture(params=[
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def gpu_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of two workers: of processes with GPUs, or of threads of this process, where the emulation is."""
+    monkeypatch.setattr(upload, "TINY_VALUES", 0)
+    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 0)
+    if request.param == "cuda":
+        yield request.getfixturevalue("cluster_client")
+        return
+    monkeypatch.setattr(sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
+    runtime = EmulatedRuntime()
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    with local_cluster(processes=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("share", [KEPT_SHARE, 0.0])
+def test_workers_quantize_rows_of_the_host_on_their_gpu(share: float, gpu_workers: Client) -> None:
+    """Bins stay on the GPU, or go to the host where its memory has no share for them."""
+    gpu_workers.run(_set_kept_share, share)
+    try:
+        _compare_with_the_cpu(gpu_workers, share > 0)
+    finally:
+        gpu_workers.run(_set_kept_share, KEPT_SHARE)
+
+
+def _compare_with_the_cpu(client: Client, kept: bool) -> None:
+    rows = make_data(np.random.default_rng(8), "binary:logistic", 3_000, 6, n_values=500, missing=0.3)
+    params = {"objective": "binary:logistic", "max_depth": 3, "device": "cpu"}
+    with QuantizedDataset.from_dask(rows.X, rows.y, weight=rows.weight) as here:
+        expected = train(params, here, 2).to_bytes()
+    with QuantizedDataset.from_dask(**on_dask(rows, 3_000), client=client, device="cuda") as there:
+        stored = sum(map_workers(client, _device_bytes, there.shards.name, workers=there.shards.owners).values())
+        assert (stored > 0) == kept
+        assert train(params, there, 2).to_bytes() == expected
+
+
+def _set_kept_share(share: float) -> None:
+    upload_chunks.KEPT_SHARE = share
+
+
+def _device_bytes(place: WorkerPlace, name: str) -> int:
+    device_bytes: int = place.shards.parts(name)["store"].counters().device_bytes
+    return device_bytes
+
+
+def test_a_worker_without_a_gpu_says_so(cluster_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine has: the workers see none."""
+    monkeypatch.setattr(upload, "TINY_VALUES", 0)
     cluster_client.run(_hide_cupy)
     try:
+        rows = on_dask(make_data(np.random.default_rng(1), n_rows=ROWS))
+        with pytest.raises(DaskBoostError, match="needs CuPy, which is not installed"):
+            QuantizedDataset.from_dask(**rows, device="cuda")
+        QuantizedDataset.from_dask(**rows, device="auto").close()
         with QuantizedDataset.from_dask(**on_dask(make_data(np.random.default_rng(1), n_rows=ROWS))) as data:
             with pytest.raises(DaskBoostError, match="needs CuPy, which is not installed"):
                 train({"device": "cuda"}, data, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import dask.array as da
@@ -10,7 +11,8 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 from model.test_device_predict import fake
 
-from daskboost.devices.gpu import cuda
+from daskboost.data import upload
+from daskboost.devices.gpu import cuda, sketch
 from daskboost.estimators.classes import ClassLabels
 from daskboost.estimators.classifier import DaskBoostClassifier
 from daskboost.estimators.regressor import DaskBoostRegressor
@@ -40,6 +42,28 @@ def test_classes(labels: str, rng: np.random.Generator, monkeypatch: pytest.Monk
     assert model.booster_.device_forests
     regressor = DaskBoostRegressor(n_estimators=2, device="cpu").fit(X, X[:, 0])
     np.testing.assert_array_equal(regressor.predict(fake(X)), regressor.predict(X))
+
+
+@pytest.mark.parametrize("device", [
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def test_rows_on_the_host_are_quantized_on_the_device_of_the_fit(
+    device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if device == "emulated":
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
+        monkeypatch.setattr(sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
+    monkeypatch.setattr(upload, "TINY_VALUES", 0)
+    X, other = rng.normal(size=(300, 4)), rng.normal(size=(50, 4))
+    settings: dict[str, Any] = {"n_estimators": 2, "max_depth": 2}
+    with caplog.at_level(logging.DEBUG, "daskboost.data.shard"):
+        found = DaskBoostRegressor(**settings, device="cuda").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
+    assert sorted({record.getMessage() for record in caplog.records}) == [
+        "rows 0 to 299 were quantized on GPU 0", "rows 0 to 49 were quantized on GPU 0",
+    ]  # fmt: skip
+    expected = DaskBoostRegressor(**settings, device="cpu").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
+    assert found.booster_.to_bytes() == expected.booster_.to_bytes()
+    assert found.evals_result_ == expected.evals_result_
 
 
 @pytest.mark.gpu

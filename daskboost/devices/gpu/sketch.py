@@ -31,6 +31,9 @@ BATCH_SERIES = 64
 """Series counted together: 40 MB of bitmaps and ranks on the first level, and a row's part of two lines of cache."""
 BATCH_ENTRY_SERIES = 512
 """Of entries, all of which every batch reads."""
+SERIES_BYTES = 20 << 20
+"""What a series of at most 2**18 cells may take: 2**24 bits below the cells of a level as marks, counts and ranks, and
+as words twice as long, which join those of the level above."""
 SAMPLED = 64
 """One row in so many is looked at first, so that most bits and bounds are there when all threads start."""
 
@@ -72,7 +75,8 @@ class Counted:
 
 
 def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64,
-               weights: DeviceArray | None = None, intervals: Intervals | None = None) -> Counted:  # fmt: skip
+               weights: DeviceArray | None = None, intervals: Intervals | None = None,
+               scratch_bytes: int | None = None) -> Counted:  # fmt: skip
     """Count the keys of some columns in as fine cells as their capacities allow.
 
     Parameters
@@ -82,13 +86,18 @@ def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capac
         Those of weight 0 are left out.
     intervals : Intervals, optional
         Of the series; other keys are left out.
+    scratch_bytes : int, optional
+        What may be used of the device's memory: with less, fewer series are counted at a time.
     """
     step = BATCH_SERIES if isinstance(source, Matrix) else BATCH_ENTRY_SERIES
-    parts = [
+    if scratch_bytes is not None:
+        larger = max(1, int(capacities.max(initial=0)) >> 18)
+        step = max(1, min(step, scratch_bytes // (SERIES_BYTES * larger)))
+    batches = (  # one after the other: each has freed its bitmaps when the next begins
         _Batch(runtime, source, columns[at], capacities[at], weights, None if intervals is None else intervals.of(at))
         for at in np.split(np.arange(len(columns)), range(step, len(columns), step))
-    ]
-    found = [batch.count() for batch in parts]
+    )
+    found = [batch.count() for batch in batches]
     return Counted(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
 
 

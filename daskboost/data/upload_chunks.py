@@ -1,0 +1,201 @@
+"""Rows that are uploaded block by block become chunks: on the GPU while there is room for all, else packed on the host.
+
+Either all chunks of a data set stay on the device or none: a fit that has no room for all bins streams them from the
+host, and bins that lay on the device besides would take what it streams into.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from daskboost.data.build import DatasetInfo
+from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
+from daskboost.data.device_chunk import Chunk, DeviceChunk, fill_symbols, symbol_places
+from daskboost.data.device_read import on_device, sparse_of_dense
+from daskboost.data.pack import DenseLayout, pack_csr, pack_dense
+from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows, UploadedRows
+from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
+from daskboost.dtypes import Int64
+
+logger = logging.getLogger(__name__)
+
+ROW_BYTES = 32
+"""What a fit of one output has of each row beside bins: order and pairs twice, margin, label and weight."""
+FOUND_BYTES = 32
+"""For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
+KEPT_SHARE = 0.75
+"""Of the room, what bins and rows may take at most: the rest is for blocks, and histograms."""
+Span = tuple[int, int]
+
+
+@dataclass(eq=False)
+class DeviceHome:
+    """Whether the bins of a data set stay on the GPU that makes them; decided when the first partition comes.
+
+    Parameters
+    ----------
+    info : DatasetInfo
+    lends : bool
+        Whether all rows come here, so that bins lie in one array, which a fit takes as it is. Else each partition has
+        an array, a fit copies them together, and there must be room for both, as if all rows came here.
+    limit_bytes : int, optional
+        Of the device's memory; None for what is free.
+    """
+
+    info: DatasetInfo
+    lends: bool
+    limit_bytes: int | None = None
+    _keeps: bool | None = field(default=None, init=False)
+    _whole: DeviceSymbols | None = field(default=None, init=False)
+
+    def keeps(self, runtime: Runtime, quantizer: Quantizer) -> bool:
+        """Whether bins stay on the device."""
+        if self._keeps is None:
+            free, limit = runtime.free_bytes, self.limit_bytes
+            room = free if limit is None else min(free, limit)
+            need = self.need_bytes(runtime, quantizer)
+            self._keeps = need <= KEPT_SHARE * room
+            where = "stay there" if self._keeps else "go to the host"
+            logger.debug("bins made on GPU %d %s: they need %d of %d bytes", runtime.device, where, need, room)
+        return self._keeps
+
+    def need_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
+        """Of bins and rows in a fit."""
+        together = self.lends and isinstance(quantizer.layout, DenseLayout)
+        return (1 if together else 2) * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self.info.n_rows
+
+    def stored_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
+        """Of bins that stay."""
+        if isinstance(quantizer.layout, DenseLayout):
+            places = symbol_places(runtime, quantizer)
+            return places.size(self.info.n_rows) * places.dtype.itemsize
+        return 4 * self.info.n_entries + 8 * self.info.n_rows
+
+    def symbols(self, runtime: Runtime, places: SymbolPlaces, first_row: int, n_rows: int) -> tuple[DeviceSymbols, int]:
+        """Room for the symbols of a partition, and its first row there."""
+        edges = [*self.info.first_rows, self.info.n_rows]
+        after = bisect.bisect_right(edges, first_row)
+        if not self.lends or after == len(edges) or first_row + n_rows > edges[after]:  # more than the first read found
+            return DeviceSymbols.empty(runtime, places, n_rows), 0
+        if self._whole is None:
+            self._whole = DeviceSymbols.empty(runtime, places, self.info.n_rows)
+        return self._whole, first_row
+
+
+def quantize_uploaded(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
+                      home: DeviceHome | None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
+    """Quantize rows on the GPU that takes them, the first of which has global id `first_row`; a chunk for each span.
+
+    Parameters
+    ----------
+    home : DeviceHome or None
+        Where bins stay on the device; None if they go to the host.
+
+    Raises
+    ------
+    DataError
+        See `Quantizer.quantize` and `UploadedRows.blocks`.
+    """
+    quantizer.check_features(rows.n_features)
+    keeps = home is not None and home.keeps(rows.runtime, quantizer)
+    kept = home if keeps else None
+    if kept is not None:
+        rows = rows.beside(kept.stored_bytes(rows.runtime, quantizer))
+    make = _dense_chunks if isinstance(quantizer.layout, DenseLayout) else _sparse_chunks
+    yield from make(quantizer, rows, first_row, spans, kept, threads)
+
+
+def _dense_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
+                  home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
+    layout, runtime = quantizer.layout, rows.runtime
+    assert isinstance(layout, DenseLayout)
+    worst = np.full(len(spans), -1)  # features without a symbol for what they lack, told after what blocks refuse
+    with on_device(runtime):
+        places = symbol_places(runtime, quantizer)
+        whole, origin = (None, 0) if home is None else home.symbols(runtime, places, first_row, rows.n_rows)
+    symbols: Any = None
+    for start, block, at, is_last in _blocks_of(rows, spans, threads):
+        (begin, end), stop = spans[at], start + block.n_rows
+        with on_device(runtime):
+            target = DeviceSymbols.empty(runtime, places, block.n_rows) if whole is None else whole
+            place = 0 if whole is None else origin + start
+            worst[at] = max(worst[at], fill_symbols(quantizer, block, target, place, rows.scratch_bytes // 2))
+            del block
+            if whole is None:
+                symbols = np.empty((end - begin, layout.n_features), places.dtype) if start == begin else symbols
+                symbols[start - begin : stop - begin] = to_host(target.rows(0, stop - start))
+            del target
+        if whole is None and is_last and worst.max() < 0:
+            words = pack_dense(symbols, layout, threads)
+            yield QuantizedChunk(first_row + begin, end - begin, layout, words)
+    for feature in worst.tolist():
+        check_representable(feature)
+    for begin, end in spans if whole is not None else ():
+        yield DeviceChunk(first_row + begin, end - begin, layout, whole, origin + begin, origin + end)
+
+
+def _sparse_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
+                   home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
+    layout, runtime = quantizer.layout, rows.runtime
+    assert not isinstance(layout, DenseLayout)
+    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
+    bins: list[DeviceArray] = []
+    lengths: list[DeviceArray] = []
+    for _, block, at, is_last in _blocks_of(rows, spans, threads):
+        (begin, end) = spans[at]
+        with on_device(runtime):
+            for entries in _entries_of(block, rows.scratch_bytes):
+                found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
+                own = runtime.xp.diff(entries.indptr)
+                bins.append(found if home is not None else to_host(found))
+                lengths.append(own if home is not None else to_host(own))
+                del entries, found, own
+            del block
+        if not is_last:
+            continue
+        with active(runtime):
+            joined, indptr = _joined(runtime.xp if home is not None else np, bins, lengths)
+        bins, lengths = [], []
+        check_entries(len(joined))
+        if home is not None:
+            yield DeviceChunk(first_row + begin, end - begin, layout, joined, 0, len(joined), indptr)
+        else:
+            words = pack_csr(joined, layout, threads)
+            yield QuantizedChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))
+
+
+def _entries_of(block: DeviceRows, scratch_bytes: int) -> Iterator[DeviceSparseRows]:
+    """A block as CSR; dense rows so many at a time as there is room to find their entries."""
+    if not isinstance(block, DeviceDenseRows):
+        yield block
+        return
+    step = max(1, scratch_bytes // (FOUND_BYTES * block.n_features))
+    for start in range(0, block.n_rows, step):
+        yield sparse_of_dense(replace(block, values=block.values[start : start + step]))
+
+
+def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, Int64]:
+    """Entries of blocks one after the other, and the first of each row."""
+    counts = xp.concatenate(lengths)
+    indptr = xp.zeros(len(counts) + 1, np.int64)
+    indptr[1:] = xp.cumsum(counts)
+    return bins[0] if len(bins) == 1 else xp.concatenate(bins), indptr
+
+
+def _blocks_of(rows: UploadedRows, spans: Sequence[Span], threads: int) -> Iterator[tuple[int, DeviceRows, int, bool]]:
+    """Blocks with their first rows, the numbers of the spans that they are in, and whether they end these."""
+    at = 0
+    for start, block in rows.blocks([end for _, end in spans], threads):
+        stop = start + block.n_rows
+        while start >= spans[at][1]:
+            at += 1
+        yield start, block, at, stop == spans[at][1]
+        del block
