@@ -5,8 +5,9 @@
     python -m benchmarks.gpu_histogram --packed                 # g and h of few levels, added by one atomic
     python -m benchmarks.gpu_histogram --results /some/folder   # rows go there instead of benchmarks/results
 
-An update adds one row's g and h to one feature's bin. The root reads all rows in sequence; the levels below gather half
-of them, dealt at random to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
+An update adds one row's g and h to one feature's bin. The root reads all rows in sequence, and once more from the copy
+that narrow rows may have for that, whose sums are the same; the levels below gather half of the rows, dealt at random
+to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
 the clock counts. Times are medians of CUDA events around recorded launches: of all that makes histograms of memory
 that held anything, but the map of tiles; and of the histogram kernel alone, which adds to what is there. Floors are of
 an H200: 4.5 TB/s of device memory, histograms written once, and 7.7 T native shared-memory atomics per second, two to
@@ -161,19 +162,27 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, pack
     symbols = make_symbols(runtime, config, n_bins, skewed)
     offsets = np.arange(config.n_features + 1, dtype=np.int64) * n_bins
     layout = SlotLayout(offsets, np.full(config.n_features, n_bins, np.int32))
-    view = DenseView(DeviceLayout(runtime, layout), [symbols], config.n_rows, copy_columns=False)
+    views = [
+        DenseView(DeviceLayout(runtime, layout), [symbols], config.n_rows, copy_columns=False, turn_rows=turn_rows)
+        for turn_rows in (False, True)
+    ]
+    has_copy = views[1].nbytes > views[0].nbytes
     pairs = make_pairs(runtime, config.n_rows, packed)
-    for n_nodes in LEVELS:
+    passes = [(0, view) for view in views[: 1 + has_copy]] + [(n_nodes, views[0]) for n_nodes in LEVELS[1:]]
+    of_rows: DeviceArray | None = None
+    for n_nodes, view in passes:
         level = make_level(runtime, config.n_rows, n_nodes)
         nodes = xp.arange(len(level.bounds), dtype=np.int32)
         out = xp.full((len(nodes), layout.n_slots, 2), -1, np.int64)
         tiles = map_tiles(runtime, level.bounds, nodes, BUILD_ROWS, level.n_rows)
 
-        def work(*, adds: bool = False, tiles: Any = tiles, level: Level = level, out: DeviceArray = out) -> None:
-            view.build(tiles, level.order, pairs, out, adds=adds, packed=packed)
-
+        name = f"{n_nodes} nodes" if n_nodes else "root, copy" if view is views[1] else "root"
+        work = partial(view.build, tiles, level.order, pairs, out, packed=packed)
         work()
         check(runtime, symbols, level, pairs, out, n_bins)
+        if view is views[1]:
+            assert of_rows is not None and bool((out == of_rows).all()), "other sums than of the rows themselves"
+        of_rows = out.copy() if n_nodes == 0 else None
         updates = level.n_rows * config.n_features
         n_bytes = level.n_rows * (config.n_features + (4 if level.order is None else 8)) + out.nbytes
         floor_ms = 1e3 * max((1 if packed else 2) * updates / ATOMICS_PER_S, n_bytes / BYTES_PER_S)
@@ -181,7 +190,7 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, pack
         yield {
             "case": config.name, "bins": n_bins, "gradients": "packed" if packed else "15 bits",
             "symbols": "70 % in one bin" if skewed else "uniform",
-            "level": "root" if n_nodes == 0 else f"{n_nodes} nodes", "ms": round(ms, 4),
+            "level": name, "ms": round(ms, 4),
             "kernel_ms": round(kernel_ms, 4), "t_updates_per_s": round(updates / ms / 1e9, 3),
             "kernel_t_updates_per_s": round(updates / kernel_ms / 1e9, 3), "floor_ms": round(floor_ms, 4),
             "fraction_of_floor": round(floor_ms / ms, 3),

@@ -113,7 +113,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        without_host=not needs_host,
+        without_host=not needs_host, samples_rows=params.subsample < 1,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         refits=params.packs_gradients(small_data) or scores_weights(params, objective),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,

@@ -151,5 +151,5 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int) -> int:
         for member in members
     ]  # fmt: skip
     shared = max(plan.chunks_bytes + plan.columns_bytes for plan in plans)
-    largest = max(plan.total_bytes - plan.chunks_bytes - plan.columns_bytes for plan in plans)
-    return max(1, (free - shared) // largest)
+    own = [plan.total_bytes - plan.chunks_bytes - plan.columns_bytes - plan.turned_bytes for plan in plans]
+    return max(1, (free - shared) // max(own))

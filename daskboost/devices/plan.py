@@ -79,6 +79,8 @@ class FitSize:
     """Of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
+    samples_rows: bool = False
+    """Whether trees leave rows out, so that those of a root are not in their own order."""
     trees_together: int = 1
     """Trees of a round that grow together on a GPU without the host."""
     n_threads: int = 1
@@ -155,6 +157,8 @@ class Plan:
     """Bins and margins of evaluation sets."""
     scratch_bytes: int
     """The largest of what only some steps need: temporary arrays of gradients, flags of splits, candidates, uploads."""
+    turned_bytes: int = 0
+    """On a GPU, a copy of narrow rows that makes histograms of all rows faster; the first to be left out."""
     pool_bytes: int = 0
     """On a GPU, what CuPy's pool holds beyond that: it rounds up, and pieces that it has cut do not join for others."""
     without_host: bool = False

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import gpu_histogram
 from benchmarks.gpu_histogram import HOT_SHARE, LEVELS, Config, bench_once, make_level, make_symbols
+from daskboost.devices.gpu import turned, views
 from daskboost.devices.gpu.views import DenseView
 
 
@@ -22,6 +23,22 @@ def test_every_level_is_checked_before_it_is_timed(
     assert [row["level"] for row in rows] == ["root", "2 nodes", "8 nodes", "64 nodes"]
     assert rows[0]["t_updates_per_s"] == round(700 * 5 / 0.5 / 1e9, 3)
     assert all(0 <= row["fraction_of_floor"] < 1 for row in rows)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_roots_of_a_copy_are_compared_with_those_of_the_rows(
+    wrong: bool, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum that `check` does not look at is wrong in a copy whose columns are."""
+    monkeypatch.setattr(gpu_histogram, "median_ms", lambda *_: 0.5)
+    if wrong:
+        monkeypatch.setattr(views, "turn", lambda runtime, planes, n: 0 * turned.turn(runtime, planes, n))
+        monkeypatch.setattr(gpu_histogram, "check", lambda *_: None)
+        with pytest.raises(AssertionError, match="other sums than of the rows themselves"):
+            list(bench_once(runtime, Config("narrow", 300, 20), 64, False))
+        return
+    rows = list(bench_once(runtime, Config("narrow", 300, 20), 64, False))
+    assert [row["level"] for row in rows][:3] == ["root", "root, copy", "2 nodes"]
 
 
 def test_a_wrong_sum_is_found(runtime: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from daskboost.dtypes import Int64
 GARBAGE = 0x5A5A5A5A5A5A5A5A
 
 
-def dense(runtime: Runtime, symbols: Any, layout: SlotLayout, dtype: Any = np.uint8) -> DenseView:
+def dense(runtime: Runtime, symbols: Any, layout: SlotLayout, dtype: Any = np.uint8, *, turn_rows: bool = False
+          ) -> DenseView:  # fmt: skip
     parts = np.array_split(symbols.astype(dtype), [len(symbols) // 3])
-    return DenseView(DeviceLayout(runtime, layout), parts, len(symbols), copy_columns=False)
+    return DenseView(DeviceLayout(runtime, layout), parts, len(symbols), copy_columns=False, turn_rows=turn_rows)
 
 
 def sparse(runtime: Runtime, symbols: Any, layout: SlotLayout) -> SparseView:

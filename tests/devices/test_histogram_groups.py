@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -38,32 +39,35 @@ LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) 
 """The emulation with the shared memory of a large GPU."""
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("n_features, most_bins", [(17, 255), (20, 9), (23, 100), (28, 255)])
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
-def test_rows_in_order_of_fewer_columns_than_banks(large: Any, n_features: int, most_bins: int,
+def test_rows_in_order_of_fewer_columns_than_banks(large: Any, n_features: int, most_bins: int, turned: bool,
                                                    rng: np.random.Generator) -> None:  # fmt: skip
+    """Of a copy, too, whose tiles of 32 rows nodes begin and end in."""
     n_bins = [most_bins, *(int(n) for n in rng.integers(1, most_bins + 1, n_features - 1))]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 330, n_bins)
     g, h = make_pairs(rng, 330)
     ends = [0, 3, 3, 211, 212, 330]
     segments = [list(range(*each)) for each in pairwise(ends)]
-    view = dense(large or get_runtime(), symbols, layout)
+    view = dense(large or get_runtime(), symbols, layout, turn_rows=turned)
     found = build(view, layout, segments, g, h, in_order=True)
     np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
 
 
-@pytest.mark.parametrize("kind", ["skewed", "dense", "sparse in shared memory", "sparse by row"])
+@pytest.mark.parametrize("kind", ["skewed", "turned", "dense", "sparse in shared memory", "sparse by row"])
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
 def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Generator,
                                         monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Each tree has all rows, in places of its own with pairs of its own."""
-    n, n_bins = 210, [250, *([9] * 27)] if kind == "skewed" else [3, 1, 17, 8]
+    n, n_bins = 210, [250, *([9] * 27)] if kind in ("skewed", "turned") else [3, 1, 17, 8]
     layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
     if kind == "sparse by row":
         monkeypatch.setattr(views, "MOST_GROUP_BYTES", 64)
         monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 10**6)
     runtime = large or get_runtime()
-    view: Any = sparse(runtime, symbols, layout) if "sparse" in kind else dense(runtime, symbols, layout)
+    sequence = partial(dense, turn_rows=kind == "turned")
+    view: Any = (sparse if "sparse" in kind else sequence)(runtime, symbols, layout)
     assert view.joins_trees
     g, h = make_pairs(rng, 3 * n)
     segments = [list(range(*each)) for each in pairwise([0, n, n + 70, n + 71, 2 * n, 3 * n])]

@@ -52,16 +52,17 @@ LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) 
 
 
 @pytest.mark.parametrize("n_blocks", [1, 3, 8])
-@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("in_order, turned", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
-def test_blocks_meet_nodes_in_part_and_whole(large: Any, in_order: bool, n_blocks: int, rng: np.random.Generator,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_blocks_meet_nodes_in_part_and_whole(large: Any, in_order: bool, turned: bool, n_blocks: int,
+                                             rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+                                             ) -> None:  # fmt: skip
     """In order: skewed, the only group of 21 features; else also a group of four columns."""
     runtime = large or get_runtime()
     monkeypatch.setattr(runtime, "multiprocessors", n_blocks)
     n_bins = [int(n) for n in rng.integers(1, 120, 21 if in_order else 36)]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 400, n_bins)
-    view = dense(runtime, symbols, layout)
+    view = dense(runtime, symbols, layout, turn_rows=turned)
     g, h = make_pairs(rng, 400)
     for sizes in SIZES[2:]:
         ends = np.cumsum([0, *sizes])
@@ -72,9 +73,11 @@ def test_blocks_meet_nodes_in_part_and_whole(large: Any, in_order: bool, n_block
 
 
 @pytest.mark.parametrize("n_blocks", [1, 2], ids=["whole", "divided"])
-@pytest.mark.parametrize("n_features, dtype, in_order", [(2, "u2", True), (3, "u1", False), (20, "u1", True)])
+@pytest.mark.parametrize("n_features, dtype, in_order, turned", [
+    (2, "u2", True, False), (3, "u1", False, False), (20, "u1", True, False), (20, "u1", True, True),
+])  # fmt: skip
 @pytest.mark.parametrize("large", [*LARGE[:1], pytest.param(None, marks=pytest.mark.gpu)])
-def test_sums_that_spill(large: Any, n_features: int, dtype: str, in_order: bool, n_blocks: int,
+def test_sums_that_spill(large: Any, n_features: int, dtype: str, in_order: bool, turned: bool, n_blocks: int,
                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Each block has over 65,536 of the first node's rows, nearly all in one bin."""
     runtime = large or get_runtime()
@@ -86,7 +89,8 @@ def test_sums_that_spill(large: Any, n_features: int, dtype: str, in_order: bool
     g = np.where(np.arange(n_rows) % 1000 == 1, 2**15 - 1, -(2**15))
     h = np.full(n_rows, 2**15 - 1)
     segments = [list(range(*each)) for each in pairwise(ends)]
-    found = build(dense(runtime, symbols, layout, np.dtype(dtype)), layout, segments, g, h, in_order=in_order)
+    view = dense(runtime, symbols, layout, np.dtype(dtype), turn_rows=turned)
+    found = build(view, layout, segments, g, h, in_order=in_order)
     for own, rows in zip(found, segments, strict=True):
         for feature, first in enumerate(layout.offsets[:-1]):
             expected = np.zeros((n_bins[feature] + 1, 2), np.int64)

@@ -142,7 +142,7 @@ def test_rows_are_divided_among_workers() -> None:
 def test_what_a_plan_says() -> None:
     found = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory="141GB")
     assert found.chunks_bytes == 32 * 11_000_000, "rows of 28 bytes begin at sectors"
-    assert found.columns_bytes == 28 * 11_000_000
+    assert found.columns_bytes == found.turned_bytes == 28 * 11_000_000
     assert found.histograms_bytes == 48 * 28 * 256 * 16
     assert found.total_bytes == sum(found.parts.values())
     assert (found.fits, found.remedy) == (True, "")
@@ -154,12 +154,23 @@ def test_what_a_plan_says() -> None:
 
 
 def test_the_pool_takes_its_share_of_what_is_left() -> None:
-    """Not of the column-major copy, where that was left out for want of room."""
+    """Not of copies that were left out for want of room: that for roots first, then the column-major one."""
     whole = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory="141GB")
-    found = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory=whole.total_bytes - 1)
-    assert (found.columns_bytes, found.fits) == (0, True)
-    assert found.pool_bytes < whole.pool_bytes
-    assert found.pool_bytes >= (found.total_bytes - found.pool_bytes) // POOL_SHARE
+    for left_out in (("turned",), ("turned", "columns")):
+        found = plan({**PARAMS, "max_bin": 256}, n_rows=11_000_000, n_features=28, memory=whole.total_bytes - 1)
+        assert [name for name in ("turned", "columns") if found.parts[name] == 0] == list(left_out)
+        assert found.fits and found.pool_bytes < whole.pool_bytes
+        assert found.pool_bytes >= (found.total_bytes - found.pool_bytes) // POOL_SHARE
+        whole = found
+
+
+def test_only_roots_of_all_rows_in_order_have_a_copy() -> None:
+    shape: dict[str, Any] = {"n_rows": 1_100_000, "n_features": 25, "memory": "141GB"}
+    assert plan(PARAMS, **shape).turned_bytes == 28 * 1_100_000
+    for params in ({"subsample": 0.5}, {"max_bin": 300}, {"colsample_bynode": 0.5}, {"device": "cpu"}):
+        assert plan({**PARAMS, **params}, **shape).turned_bytes == 0, params
+    for other in ({"n_features": 32}, {"n_features": 16}, {"n_rows": 10**6}, {"nonzeros_per_row": 5}):
+        assert plan(PARAMS, **{**shape, **other}).turned_bytes == 0, other
 
 
 def test_what_a_plan_says_without_room() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kernels.tracked import Meter, TrackedRuntime
 from strategies.device_arrays import EmulatedPlace, Place, place
-from training.plan_shapes import CLASSES, SHAPES, SHAPES_OF_CPUS, data_of, make_data
+from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data
 
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda, memory
+from daskboost.devices.gpu import cuda, memory, turned, views
 
 __all__ = ["place"]
 
@@ -63,6 +63,30 @@ def test_trees_that_grow_together_stay_within_their_plan(n_trees: int, monkeypat
     planned = fit({**CLASSES, "max_depth": 5, "device": "cuda"}, make_data(num_class=6), False, lambda _: None)
     assert planned.trees_together == n_trees
     within(runtime.meter.peak_bytes, planned)
+
+
+@pytest.mark.emulated
+def test_the_copy_that_roots_read_is_made_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And changes no byte of the model."""
+    models, params, copies = [], {**LOGISTIC, "max_depth": 4, "device": "cuda"}, []
+
+    def turn(*arguments: Any) -> Any:
+        copies.append(turned.turn(*arguments))
+        return copies[-1]
+
+    monkeypatch.setattr(views, "turn", turn)
+    with QuantizedDataset.from_dask(**make_data(n_features=23), max_bin=64, n_jobs=1) as dataset:
+        for least_rows in (8_000, 8_001):
+            runtime = TrackedRuntime()
+            monkeypatch.setattr(cuda, "get_runtime", lambda *_, runtime=runtime: runtime)
+            monkeypatch.setattr(turned, "LEAST_ROWS", least_rows)
+            planned = plan(params, dataset, num_boost_round=3)
+            models.append(train(params, dataset, 3).to_bytes())
+            within(runtime.meter.peak_bytes, planned)
+            made = sum(copy.nbytes for copy in copies)
+            copies.clear()
+            assert made == planned.turned_bytes == (24 * 8_000 if least_rows == 8_000 else 0)
+    assert models[0] == models[1]
 
 
 class HookedPool:

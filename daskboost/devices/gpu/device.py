@@ -60,7 +60,8 @@ class GpuDevice:
         return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
-        return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns)
+        turn_rows = copy_columns and self._plan is not None and self._plan.turned_bytes > 0
+        return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows)
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)

@@ -18,6 +18,7 @@ from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.tree_groups import trees_together
+from daskboost.devices.gpu.turned import turned_bytes
 from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize, Plan, SetSize
 
@@ -58,11 +59,15 @@ ROUNDS_AT_ONCE = 128
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
-    What only makes a fit faster is left out where there is no room for it: trees that grow together first, half of them
-    at a time, then column-major copies, then trees that grow without the host, with room for nodes that are not there.
+    What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
+    that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with room
+    for nodes that are not there.
     """
     alone = replace(size, trees_together=1)
-    n_trees, plans = most_together(size), []
+    n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
+    if turned:
+        together = replace(size, trees_together=n_trees)
+        plans.append(_arrays(together, free_bytes, has_columns=True, turned=turned))
     while n_trees > 1:
         plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
         n_trees = -(-n_trees // 2)
@@ -79,7 +84,7 @@ def most_together(size: FitSize) -> int:
     return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
-def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
+def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
     train, k = size.train, size.n_outputs
     passing = passing_bytes(size, has_columns=has_columns)
     arrays = Plan(
@@ -95,6 +100,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan
             view_bytes(each) + 4 * (k + 1 + size.has_weight) * each.n_rows for each in size.evals
         ),
         scratch_bytes=scratch_bytes(size, passing),
+        turned_bytes=turned,
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
     lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
@@ -118,6 +124,13 @@ def columns_bytes(rows: SetSize, n_slots: int) -> int:
     if copied_entries(rows, n_slots):
         return ENTRY_BYTES * copied_entries(rows, n_slots) + 8 * STATE_WORDS * rows.resident_rows
     return rows.resident_rows * rows.n_features * rows.symbol_bytes
+
+
+def root_copy_bytes(size: FitSize) -> int:
+    """Of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots are gathered."""
+    if not size.without_host or size.samples_rows:
+        return 0
+    return turned_bytes(size.train.n_rows, size.train.n_features, size.train.symbol_bytes)
 
 
 def copied_entries(rows: SetSize, n_slots: int) -> int:

@@ -6,7 +6,7 @@ Both kinds offer the same operations, so that everything above this file is writ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, 
 from daskboost.devices.gpu.sparse_columns import SORT_BYTES, SparseColumns, pays
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
+from daskboost.devices.gpu.turned import turn
 from daskboost.dtypes import Symbols
 
 BUILD_THREADS = 1024
@@ -110,22 +111,29 @@ class DenseView:
         Of all parts.
     copy_columns : bool
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
+    turn_rows : bool, default False
+        Whether to make a copy for passes over all rows in order, of groups that have one (`turned.py`).
     """
 
     joins_trees = True
 
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
-                 copy_columns: bool) -> None:  # fmt: skip
+                 copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
         self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
         symbols = _joined(self.runtime, layout.places, parts, n_rows)
         self._rows, self._columns = symbols.flat, symbols.by_feature() if copy_columns else None
         self._places = xp.asarray(symbols.places.of(n_rows))
+        self._n_rows, self.symbol_bytes = n_rows, int(self._rows.itemsize)
         self._planes = [
-            _Planes(each, xp.asarray(each.groups), planes)
+            self._with_copy(_Planes(each, xp.asarray(each.groups), planes), turn_rows)
             for each, planes in zip(symbols.places.groups, symbols.planes, strict=True)
         ]
-        self._n_rows, self.symbol_bytes = n_rows, int(self._rows.itemsize)
-        self.nbytes = int(self._rows.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
+        copies = [self._columns, *(each.turned for each in self._planes)]
+        self.nbytes = int(self._rows.nbytes) + sum(int(copy.nbytes) for copy in copies if copy is not None)
+
+    def _with_copy(self, planes: _Planes, turn_rows: bool) -> _Planes:
+        skewed = planes.host.skewed(self.symbol_bytes, self.runtime.shared_bytes) if turn_rows else None
+        return planes if skewed is None else replace(planes, turned=turn(self.runtime, planes.planes, skewed[0]))
 
     @property
     def symbols(self) -> tuple[Any, ...]:
@@ -153,6 +161,8 @@ class DenseView:
             skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
             if skewed is not None:
                 shape["SKEWED"], shape["BINS"] = skewed
+                shape["TURNED"] = int(each.turned is not None)
+                symbols = symbols if each.turned is None else each.turned
                 shared_bytes = SKEWED_BIN_BYTES // (1 + packs) * skewed[1]
             elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
                 pieces = len(tiles.nodes) * len(host.groups)
@@ -181,6 +191,8 @@ class _Planes:
     """`host.groups` on the device."""
     planes: DeviceArray
     """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
+    turned: DeviceArray | None = None
+    """Their copy for passes over all rows in order; uint8, shape (planes, bytes)."""
 
 
 def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces], parts: Iterable[Any], n_rows: int
