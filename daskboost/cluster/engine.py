@@ -17,7 +17,6 @@ from daskboost.cluster.evaluated_rows import EvaluatedRows
 from daskboost.cluster.evaluation import Evaluator
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
-from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
 from daskboost.data.cuts import Cuts
@@ -161,7 +160,7 @@ class Engine:
         groups = self.train.groups
         return self.device.rows(
             self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
-            [_weight_of(group) for group in groups] if self.setup.small_data else None, packed=self.setup.packed,
+            [group.weight for group in groups] if self.setup.small_data else None, packed=self.setup.packed,
         )  # fmt: skip
 
     def handle(self, message: Any) -> Any:
@@ -181,7 +180,7 @@ class Engine:
         labels, weights = ExactSum(), ExactSum()
         threads = self.device.threads
         for part in self.train.groups:
-            for label, weight in threads.run([partial(_sums, part, a, b) for a, b in threads.ranges(part.n_rows)]):
+            for label, weight in threads.run([partial(part.label_sums, a, b) for a, b in threads.ranges(part.n_rows)]):
                 labels, weights = labels + label, weights + weight
         return m.ExactParts(labels.to_array(), weights.to_array())
 
@@ -384,11 +383,6 @@ class Engine:
         return m.MetricParts([evaluator.states() for evaluator in self._evaluators])
 
 
-def _weight_of(group: RowGroup) -> Float32:
-    """Weights of a group's rows, ones where it has none."""
-    return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
-
-
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
               evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None,
               kind: Callable[..., Engine] | None = None) -> Engine:  # fmt: skip
@@ -398,12 +392,3 @@ def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup:
     except BaseException:
         threads.close()
         raise
-
-
-def _sums(group: RowGroup, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
-    """Of the weighted labels and of the weights of some rows."""
-    label = group.label[begin:end].astype(np.float64)
-    if group.rows.weight is None:
-        return ExactSum.of(label), ExactSum.of([end - begin])
-    weight = group.rows.weight[begin:end].astype(np.float64)
-    return ExactSum.of(label * weight), ExactSum.of(weight)

@@ -17,6 +17,7 @@ from daskboost.data.shard import Shard
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
+from daskboost.exact_sum import ExactSum
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,19 @@ class RowGroup:
         if self.rows.label is None:  # refused when the fit is specified
             raise DataError("the data set has no labels; make it with y")
         return self.rows.label
+
+    @property
+    def weight(self) -> Float32:
+        """Ones where rows have none."""
+        return np.ones(self.n_rows, np.float32) if self.rows.weight is None else self.rows.weight
+
+    def label_sums(self, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
+        """Of the weighted labels and of the weights of some rows."""
+        label = self.label[begin:end].astype(np.float64)
+        if self.rows.weight is None:
+            return ExactSum.of(label), ExactSum.of([end - begin])
+        weight = self.rows.weight[begin:end].astype(np.float64)
+        return ExactSum.of(label * weight), ExactSum.of(weight)
 
     def parts(self) -> Iterator[tuple[slice, int]]:
         """The rows of each chunk within the group, and the global id of the first."""

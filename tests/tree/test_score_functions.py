@@ -169,9 +169,10 @@ def test_estimators_pass_it_on(rng: np.random.Generator) -> None:
     data = make_data(rng, "binary:logistic", n_rows=1_000, missing=0.0, weighted=False)
     models = [
         DaskBoostClassifier(
-            n_estimators=5, n_jobs=1, device="cpu", grow_policy="symmetric", learning_rate=1, max_depth=4, **score
+            n_estimators=5, n_jobs=1, device="cpu", grow_policy="symmetric", learning_rate=1, max_depth=4,
+            score_function=score,
         ).fit(data.X, data.y)
-        for score in ({}, L2, NEWTON)
+        for score in ("auto", "l2", "newton")
     ]
     found = [trees_of(model.booster_) for model in models]
     assert found[0] == found[1] != found[2]
