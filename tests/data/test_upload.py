@@ -102,7 +102,8 @@ def test_bins_weights_and_margins(
     X = np.stack([rng.integers(-2, 3, 380), rng.standard_normal(380), np.exp(rng.normal(0, 9, 380))], axis=1)
     X[rng.random(X.shape) < 0.1] = np.nan
     weight = np.where(rng.random(380) < 0.2, 0, rng.random(380))
-    options = {"weight": weight, "base_margin": rng.normal(size=(380, 2)), "missing": missing, "max_bin": max_bin}
+    options: dict[str, Any] = {"weight": weight, "missing": missing, "max_bin": max_bin}
+    options["base_margin"] = rng.normal(size=(380, 2))
     assert_same(X.astype(np.float32), y=rng.integers(0, 3, 380), **options)
     assert_same(X, y=rng.random(380), encoding="csr", chunk_rows=50, **options)
 
