@@ -6,9 +6,9 @@
 
 The clock covers reading, cut points and bins, labels included, until the device is idle. "daskboost cpu" quantizes the
 same rows on the CPU, whose cut points and chunks must be the same before a time counts. XGBoost takes part where it is
-installed: its QuantileDMatrix has no device of its own, so "xgboost" is given the arrays as they are, "xgboost copied" a
-CuPy copy made within the clock, which needs room for all rows. The floor is two reads of all values over the bus, at 55.5
-GB/s.
+installed: its QuantileDMatrix has no device of its own, so "xgboost" is given the arrays as they are, and "xgboost
+copied" a CuPy copy made within the clock, which needs room for all rows. The floor is two reads of all values over the
+bus, at 55.5 GB/s.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Config:
     def rows(self) -> tuple[Any, Any]:
         """Features as this case has them, and labels."""
         x, y = WORKLOADS[self.workload].wide(self.n_features).rows(self.n_rows)
-        x = np.asarray(x, self.dtype, order="C" if self.kind == "numpy" else "F")  # type: ignore[call-overload]
+        x = np.asarray(x, self.dtype, order="C" if self.kind == "numpy" else "F")
         if self.kind != "pandas":
             return x, y
         import pandas as pd

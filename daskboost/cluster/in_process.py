@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -42,17 +43,22 @@ class LocalRunner:
 
     def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
         sizes: list[int] = []
-        total: T | None = None
-        for batch in source.batches():
-            sizes.append(batch.n_rows)
-            part = function(batch, threads=self.threads)
-            del batch  # one partition in memory at a time
-            total = part if total is None else total + part  # type: ignore[operator]
-        assert total is not None
-        return sizes, total
+        total: Future[T] | None = None
+        with ThreadPoolExecutor(1) as adding:  # sketches take one core to add, while the next partition comes
+            for batch in source.batches():
+                sizes.append(batch.n_rows)
+                part = function(batch, threads=self.threads)
+                del batch  # one partition in memory at a time
+                total = adding.submit(_added, None if total is None else total.result(), part)
+            assert total is not None
+            return sizes, total.result()
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
         return [function(computed(block)) for block in blocks]
+
+
+def _added(total: T | None, part: T) -> T:
+    return part if total is None else total + part  # type: ignore[operator]
 
 
 class LocalShards:

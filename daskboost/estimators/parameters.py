@@ -86,8 +86,9 @@ SHARED_PARAMETERS = """
     n_jobs : int, optional
         Threads in this process; None, 0 and -1 are all cores. Workers of a cluster use their own.
     device : {"auto", "cpu", "cuda", "cuda:1"}
-        Where rows are worked on; "auto" is a GPU where CuPy and one are there. A number chooses among several GPUs;
-        without one it is the GPU that rows lie on, else CuPy's current one. The model does not depend on it.
+        Where rows are quantized and worked on; "auto" is a GPU where CuPy and one are there. A number chooses among
+        several GPUs; without one it is the GPU that rows lie on, else CuPy's current one. The model does not depend on
+        it.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers"}

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from benchmarks import gpu_quantize_host
 from benchmarks.gpu_quantize_host import CASES, STEPS, Config, run_case
 from daskboost.data import blocks, upload
 from daskboost.devices.gpu import cuda, sketch
@@ -25,7 +24,7 @@ def test_a_small_case(device: str, kind: str, tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
     monkeypatch.setattr(blocks, "MAX_ROWS", 600)
-    monkeypatch.setattr(gpu_quantize_host.importlib.util, "find_spec", lambda name: None)  # ours alone
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # ours alone
     run_case(Config("small", "higgs", 1_000, 3, kind=kind, max_bin=16, repeats=1), tmp_path, lambda: None)
     rows = [json.loads(line) for line in (tmp_path / "gpu_quantize_host.jsonl").read_text().splitlines()]
     assert {row["contender"] for row in rows if "contender" in row} == {"daskboost", "daskboost cpu"}

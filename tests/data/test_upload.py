@@ -30,19 +30,29 @@ from daskboost.errors import DataError, DeviceError, ParameterError
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 
 
-@pytest.fixture(params=[
-    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
-])  # fmt: skip
-def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A GPU for data of any size, in small blocks; the emulation's runtime, or None for a real one."""
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU takes data of any size, in small blocks."""
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
     monkeypatch.setattr(upload, "LEAST_ROWS", 8)
     monkeypatch.setattr(upload, "MOST_BLOCK_BYTES", 30 * 5 * upload.VALUE_BYTES)  # 30 rows of five features
     monkeypatch.setattr(gpu_sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
     monkeypatch.setattr(gpu_sketch, "NEXT_BITS", 9)
-    if request.param == "cuda":
-        return None
-    return emulate(monkeypatch, EmulatedRuntime(seed=3))
+
+
+@pytest.fixture(params=[
+    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+])  # fmt: skip
+def gpu(request: pytest.FixtureRequest, small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one, or the emulation."""
+    if request.param == "emulated":
+        emulate(monkeypatch, EmulatedRuntime(seed=3))
+
+
+@pytest.fixture
+def emulated(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulation alone, for what would be the same on a GPU."""
+    emulate(monkeypatch, EmulatedRuntime(seed=3))
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch, runtime: Any) -> Any:
@@ -102,7 +112,8 @@ def test_bins_weights_and_margins(
     X = np.stack([rng.integers(-2, 3, 380), rng.standard_normal(380), np.exp(rng.normal(0, 9, 380))], axis=1)
     X[rng.random(X.shape) < 0.1] = np.nan
     weight = np.where(rng.random(380) < 0.2, 0, rng.random(380))
-    options = {"weight": weight, "base_margin": rng.normal(size=(380, 2)), "missing": missing, "max_bin": max_bin}
+    options: dict[str, Any] = {"weight": weight, "missing": missing, "max_bin": max_bin}
+    options["base_margin"] = rng.normal(size=(380, 2))
     assert_same(X.astype(np.float32), y=rng.integers(0, 3, 380), **options)
     assert_same(X, y=rng.random(380), encoding="csr", chunk_rows=50, **options)
 
@@ -157,7 +168,8 @@ def lazy_frame(*columns: Any) -> Any:
 
 
 @pytest.mark.emulated
-def test_where_bins_stay(gpu: Any, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("emulated")
+def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the device, in one array for a single engine, while it has room; else in RAM, then in files."""
     monkeypatch.setattr(blocks, "MAX_ROWS", 50)
     X, y = rng.standard_normal((120, 4)).astype(np.float32), rng.random(120)
@@ -179,11 +191,9 @@ def test_where_bins_stay(gpu: Any, rng: np.random.Generator, tmp_path: Path, mon
 
 
 @pytest.mark.emulated
-@pytest.mark.usefixtures("gpu")
+@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("encoding", ["dense", "csr"])
-def test_device_memory_is_bounded(
-    encoding: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_memory_is_bounded(encoding: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition larger than the limit comes in more blocks; what has no room at all is refused with what it needs."""
     monkeypatch.setattr(upload, "MOST_BLOCK_BYTES", 1 << 30)
     for module in (upload, gpu_sketch):
@@ -195,7 +205,6 @@ def test_device_memory_is_bounded(
     for limit in (530_000, 800_000, 1_300_000):
         runtime.meter.restart()
         with QuantizedDataset.from_dask(X, device="cuda", device_memory_limit=limit, encoding=encoding, max_bin=2):
-            print(limit, runtime.meter.peak_bytes)
             assert 0.3 * limit < runtime.meter.peak_bytes <= limit
     DeviceLike.meter = None
     with pytest.raises(DeviceError, match=r"needs 524,288 bytes of its memory at least, and there are 100,000"):
@@ -261,8 +270,9 @@ def test_partitions_that_change_between_two_reads(later: str, rng: np.random.Gen
 
 
 @pytest.mark.emulated
+@pytest.mark.usefixtures("emulated")
 def test_which_rows_a_gpu_takes(
-    gpu: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     X = rng.standard_normal((60, 3))
 

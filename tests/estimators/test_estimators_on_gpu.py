@@ -11,8 +11,9 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 from model.test_device_predict import fake
 
+from daskboost import QuantizedDataset
 from daskboost.data import upload
-from daskboost.devices.gpu import cuda, sketch
+from daskboost.devices.gpu import cuda
 from daskboost.estimators.classes import ClassLabels
 from daskboost.estimators.classifier import DaskBoostClassifier
 from daskboost.estimators.regressor import DaskBoostRegressor
@@ -44,22 +45,35 @@ def test_classes(labels: str, rng: np.random.Generator, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(regressor.predict(fake(X)), regressor.predict(X))
 
 
-@pytest.mark.parametrize("device", [
-    pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
+@pytest.mark.parametrize("settings, device", [
+    ({}, "auto"), ({"device": "cpu"}, "cpu"), ({"out_of_core": "certified", "resident_share": 0.5}, "cpu"),
 ])  # fmt: skip
-def test_rows_on_the_host_are_quantized_on_the_device_of_the_fit(
-    device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_data_sets_are_told_the_device_of_the_fit(
+    settings: dict[str, Any], device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if device == "emulated":
-        monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
-        monkeypatch.setattr(sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
+    X, told = rng.normal(size=(300, 4)), []
+    make = QuantizedDataset.from_source
+
+    def from_source(*arguments: Any, device: str, **options: Any) -> QuantizedDataset:
+        told.append(device)
+        return make(*arguments, **options)
+
+    monkeypatch.setattr(QuantizedDataset, "from_source", from_source)
+    DaskBoostRegressor(n_estimators=1, max_depth=2, **settings).fit(X, X[:, 0], eval_set=[(X[:50], X[:50, 0])])
+    assert told == [device, device]
+
+
+@pytest.mark.gpu
+def test_rows_on_the_host_are_quantized_on_the_gpu(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
-    X, other = rng.normal(size=(300, 4)), rng.normal(size=(50, 4))
-    settings: dict[str, Any] = {"n_estimators": 2, "max_depth": 2}
+    X, other = rng.normal(size=(5_000, 4)), rng.normal(size=(50, 4))
+    settings: dict[str, Any] = {"n_estimators": 3, "max_depth": 3}
     with caplog.at_level(logging.DEBUG, "daskboost.data.shard"):
         found = DaskBoostRegressor(**settings, device="cuda").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
     assert sorted({record.getMessage() for record in caplog.records}) == [
-        "rows 0 to 299 were quantized on GPU 0", "rows 0 to 49 were quantized on GPU 0",
+        "rows 0 to 4999 were quantized on GPU 0", "rows 0 to 49 were quantized on GPU 0",
     ]  # fmt: skip
     expected = DaskBoostRegressor(**settings, device="cpu").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
     assert found.booster_.to_bytes() == expected.booster_.to_bytes()
