@@ -58,10 +58,9 @@ constexpr i32 WARPS = THREADS / 32;
 constexpr i32 ROWS = 32 / LANES_PER_ROW;  // of a warp at a time
 constexpr i32 CHUNK = SETS * ROWS;
 constexpr i32 STRIDE = WARPS * CHUNK;        // rows that a block adds at a time
-constexpr i32 ROUND = RING * STRIDE;         // between two of which blocks stop for a spill
-constexpr i32 MOST_ROWS = (PACKED ? PACKED_ROWS : ROWS_UNTIL_SPILL) / ROUND * ROUND;    // between two spills
-constexpr i32 FIRST_ROWS = PACKED ? MOST_ROWS : 2 * ROWS_UNTIL_SPILL / ROUND * ROUND;  // until the first
-static_assert(MOST_ROWS > 0, "a round's sums fit");
+constexpr i32 MOST_ROWS = PACKED ? PACKED_ROWS / STRIDE * STRIDE : ROWS_UNTIL_SPILL;  // between two spills
+constexpr i32 FIRST_ROWS = PACKED ? MOST_ROWS : 2 * ROWS_UNTIL_SPILL;                 // until the first
+static_assert(MOST_ROWS > 0 && MOST_ROWS % STRIDE == 0, "blocks stop for a spill between two strides");
 static_assert(PACKED || FIRST_ROWS <= 0x7FFFFFFF / 0x7FFF, "sums of so many rows fit");
 constexpr i32 PLACES = THREADS / COLUMNS;    // threads of a column that hand over
 constexpr i32 COPIES_AT_ONCE = SKEWED ? COPIES : 1;
@@ -242,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         const Piece piece = share.next(bounds, nodes, starts, tile_rows);
         const Group group = group_of(groups, piece.group);
         const u32 first = static_cast<u32>(piece.begin) % static_cast<u32>(n_plane_rows);
-        const i32 n_before = TURNED ? first % CHUNK : 0;  // rows of the tile that a piece begins in
+        const i32 n_before = TURNED ? first % ROWS : 0;  // rows of the tile that a piece begins in
         const i32 n_rows = piece.n_rows + n_before;
         const u8* own = symbols + group.plane * plane_bytes + lane.shift(threadIdx.x % 32);
         const u32 position = static_cast<u32>(piece.begin) - n_before + warp * CHUNK + place;
@@ -252,9 +251,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         const Pair* own_pairs = pairs + position;
         i32 n_left = n_rows - warp * CHUNK - place;  // of the lane, a chunk's stride apart
 
-        // One chunk is added while the next RING's symbols and the places of the one after these are read.
-        Words next[RING][SETS] = {};
-        Pair next_pair[RING][SETS];
+        // Three chunks are in flight: one is added while the next one's symbols and the places of the one after it are read.
+        Words next[SETS] = {};
+        Pair next_pair[SETS];
         u32 rows[SETS] = {};
         auto find_rows = [&](i32 ahead) {
 #pragma unroll
@@ -263,21 +262,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
                 if (gathers && ahead + set * ROWS < n_left) rows[set] = own_order[ahead + set * ROWS];
             }
         };
-        auto load_rows = [&](i32 turn, i32 ahead) {  // those beyond the end add zeros to the cells of the ones before
+        auto load_rows = [&](i32 ahead) {  // those beyond the end add zeros to the cells of the ones before
 #pragma unroll
             for (i32 set = 0; set < SETS; ++set) {
                 const i32 left = n_left - ahead - set * ROWS;
                 const bool is_inside = left > 0 && (!TURNED || ahead || left <= piece.n_rows);
-                next_pair[turn][set] = is_inside ? own_pairs[ahead + set * ROWS] : 0;
-                lane.load(next[turn][set], own, TURNED ? ahead : rows[set], left);
+                next_pair[set] = is_inside ? own_pairs[ahead + set * ROWS] : 0;
+                lane.load(next[set], own, TURNED ? ahead + set * ROWS : rows[set], left);
             }
         };
         find_rows(0);
-#pragma unroll
-        for (i32 turn = 0; turn < RING; ++turn) {
-            load_rows(turn, turn * STRIDE);
-            find_rows((turn + 1) * STRIDE);
-        }
+        load_rows(0);
+        find_rows(STRIDE);
         if (!is_clear) {
             uint4* quads = reinterpret_cast<uint4*>(sums);
             for (i32 i = threadIdx.x; i < shared_quads; i += THREADS) quads[i] = {0, 0, 0, 0};
@@ -288,47 +284,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         for (i32 begin = 0, most = FIRST_ROWS;; most = MOST_ROWS) {
             const i32 end = n_rows - begin < most ? n_rows : begin + most;
             __syncthreads();  // here, where the first rows are already being read, all cells are clear
-            while (begin < end) {
+#pragma unroll 1
+            for (; begin < end; begin += STRIDE) {
+                if (n_left + place <= 0) continue;  // the warp has no rows left
+                Words turned[SETS];
+                u32 g[SETS], h[SETS];
 #pragma unroll
-                for (i32 turn = 0; turn < RING; ++turn) {
-                    if (turn > 0 && begin >= end) break;  // the last rows
-                    begin += STRIDE;
-                    Words turned[SETS];
-                    u32 g[SETS], h[SETS];
+                for (i32 set = 0; set < SETS; ++set) {
+                    turned[set] = lane.turn(next[set]);
+                    g[set] = static_cast<u32>(PACKED ? static_cast<i32>(next_pair[set]) : g_of(next_pair[set]));
+                    h[set] = static_cast<u32>(h_of(next_pair[set]));
+                }
+                load_rows(STRIDE);
+                find_rows(2 * STRIDE);
+#if SKEWED && !TURNED
+                lane.prefetch(own, row + AHEAD * STRIDE, n_left - AHEAD * STRIDE);
+#endif
+                if (TURNED) own += STRIDE * N_STEPS;
+                else row += STRIDE;
+                own_order += STRIDE;
+                own_pairs += STRIDE;
+                n_left -= STRIDE;
+#pragma unroll
+                for (i32 step = 0; step < N_STEPS; ++step) {
 #pragma unroll
                     for (i32 set = 0; set < SETS; ++set) {
-                        turned[set] = lane.turn(next[turn][set]);
-                        const Pair pair = next_pair[turn][set];
-                        g[set] = static_cast<u32>(PACKED ? static_cast<i32>(pair) : g_of(pair));
-                        h[set] = static_cast<u32>(h_of(pair));
-                    }
-                    auto read_on = [&] {
-                        load_rows(turn, RING * STRIDE);
-                        find_rows((RING + 1) * STRIDE);
-#if SKEWED && !TURNED
-                        lane.prefetch(own, row + AHEAD * STRIDE, n_left - AHEAD * STRIDE);
-#endif
-                        if (TURNED) own += STRIDE * N_STEPS;
-                        else row += STRIDE;
-                        own_order += STRIDE;
-                        own_pairs += STRIDE;
-                        n_left -= STRIDE;
-                    };
-                    if (!TURNED) read_on();
-#pragma unroll
-                    for (i32 step = 0; step < N_STEPS; ++step) {
-#pragma unroll
-                        for (i32 set = 0; set < SETS; ++set) {
-                            u32 offset = lane.offset(turned[set], step);
-                            if constexpr (COLUMNS == 1) {
-                                offset -= group.low * BIN_BYTES;
-                                if (offset >= static_cast<u32>(group.symbols * BIN_BYTES)) continue;
-                            }
-                            atomicAdd(reinterpret_cast<u32*>(cells + offset), g[set]);
-                            if (!PACKED) atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
+                        u32 offset = lane.offset(turned[set], step);
+                        if constexpr (COLUMNS == 1) {
+                            offset -= group.low * BIN_BYTES;
+                            if (offset >= static_cast<u32>(group.symbols * BIN_BYTES)) continue;
                         }
+                        atomicAdd(reinterpret_cast<u32*>(cells + offset), g[set]);
+                        if (!PACKED) atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
                     }
-                    if (TURNED) read_on();
                 }
             }
             __syncthreads();

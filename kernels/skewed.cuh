@@ -15,7 +15,6 @@
 constexpr i32 N_STEPS = SKEWED;
 constexpr i32 LANES_PER_ROW = 1;
 constexpr i32 WORDS = N_STEPS / 4;  // of a row
-constexpr i32 SETS = 1;
 constexpr i32 BANKS = 64;
 constexpr i32 USED_BANKS = 28 + N_STEPS;
 constexpr i32 COPIES = (USED_BANKS + N_STEPS - 1) / N_STEPS;  // of a column, but for has_copy

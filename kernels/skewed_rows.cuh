@@ -15,7 +15,7 @@
 // Of the warp's rows, the one of a lane.
 static __device__ __forceinline__ i32 place_of(i32 lane) { return lane / 2 + lane % 2 * 16; }
 
-constexpr i32 RING = 1;                            // chunks that registers have room for while one is added
+constexpr i32 SETS = 1;                            // of rows, in flight together
 constexpr i32 ROW_BYTES = 32;
 constexpr i32 HALF_WORDS = 4;                      // of two rows, in a lane
 constexpr i32 HIGH_WORDS = WORDS - HALF_WORDS;     // of the higher half, those with columns

@@ -6,13 +6,13 @@
 // bytes as they have columns, and a warp reads full lines. Of 28 columns, a warp's 32 rows take 56 wavefronts of atomics and
 // 8 of loads, where skewed_rows.cuh takes 69, and two thirds of its instructions.
 //
-// Two strides are on their way while one is added: for as long as device memory takes where all of its bandwidth is asked
+// Two tiles are on their way while two are added: for as long as device memory takes where all of its bandwidth is asked
 // for, without asking the L2 cache twice.
 #pragma once
 
 #include "skewed.cuh"
 
-constexpr i32 RING = 3;
+constexpr i32 SETS = 2;
 constexpr i32 LINE_WORDS = 32;
 
 // Of the warp's rows, the one of a lane.

@@ -19,7 +19,6 @@ constexpr i32 MOST_LANE_SYMBOLS = 16 / SYMBOL_BYTES;
 constexpr i32 N_STEPS = COLUMNS < MOST_LANE_SYMBOLS ? COLUMNS : MOST_LANE_SYMBOLS;
 constexpr i32 LANES_PER_ROW = COLUMNS / N_STEPS;
 constexpr i32 WORDS = (N_STEPS + PER_WORD - 1) / PER_WORD;  // that a lane holds of a row
-constexpr i32 RING = 1;                                     // chunks that registers have room for while one is added
 constexpr i32 SETS = (WORDS == 1 ? 4 : 2) >> SMALL;         // of rows, in flight together
 constexpr i32 BANKS = SYMBOL_BYTES == 1 ? 32 : COLUMNS;     // that a bin's g, or h, has for itself
 constexpr i32 COPIES = BANKS / COLUMNS;                     // of a column

@@ -60,8 +60,8 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
     What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
-    that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with room
-    for nodes that are not there.
+    that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with
+    room for nodes that are not there.
     """
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
