@@ -52,7 +52,7 @@ def case_rows(case: Case, bench: Bench) -> list[dict[str, Any]]:
 def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     """The case on the device and with the sizes of the command line."""
     given = {name: getattr(options, name) for name in ("trees", "repeats", "rounds") if getattr(options, name)}
-    config = replace(case.config, device=options.device, rows_on=options.rows_on, **given)
+    config = replace(case.config, device=options.device, quantize_on=options.quantize_on, **given)
     if options.rows and options.rows < config.n_rows:
         config = replace(
             config, n_rows=options.rows, test_rows=min(config.test_rows, options.rows),
@@ -68,7 +68,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated names")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case that would end later")
     parser.add_argument("--keep", type=Path, help="folder to save bins in, and to open them from")
-    parser.add_argument("--rows-on", choices=("host", "device"), default="host", help="where ours gets blocks of rows")
+    parser.add_argument("--quantize-on", choices=("device", "host"), default="device", help="of large data, ours")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal without a GPU")
     parser.add_argument("--rows", type=int, default=0, help="at most so many")
     parser.add_argument("--features", type=int, default=0, help="at most so many")

@@ -33,8 +33,8 @@ class Config:
     """Rows that are made at a time: 800 MB of 200 features. No more are on the device as floats."""
     chunk_rows: int = 0
     device: str = "cuda"
-    rows_on: str = "host"
-    """Where blocks of rows lie when ours gets them, "host" or "device"; peers get theirs on the device."""
+    quantize_on: str = "device"
+    """Where ours quantizes large data, "device" or "host". Bins go to the host's memory either way."""
 
     def params(self, **more: Any) -> dict[str, Any]:
         """Training parameters by the names that XGBoost and daskboost share, and `more`."""

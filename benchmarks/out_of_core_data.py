@@ -10,7 +10,7 @@ import functools
 import math
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from daskboost.data.store import StoreCounters
 
 RING_BYTES = 1 << 29
 """Room for chunks on their way to the device: several of 32 MB, and their unpacked symbols."""
+LARGE_VALUES = 1 << 32
+"""From so many on, a quarter of their bins' bytes is enough to quantize blocks on the device, and too few to stay."""
 COPIES, COPY_BYTES = 32, 1 << 27
 
 
@@ -55,27 +57,46 @@ class Blocks:
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return (self.make(i) for i in range(len(self)))
 
-    def lazily(self, rows_on: str) -> tuple[Any, Any]:
-        """Dask Arrays of features and label, whose blocks are made when they are read, once for both."""
+    def lazily(self) -> tuple[Any, Any]:
+        """Dask Arrays of features and label on the host, whose blocks are made when they are read, once for both.
+
+        A block of features is good until the next one is read.
+        """
         import dask.array as da
         from dask import delayed
 
-        xp = array_module(self.device) if rows_on == "device" else np
         last, one_at_a_time = functools.lru_cache(maxsize=1)(self.make), threading.Lock()
+        to_host: Callable[[Any], Any] = host if self.device == "cpu" else HostBuffer()
 
         def part(i: int, which: int) -> Any:
             with one_at_a_time:  # tasks of both arrays run at the same time
                 array = last(i)[which]
-            return array if rows_on == "device" else host(array)
+            return to_host(array) if array.ndim == 2 else host(array)
 
         read = delayed(part, pure=False)
-        meta = xp.empty((0, self.n_features), np.float32), xp.empty(0, np.float32)
+        meta = np.empty((0, self.n_features), np.float32), np.empty(0, np.float32)
         arrays = (
             [da.from_delayed(read(i, which), (n, *of.shape[1:]), meta=of) for i, n in enumerate(self.sizes())]
             for which, of in enumerate(meta)
         )
         x, y = map(da.concatenate, arrays)
         return x, y
+
+class HostBuffer:
+    """Copies matrices from the device into pinned memory, each over the last: fresh memory takes ten times as long."""
+
+    def __init__(self) -> None:
+        self._buffer: Any = None
+
+    def __call__(self, matrix: Any) -> Any:
+        import cupy
+        import cupyx
+
+        if self._buffer is None or len(self._buffer) < len(matrix):
+            self._buffer = cupyx.empty_pinned(matrix.shape, matrix.dtype)
+        cupy.cuda.Device().synchronize()  # what still copies from the buffer
+        return matrix.get(out=self._buffer[: len(matrix)])
+
 
 def training_blocks(config: Config) -> Blocks:
     return Blocks(config.workload, config.n_rows, config.n_features, config.block_rows, config.device)
@@ -89,12 +110,14 @@ def test_blocks(config: Config) -> Blocks:
 
 
 @functools.lru_cache(maxsize=2)
-def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, rows_on: str, ram_bytes: int | None,
+def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, on: str, ram_bytes: int | None,
               keep: Path | None) -> QuantizedDataset:  # fmt: skip
     """Bins of all blocks; those of the last two calls are kept for the next.
 
     Parameters
     ----------
+    on : str
+        "device" or "host": where large data is quantized, and is too large to stay.
     ram_bytes : int, optional
         Of the host's memory for bins, the others go to files; None for no limit.
     keep : path, optional
@@ -106,8 +129,11 @@ def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, rows_
     name = f"{blocks.workload}-{blocks.n_rows}x{blocks.n_features}-{max_bin}-{packing}"
     if keep is not None and (keep / name).exists():
         return QuantizedDataset.open(keep / name, **spill)
+    n_values = blocks.n_rows * blocks.n_features
+    if on == "device" and blocks.device == "cuda" and n_values >= LARGE_VALUES:
+        spill.update(device="cuda", device_memory_limit=n_values // 4)
     made = QuantizedDataset.from_dask(
-        *blocks.lazily(rows_on), max_bin=max_bin, packing=packing, chunk_rows=chunk_rows, **spill
+        *blocks.lazily(), max_bin=max_bin, packing=packing, chunk_rows=chunk_rows, **spill
     )
     if keep is not None:
         made.save(keep / name)
@@ -117,7 +143,7 @@ def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, rows_
 @functools.lru_cache(maxsize=1)
 def quantized_test_rows(config: Config, reference: QuantizedDataset) -> QuantizedDataset:
     """Test rows in the bins of training rows, in the host's memory."""
-    return QuantizedDataset.from_dask(*test_blocks(config).lazily(config.rows_on), reference=reference)
+    return QuantizedDataset.from_dask(*test_blocks(config).lazily(), reference=reference)
 
 
 def dataset_of(config: Config, *, share: float | None = None, packing: str = "aligned", keep: Path | None = None
@@ -128,7 +154,7 @@ def dataset_of(config: Config, *, share: float | None = None, packing: str = "al
     if config.device == "cpu" and share < 1:
         bits = 8 if packing == "aligned" else math.ceil(math.log2(config.max_bin))
         ram_bytes = 1 + int(share * blocks.n_rows * blocks.n_features * bits / 8)
-    return quantized(blocks, config.max_bin, packing, config.chunk_rows, config.rows_on, ram_bytes, keep)
+    return quantized(blocks, config.max_bin, packing, config.chunk_rows, config.quantize_on, ram_bytes, keep)
 
 
 def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, n_models: int = 1, evals: Any = (),

@@ -59,7 +59,7 @@ def test_blocks_are_the_workloads_rows_and_made_once_for_each_reading(monkeypatc
     monkeypatch.setattr(data.Blocks, "make", noted)
     blocks = data.training_blocks(TINY)
     x, y = WORKLOADS["higgs"].wide(3).rows(600)
-    lazy_x, lazy_y = blocks.lazily("host")
+    lazy_x, lazy_y = blocks.lazily()
     assert lazy_x.chunks == ((200, 200, 100), (3,))
     assert made == []
     np.testing.assert_array_equal(lazy_x.compute(), x[:500])
