@@ -120,13 +120,14 @@ def run_rows(n_rows: int, tolerances: Sequence[float], config: Config) -> list[d
 
 
 class UntilScore(Callback):
-    """Ends a fit when the AUC on fresh rows is reached."""
+    """Ends a fit when the AUC on fresh rows has reached a goal, after some rounds at the least."""
 
-    def __init__(self, goal: float) -> None:
-        self._goal = goal
+    def __init__(self, goal: float, least_rounds: int = 0) -> None:
+        self._goal, self._least_rounds = goal, least_rounds
 
     def after_round(self, info: RoundInfo) -> bool:
-        return info.evals_result["fresh"]["auc"][-1] >= self._goal
+        auc = info.evals_result["fresh"]["auc"]
+        return len(auc) >= self._least_rounds and max(auc) >= self._goal
 
 
 def print_set(rows: Sequence[Mapping[str, Any]]) -> None:

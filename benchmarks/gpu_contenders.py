@@ -78,10 +78,10 @@ def scores(label: npt.NDArray[np.float32], prediction: npt.NDArray[Any]) -> dict
     return {"auc": float(roc_auc_score(label, p)), "logloss": float(loss)}
 
 
-def training(config: Config, rows: Rows, train: Callable[[int], Any], predict: Callable[[Any], Any], draw: int = 0
+def training(trees: int, rows: Rows, train: Callable[[int], Any], predict: Callable[[Any], Any], draw: int = 0
              ) -> Contender:  # fmt: skip
-    """A contender that trains; both functions are of one library. Only the first draw's time is taken."""
-    short = max(1, config.trees // 5)
+    """A contender that trains so many trees; both functions are of one library. Only the first draw's time is taken."""
+    short = max(1, trees // 5)
     found: dict[str, float] = {}
 
     def fit(n: int) -> Any:
@@ -91,10 +91,10 @@ def training(config: Config, rows: Rows, train: Callable[[int], Any], predict: C
 
     def run() -> Run:
         first = timed(lambda: fit(short))[0] if draw == 0 else 0.0
-        second, model = timed(lambda: fit(config.trees))
+        second, model = timed(lambda: fit(trees))
         if not found:
             found.update(scores(host(rows.y_test), host(predict(model))))
-        return Run((second - first) / (config.trees - short), found)
+        return Run((second - first) / (trees - short), found)
 
     return run
 
@@ -117,7 +117,7 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
         data = ours.quantize(given.x, given.y, max_bin=config.max_bin)
         scored = {**params, "score_function": config.score_function, **more}
         return training(
-            config, rows, lambda n: ours.train(scored, data, n),
+            config.trees, rows, lambda n: ours.train(scored, data, n),
             lambda m: ours.predict(m, given.x_test), draw,
         )  # fmt: skip
 
@@ -125,7 +125,7 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
         seen = rows.on_host() if config.per_row else rows
         matrix = peers.xgboost_matrix(seen.x, seen.y, max_bin=config.max_bin)
         return training(
-            config, rows, lambda n: peers.xgboost_train({**params, **more}, matrix, n),
+            config.trees, rows, lambda n: peers.xgboost_train({**params, **more}, matrix, n),
             lambda m: peers.xgboost_predict(m, seen.x_test), draw,
         )  # fmt: skip
 
@@ -136,7 +136,7 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
             peers.catboost_train, pool, config.max_depth, config.learning_rate, config.device,
             config.peer_score_function,
         )  # fmt: skip
-        return training(config, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test), draw)
+        return training(config.trees, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test), draw)
 
     found: Makers = {"daskboost": own, config.peer: catboost if config.peer == "catboost" else xgboost}
     if config.packed:

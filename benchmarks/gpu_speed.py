@@ -142,6 +142,8 @@ def bench_once(case: Case, ours_on: str) -> list[dict[str, Any]]:
 def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     """The case on the device and with the sizes of the command line."""
     config = replace(case.config, device=options.device, repeats=options.repeats or case.config.repeats)
+    if options.draws:
+        config = replace(config, draws=min(config.draws, options.draws))
     if options.trees:
         config = replace(config, trees=options.trees)
     if options.rows:
@@ -173,6 +175,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=0, help="at most so many")
     parser.add_argument("--trees", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--draws", type=int, default=0, help="at most so many sets of rows")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args(arguments)
 

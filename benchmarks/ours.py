@@ -21,11 +21,18 @@ def quantize(x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | 
     return QuantizedDataset.from_dask(x, y, max_bin=max_bin, base_margin=base_margin)
 
 
-def train(params: Mapping[str, Any], dataset: Any, rounds: int) -> Any:
-    """A Booster trained in this process, on `threads()` threads."""
+def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> Any:
+    """A Booster trained in this process, on `threads()` threads; `more` goes to `daskboost.train`."""
     import daskboost
 
-    return daskboost.train({"n_jobs": threads(), **params}, dataset, num_boost_round=rounds)
+    return daskboost.train({"n_jobs": threads(), **params}, dataset, num_boost_round=rounds, **more)
+
+
+def train_folds(params: Mapping[str, Any], dataset: Any, rounds: int, folds: Any) -> Any:
+    """A model for each fold, trained together."""
+    import daskboost
+
+    return daskboost.train_many({"n_jobs": threads(), **params}, dataset, rounds, folds=folds)
 
 
 def score_function(params: Mapping[str, Any]) -> str:

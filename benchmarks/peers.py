@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,35 @@ def xgboost_matrix(x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vec
     import xgboost
 
     return xgboost.QuantileDMatrix(x, y, base_margin=base_margin, max_bin=max_bin, nthread=threads())
+
+
+def xgboost_streamed(blocks: Iterable[tuple[Matrix, Vector]], *, max_bin: int, host_ratio: float, page_bytes: int,
+                     folder: str, device: str) -> Any:  # fmt: skip
+    """XGBoost's external memory: quantized pages of blocks that are made anew whenever it reads them.
+
+    On a GPU pages of at least `page_bytes` are kept in pinned memory of the host, all but a share of `1 - host_ratio`,
+    which is cached on the device; a CPU has them in files in `folder`.
+    """
+    import xgboost
+
+    class Blocks(xgboost.DataIter):
+        def __init__(self) -> None:
+            super().__init__(
+                cache_prefix=os.path.join(folder, "xgboost"), on_host=True, min_cache_page_bytes=page_bytes
+            )
+            self._left = iter(blocks)
+
+        def next(self, input_data: Callable[..., Any]) -> bool:
+            found = next(self._left, None)
+            if found is not None:
+                input_data(data=found[0], label=found[1])
+            return found is not None
+
+        def reset(self) -> None:
+            self._left = iter(blocks)
+
+    of_gpus = {"cache_host_ratio": host_ratio} if device == "cuda" else {}
+    return xgboost.ExtMemQuantileDMatrix(Blocks(), max_bin=max_bin, nthread=threads(), **of_gpus)
 
 
 def xgboost_train(params: Mapping[str, Any], matrix: Any, rounds: int) -> Any:

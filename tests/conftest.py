@@ -53,6 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Sanitizers take minutes, in processes of their own: they begin beside the tests that come before theirs."""
+    of_sanitizers = [i for i in session.items if i.nodeid.startswith("tests/kernels/test_sanitizers.py::test_nothing")]
+    if of_sanitizers and not session.config.option.collectonly:
+        assert isinstance(of_sanitizers[0], pytest.Function)
+        of_sanitizers[0].module.runs()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := _gpu_missing()):
         pytest.skip(reason)

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def test_there_is_a_first_notebook() -> None:
-    assert "01_first_model.ipynb" in [path.name for path in NOTEBOOKS]
+def test_notebooks_are_found() -> None:
+    assert [path.name for path in NOTEBOOKS] == ["01_first_model.ipynb", "02_larger_than_memory.ipynb"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import pytest
 from kernels.emulation import LAUNCHES, MOST_TESTS, SANITIZE
@@ -28,12 +32,23 @@ def _library() -> str:
 
 
 def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python with the sanitizers. Python's own leaks are none of ours, and fibers have stacks of their own."""
+    """Python with the sanitizers, behind tests that run at the same time; ended with this process. Python's own leaks
+    are none of ours, and fibers have stacks of their own."""
     environment = {
         **os.environ, **more, SANITIZE: "1", "LD_PRELOAD": _library(),
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1",
     }  # fmt: skip
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    process = subprocess.Popen(
+        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    atexit.register(process.kill)
+    try:
+        output, errors = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+    finally:
+        process.kill()
+        atexit.unregister(process.kill)
 
 
 TESTS = [
@@ -57,18 +72,45 @@ def _launched_by(path: str) -> frozenset[str]:
         return frozenset(launches.read().splitlines())
 
 
-@cache
-def runs() -> dict[str, Future[frozenset[str]]]:
-    """All files' runs, one on each core at a time, since none of them takes more than one."""
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
-    found = {path: pool.submit(_launched_by, path) for path in TESTS}
-    pool.shutdown(wait=False)
-    return found
+class Runs:
+    """All files' runs in order, each on one core, of which none takes more.
+
+    They take minutes. One at a time they begin beside the session's other tests (`tests/conftest.py`), most of which
+    take one core as well; when only they are left, all cores are theirs.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, Future[frozenset[str]]] = {path: Future() for path in TESTS}
+        self._left: SimpleQueue[str] = SimpleQueue()
+        for path in TESTS:
+            self._left.put(path)
+        self._cores = 0
+        self.use_cores(1)
+
+    def use_cores(self, n: int) -> None:
+        """Go on with `n` runs at a time."""
+        for _ in range(self._cores, n):
+            threading.Thread(target=self._work, daemon=True).start()
+        self._cores = max(self._cores, n)
+
+    def _work(self) -> None:
+        with suppress(Empty):
+            while True:
+                path = self._left.get_nowait()
+                try:
+                    self.found[path].set_result(_launched_by(path))
+                except BaseException as error:
+                    self.found[path].set_exception(error)
+
+
+runs = cache(Runs)
+"""Begins them, or gives those that have begun."""
 
 
 def launched_by(path: str) -> frozenset[str]:
     """The entry points that a file's emulated tests launch, once they have run."""
-    return runs()[path].result()
+    runs().use_cores(len(os.sched_getaffinity(0)))
+    return runs().found[path].result()
 
 
 @pytest.mark.slow
