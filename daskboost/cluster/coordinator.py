@@ -2,7 +2,8 @@
 
     base score -> for every round: gradients -> for every tree: grow_tree -> leaf values -> metrics -> stop?
 
-`grow_tree.py` grows a tree; `certified.py` has the rounds of `out_of_core="certified"`.
+`grow_tree.py` grows a tree; `certified.py` and `sampled.py` have the rounds of trees that grow on a
+sample of the rows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
+from daskboost.cluster.sampled import sampled_rounds
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
@@ -164,7 +166,8 @@ def fit(
         progress.trees += grown.trees
         progress.outputs += [outputs[0] for outputs in spec.tree_outputs]
         if grown.report is not None:
-            _record(grown.report, progress.history)
+            for name, value in grown.report.values.items():
+                progress.history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)
         stop = stopper.after_round(iteration, _metric_values(spec, grown.metrics) if spec.eval_names else [])
         if report(iteration, progress) or stop:
             break
@@ -175,16 +178,11 @@ def rounds_of(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Rou
     """The rounds of a fit as its parameters want them grown."""
     if spec.params.out_of_core == "certified":
         return certified_rounds(outbox, spec, threads)
+    if spec.params.out_of_core == "sampled":
+        return sampled_rounds(outbox, spec, threads)
     return grown_rounds(
         outbox, make_reduction(spec.params.reduction, outbox, spec.layout, spec.search_rules, threads), spec
     )
-
-
-def _record(report: m.PassReport, history: dict[str, dict[str, list[float]]]) -> None:
-    """Put what a round cost and lost beside the metrics."""
-    values = {"passes": report.n_passes, "gain_lost": report.gain_lost, "splits_redone": report.n_redone}
-    for name, value in values.items():
-        history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)
 
 
 def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterator[m.Round]:

@@ -330,11 +330,14 @@ class Engine:
                     xp.multiply(h, weight[rows, None], out=all_h[rows])
             if self._projection is not None:
                 self._sketch_rows(index, rows)
-        if not find_range:
-            return None
+        return self._range_of(index, begin, end) if find_range else None
+
+    def _range_of(self, index: int, begin: int, end: int) -> Float64:
+        """Largest |g| and h of some rows of a chunk, of outputs and columns of the sketch."""
+        all_g, all_h = self.gradients_of(index)
         parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
         return np.stack([
-            np.concatenate([device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
+            np.concatenate([self.device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
         ])  # fmt: skip
 
     def _grow(self, message: m.Grow) -> Any:

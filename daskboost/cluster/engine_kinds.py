@@ -8,6 +8,7 @@ from functools import partial
 from daskboost.cluster.certified_rows import CertifiedEngine
 from daskboost.cluster.coordinator import FitSpec
 from daskboost.cluster.engine import Engine
+from daskboost.cluster.sampled_rows import SampledEngine
 
 
 def engine_kind(spec: FitSpec) -> Callable[..., Engine]:
@@ -15,4 +16,4 @@ def engine_kind(spec: FitSpec) -> Callable[..., Engine]:
     params = spec.params
     if params.out_of_core == "certified":
         return partial(CertifiedEngine, seed=params.random_state, share=params.resident_share)
-    return Engine
+    return SampledEngine if params.out_of_core == "sampled" else Engine
