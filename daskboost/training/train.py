@@ -62,7 +62,8 @@ def train(
         Stop after so many rounds without improvement of the last metric on the last evaluation set.
     evals_result : dict, optional
         Filled with data set -> metric -> values; with ``out_of_core="certified"`` also "out_of_core" -> "passes" over
-        all rows, "gain_lost" (share of the gain) and "splits_redone" of every round.
+        all rows, "gain_lost" (share of the gain) and "splits_redone" of every round, with ``"sampled"`` "passes" and
+        "rows" of the sample.
     init_model : Booster, fitted estimator or path, optional
         Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
         ``init_model``.

@@ -82,19 +82,38 @@ def test_a_round_is_an_exact_one_of_rows_weighted_by_what_they_stand_for(objecti
         margin += grown[:, None]
 
 
-@pytest.fixture(scope="module", params=FITS)
-def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
-    params = {**FITS[request.param], **SAMPLED}
-    data = data_of(request.param)
+PLACED = ("logistic, monotone", "packed and sketched vectors")
+"""Fits of which all pairs of places are compared."""
+
+
+def expected_bytes(name: str) -> tuple[Data, dict[str, Any], bytes]:
+    params = {**FITS[name], **SAMPLED}
+    data = data_of(name)
     expected = model_bytes(data, params, {"n_jobs": 1}, 3)
-    assert expected != model_bytes(data, {**FITS[request.param], "subsample": 0.2}, {"n_jobs": 1}, 3)
+    assert expected != model_bytes(data, {**FITS[name], "subsample": 0.2}, {"n_jobs": 1}, 3)
     return data, params, expected
+
+
+@pytest.fixture(scope="module", params=PLACED)
+def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
+    return expected_bytes(request.param)
 
 
 @pytest.mark.parametrize("place", [*pairwise(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
 def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
     data, params, expected = case
     assert model_bytes(data, params, place, 3) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in FITS if name not in PLACED])
+def test_two_places_more(name: str) -> None:
+    data, params, expected = expected_bytes(name)
+    places: list[dict[str, Any]] = [
+        {"engines": 3, "partitions": 7, "encoding": "csr", "reduction": "peers", "n_jobs": 2},
+        {"engines": 2, "partitions": 50, "chunk_rows": 1_000, "packing": "tight", "reduction": "coordinator"},
+    ]
+    for place in places:
+        assert model_bytes(data, params, place, 3) == expected
 
 
 @pytest.mark.parametrize("engines", [1, 2])
