@@ -192,7 +192,7 @@ def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterato
     ranges = outbox.ask(start_round(spec, spec.first_iteration))
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        roundings = partial(round_columns, spec, iteration, ranges, total_weight)
+        roundings = partial(round_columns, spec, iteration, ranges, total_weight, spec.largest_searched)
         trees = [
             grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate)
             for outputs in spec.tree_outputs

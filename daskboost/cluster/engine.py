@@ -23,7 +23,6 @@ from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Array, Device, LossRows, Rows, VectorRows
 from daskboost.devices.losses import ones_of
@@ -390,17 +389,6 @@ class Engine:
 def _weight_of(group: RowGroup) -> Float32:
     """Weights of a group's rows, ones where it has none."""
     return np.ones(group.n_rows, np.float32) if group.rows.weight is None else group.rows.weight
-
-
-def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
-              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None,
-              kind: Callable[..., Engine] | None = None) -> Engine:  # fmt: skip
-    """An engine of a kind on a device of these threads, which end at once if either cannot be made."""
-    try:
-        return (kind or Engine)(setup, train, evals, make_device(threads), peers, shared)
-    except BaseException:
-        threads.close()
-        raise
 
 
 def _sums(group: RowGroup, begin: int, end: int) -> tuple[ExactSum, ExactSum]:

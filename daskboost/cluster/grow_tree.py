@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 def round_columns(
     spec: FitSpec, iteration: int, ranges: Sequence[m.GradientRange], total_weight: float | None,
-    columns: Sequence[int], is_search: bool,
+    largest_searched: float, columns: Sequence[int], is_search: bool,
 ) -> list[Rounding]:  # fmt: skip
     """The roundings of columns of a round's gradients, as they are searched or exact; `total_weight` of all rows where
-    data are small, else None."""
-    given = (ranges, total_weight, *((spec.packs_gradients, spec.largest_searched) if is_search else ()))
+    data are small, else None, and `largest_searched` as `make_rounding` takes them."""
+    given = (ranges, total_weight, *((spec.packs_gradients, largest_searched) if is_search else ()))
     return [make_rounding(spec.params, spec.objective.name, iteration, column, *given) for column in columns]
 
 

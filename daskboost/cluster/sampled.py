@@ -26,7 +26,7 @@ from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round
 from daskboost.cluster.outbox import Outbox, SampleOutbox
 from daskboost.cluster.reduce.strategies import make_reduction
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.sampling import cell_norms
+from daskboost.devices.sampling import NORM_LAMBDA, cell_norms
 from daskboost.dtypes import Int64
 from daskboost.hashing import Purpose, key
 
@@ -67,7 +67,7 @@ class SampledRounds:
     def __init__(self, outbox: Outbox, spec: FitSpec, threads: Threads) -> None:
         self._outbox, self._spec = outbox, spec
         self._sample = SampleOutbox(outbox)
-        self._reduction = make_reduction(spec.params.reduction, self._sample, spec.layout, spec.rules, threads)
+        self._reduction = make_reduction(spec.params.reduction, self._sample, spec.layout, spec.search_rules, threads)
         self._thresholds: list[float] = []
         """Of the last two rounds at most."""
         self._n_norms = 0
@@ -78,13 +78,21 @@ class SampledRounds:
         spec = self._spec
         report = self._draw(iteration)
         ranges = self._sample.ask(start_round(spec, iteration))
-        roundings = partial(round_columns, spec, iteration, ranges, None)
+        roundings = partial(round_columns, spec, iteration, ranges, None, self._largest_searched)
         trees = [
             grow_tree(self._sample, self._reduction, spec, iteration, outputs, roundings, learning_rate)
             for outputs in spec.tree_outputs
         ]
         metrics = tuple(self._outbox.ask(m.Evaluate())) if spec.eval_names else ()
         return m.Round(tuple(trees), metrics, report)
+
+    @property
+    def _largest_searched(self) -> float:
+        """Bound of the weights that a round's trees are searched on, if anything: norms contain these, so that a share
+        is at least weight * sqrt(NORM_LAMBDA) / threshold, or 1."""
+        largest = self._spec.largest_searched
+        stretched = self._thresholds[-1] / math.sqrt(NORM_LAMBDA) * (1 + 2**-20)  # for what rounding adds
+        return max(largest, stretched) if largest else 0.0
 
     def _draw(self, iteration: int) -> m.SampleReport:
         """Have every engine take its rows of a round's sample."""

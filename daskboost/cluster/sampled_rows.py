@@ -98,8 +98,12 @@ class SampledEngine(StreamedEngine):
     def _drawn(self, index: int, message: m.DrawRows, counts: Int64) -> DrawnRows:
         """Compute a chunk's gradients and draw its rows."""
         self.compute_gradients(index, find_range=False)
+        g, h = self.gradients_of(index)
+        if self.setup.by_weight:  # what trees are searched on
+            xp = self.device.xp
+            h = xp.ascontiguousarray(xp.broadcast_to(self.row_weights(index)[:, None], g.shape))
         pieces = self.train.groups[index].pieces
-        return self._sampling.draw_rows(*self.gradients_of(index), pieces, message.key, message.threshold, counts)
+        return self._sampling.draw_rows(g, h, pieces, message.key, message.threshold, counts)
 
     def _part(self, index: int, view: View, drawn: DrawnRows) -> DrawnPart:
         rows, weight = drawn.rows, self._weights[index]

@@ -3,7 +3,7 @@
 Ibragimov and Gusev, "Minimal Variance Sampling in Stochastic Gradient Boosting", NeurIPS 2019: a row is kept with
 probability p = min(1, norm / threshold), norm = sqrt(sum over outputs of g**2 + lambda h**2), and its gradients are
 multiplied by 1 / p, so that sums over rows keep their expectation. Of all samples of that size in expectation, theirs
-vary least in the gains of splits.
+vary least in the gains of splits. Where splits are scored by weights, these take the place of h.
 
 Norms are float64, in which squares of float32 neither overflow nor underflow, and every step of p is one that IEEE 754
 rounds alike everywhere. They are counted in cells, by exponent and leading bits: integers that no order, chunk or

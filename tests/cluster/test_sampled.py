@@ -36,6 +36,10 @@ FITS: dict[str, dict[str, Any]] = {
         "objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", "sketch_outputs": 2,
         "max_depth": 3, "gradient_precision": "packed",
     },
+    "scored by weights": {
+        "objective": "multi:softprob", "num_class": 5, "grow_policy": "symmetric", "score_function": "l2",
+        "max_depth": 3,
+    },
     "few rows": {"objective": "binary:logistic", "max_depth": 4},
 }  # fmt: skip
 
