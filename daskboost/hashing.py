@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     GRADIENT_SKETCH = 6
     FOLDS = 7
     RESIDENT_ROWS = 8
+    GRADIENT_SAMPLE = 9
 
 
 def mix(values: UInt64) -> UInt64:

@@ -48,6 +48,8 @@ FOREIGN_NAMES = {
     **dict.fromkeys(("use_quantized_grad", "num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding"),
                     "gradients are always integers, rounded without bias; gradient_precision='packed' gives them few "
                     "levels for choosing splits, and leaf values from all 15 bits"),
+    "sampling_method": "'uniform' is the default; out_of_core='sampled' draws rows by their gradients, on data in "
+                       "memory as well",
     "num_parallel_tree": "random forests are not part of this version",
 }  # fmt: skip
 """What to say to names of other libraries that spelling alone would guide wrongly."""
@@ -58,7 +60,7 @@ GRADIENT_PRECISIONS = ("exact", "packed")
 SCORE_FUNCTIONS = ("auto", "newton", "l2")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
-OUT_OF_CORE = ("auto", "exact", "certified")
+OUT_OF_CORE = ("auto", "exact", "certified", "sampled")
 UNLIMITED_DEPTH = 512
 """`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
 MAX_DEPTH = {
@@ -125,7 +127,7 @@ class TrainParams:
     """Largest absolute leaf value before the learning rate; 0 is unlimited, None the objective's default
     (0.7 for Poisson)."""
     subsample: float = 1.0
-    """Share of rows that grow a tree, in (0, 1]."""
+    """Share of rows that grow a tree, in (0, 1]: drawn uniformly, or by their gradients (``out_of_core="sampled"``)."""
     colsample_bytree: float = 1.0
     """Share of features per tree, in (0, 1]."""
     colsample_bylevel: float = 1.0
@@ -167,9 +169,10 @@ class TrainParams:
     spill_directory: str | None = None
     """Where chunks that exceed it go; None is the worker's local directory."""
     out_of_core: str = "auto"
-    """How trees grow: ``exact``, with a pass over the rows per level, or ``certified``: on a sample that stays in
-    memory, by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too
-    much. ``auto`` is ``exact``."""
+    """How trees grow: ``exact``, with a pass over the rows per level; ``certified``: on a sample that stays in memory,
+    by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too much; or
+    ``sampled``: on the share `subsample` of the rows, drawn anew each round by their gradients, in one pass
+    (XGBoost's ``sampling_method="gradient_based"``). ``auto`` is ``exact``."""
     certify_tolerance: float = 0.3
     """Share of a certified tree's exact gain that its splits may lose against the best of their nodes before the worst
     are replaced, which takes another pass; 0 gives the exact model."""

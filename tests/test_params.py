@@ -43,7 +43,7 @@ def build(**values: Any) -> TrainParams:
         ({"lambda_l1": 3}, "unknown parameter 'lambda_l1'; use reg_alpha"),
         ({"tree_method": "hist"}, "unknown parameter 'tree_method'; trees are always grown from histograms"),
         ({"reduction": "tree"}, "reduction='tree' must be one of 'auto', 'coordinator', 'peers'"),
-        ({"out_of_core": "certfied"}, "must be one of 'auto', 'exact', 'certified'; did you mean 'certified'?"),
+        ({"out_of_core": "certfied"}, "'exact', 'certified', 'sampled'; did you mean 'certified'?"),
         ({"certify_tolerance": -0.1}, r"certify_tolerance=-0\.1 must lie in \[0, 1\]"),
         ({"resident_share": 0}, r"resident_share=0 must lie in \(0, 1\]"),
         ({"quantile_alpha": [0.5, 1.0]}, "quantile_alpha=.*every quantile must lie between 0 and 1"),

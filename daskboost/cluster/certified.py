@@ -20,12 +20,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from daskboost.cluster import messages as m
-from daskboost.cluster.outbox import Outbox
+from daskboost.cluster.outbox import Outbox, SampleOutbox
 from daskboost.cluster.reduce.strategies import make_reduction
 from daskboost.cluster.rounding import make_rounding
 from daskboost.devices.cpu.rows import Rounding
@@ -42,20 +42,6 @@ if TYPE_CHECKING:
     from daskboost.cluster.coordinator import FitSpec
 
 logger = logging.getLogger(__name__)
-
-
-class OnSample:
-    """Engines, asked about their samples."""
-
-    def __init__(self, engines: Outbox) -> None:
-        self._engines = engines
-
-    @property
-    def n_engines(self) -> int:
-        return self._engines.n_engines
-
-    def ask(self, message: Any, /) -> list[Any]:
-        return self._engines.ask(m.OnSample(message))
 
 
 @dataclass
@@ -95,10 +81,10 @@ class CertifiedRounds:
 
     def __init__(self, outbox: Outbox, spec: FitSpec, threads: Threads) -> None:
         self._outbox, self._spec = outbox, spec
-        on_sample = Outbox(OnSample(outbox))
+        self._on_sample = SampleOutbox(outbox)
         common = (spec.layout, spec.rules, threads)
         self._exact = make_reduction(spec.params.reduction, outbox, *common)
-        self._sampled = make_reduction(spec.params.reduction, on_sample, *common)
+        self._sampled = make_reduction(spec.params.reduction, self._on_sample, *common)
         total, sampled, self._range, of_sample = self._first_facts()
         """The last known range of all rows' gradients, (2, outputs)."""
         self._excess = _ratio(self._range, of_sample)
@@ -118,7 +104,7 @@ class CertifiedRounds:
 
     def grow(self, iteration: int, learning_rate: float) -> m.Round:
         """Grow the trees of a round and add them to all margins, those of the training rows in the next pass."""
-        of_sample = _joined(self._outbox.ask(m.OnSample(m.StartRound())))
+        of_sample = _joined(self._on_sample.ask(m.StartRound()))
         trees, n_passes = self._certified_trees(iteration, of_sample)
         tables = [self._finished(tree, learning_rate) for tree in trees]
         for tree, table in zip(trees, tables, strict=True):

@@ -1,35 +1,31 @@
 """An engine whose trees grow on a sample of its rows and are certified on all of them (`certified.py`).
 
 The sample is chosen by a hash of global row ids, so it is the same rows whatever chunks, workers and tiers hold them.
-It has bins, margins and a row order of its own, in the device's memory: to the rest of an engine's code it is another
-shard.
 
-A pass over all chunks does everything that wants bins: a chunk's margins take the trees that were finished since the
-last pass, gradients are computed and rounded, rows walk to the nodes of the new trees and enter their histograms.
-Gradients so never leave the chunk's turn, and the range that their scale follows from comes out of the same pass.
+In a pass over all chunks (`streamed_rows.py`) gradients are computed and rounded, rows walk to the nodes of the new
+trees and enter their histograms. Gradients so never leave the chunk's turn, and the range that their scale follows from
+comes out of the same pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from daskboost.cluster import messages as m
-from daskboost.cluster.coordinator import FitSpec
 from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins, row_bytes
 from daskboost.cluster.shared_views import SharedViews
+from daskboost.cluster.streamed_rows import StreamedEngine, TakenRows
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.device import Array, CertifyingDevice, Device, Frontier, SampleRows
 from daskboost.dtypes import Int32, Int64, UInt64
 from daskboost.errors import DeviceError
@@ -42,15 +38,7 @@ def is_sampled(seed: int, share: float, ids: UInt64) -> Any:
     return bits < np.uint64(math.ceil(share * 2**32))
 
 
-def engine_kind(spec: FitSpec) -> Callable[..., Engine]:
-    """What makes the engines that a fit's parameters ask for."""
-    params = spec.params
-    if params.out_of_core != "certified":
-        return Engine
-    return partial(CertifiedEngine, seed=params.random_state, share=params.resident_share)
-
-
-class CertifiedEngine(Engine):
+class CertifiedEngine(StreamedEngine):
     """`Engine` for `out_of_core="certified"`; the same parameters.
 
     Parameters
@@ -67,34 +55,18 @@ class CertifiedEngine(Engine):
             raise DeviceError("this device does not certify trees; use device='cpu'")
         self._frontier_rows = FrontierRows()
         super().__init__(setup, train, evals, device, peers, shared)
-        self._keep_gradients = False  # margins wait for the next round, so that a chunk's outputs start from the same
         with device.errors():
-            sample = SampleMargins(self.train, device, device.column_room(setup.column_bytes), seed, share)
+            sample = sampled_rows(self.train, device, device.column_room(setup.column_bytes), seed, share)
         self.sample = Engine(replace(setup, metrics=()), sample, [], device, peers)
-        self._finished: list[tuple[WalkArrays, int]] = []
-        """Trees and outputs that the margins of the training rows do not have yet."""
         self._certifying = device
         self._answers |= {
-            m.OnSample: self._on_sample,
             m.StartBelow: self._start_below,
             m.Certify: self._certify,
         }
 
-    @property
-    def _current(self) -> Sequence[ShardMargins]:
-        """None: margins of training rows wait for the next pass, so that rows that are evaluated have their own."""
-        return ()
-
     def _make_rows(self) -> Any:
         self.train.without_columns()
         return self._frontier_rows
-
-    def close(self) -> None:
-        self.sample.close()
-        super().close()
-
-    def _on_sample(self, message: m.OnSample) -> Any:
-        return self.sample.handle(message.request)
 
     def _start_below(self, message: m.StartBelow) -> m.NodeSums:
         self._frontier_rows.clear()
@@ -114,11 +86,8 @@ class CertifiedEngine(Engine):
         return super()._add_tree(message)
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
-        """The margins of all training rows but the sample's wait for the next pass."""
-        self._finished.append((message.tree, message.output))
-        for margins in (self.sample.train, *self.evals):
-            margins.add_tree(message.tree, message.output)
-        return m.Done()
+        self.sample.train.add_tree(message.tree, message.output)
+        return super()._finish_tree(message)
 
     def _forget(self) -> None:
         """Drop the histograms of the last search: every search of a pass brings all of its own."""
@@ -135,10 +104,8 @@ class CertifiedEngine(Engine):
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         frontier = self._certifying.frontier(ends[-1])
         tops = [np.zeros((2, self.setup.objective.n_outputs))]
-        for index, view in self.train.views():
+        for index, view in self.pass_over_rows():
             margin, pieces = self.train.margins[index], self.train.groups[index].pieces
-            for tree, output in self._finished:
-                self.device.walk(view, tree, margin[:, output])
             if self.losses is None:
                 tops += self.compute_gradients(index)
             weight = self._weights[index] if self.setup.small_data else None
@@ -147,7 +114,6 @@ class CertifiedEngine(Engine):
             for span, each in zip(spans, message.trees, strict=True):
                 gradient = self._computed(index, each.output)
                 frontier.add(view, each.tree, span, gradient, pieces, weight, each.rounding)
-        self._finished.clear()
         if self.losses is not None:
             tops.append(self.losses.ranges())
         self._frontier_rows.hold(frontier, message.trees, spans)
@@ -189,26 +155,18 @@ class FrontierRows:
         return self._frontier.of_nodes(own, place, tree.tree.left_child, tree.tree.right_child)
 
 
-class SampleMargins(ShardMargins):
-    """The sample of an engine's rows as a shard of one chunk: bins and margins of its own."""
-
-    is_resident = True
-
-    def __init__(self, of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> None:
-        self.shard, self._device, self._shared = of.shard, of._device, None
-        chosen, self.groups = [], []
-        for group in of.groups:
-            ids = np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])
-            chosen.append(np.flatnonzero(is_sampled(seed, share, ids.astype(np.uint64))))
-        n_outputs = 0 if not of.margins else of.margins[0].shape[1]
-        n_rows = sum(map(len, chosen))
-        self._kept = {}
-        if n_rows:
-            parts = ((view, chosen[index]) for index, view in of.views())
-            copy_columns = n_rows * row_bytes(of.shard.layout) <= column_room
-            self._kept[0] = device.sample_view(parts, n_rows, copy_columns=copy_columns)
-            self.groups = [_joined_group(of.groups, chosen, n_rows)]
-        self.margins = [self._device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
+def sampled_rows(of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> TakenRows:
+    """The sample of an engine's rows; `column_room` : bytes that column-major copies may take."""
+    chosen = []
+    for group in of.groups:
+        ids = np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])
+        chosen.append(np.flatnonzero(is_sampled(seed, share, ids.astype(np.uint64))))
+    n_rows = sum(map(len, chosen))
+    if not n_rows:
+        return TakenRows(of)
+    parts = ((view, chosen[index]) for index, view in of.views())
+    view = device.sample_view(parts, n_rows, copy_columns=n_rows * row_bytes(of.shard.layout) <= column_room)
+    return TakenRows(of, _joined_group(of.groups, chosen, n_rows), view)
 
 
 def _joined_group(groups: Sequence[RowGroup], chosen: Sequence[Int64], n_rows: int) -> RowGroup:

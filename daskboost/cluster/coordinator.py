@@ -2,7 +2,8 @@
 
     base score -> for every round: gradients -> for every tree: grow_tree -> leaf values -> metrics -> stop?
 
-`tree/growth.py: grow_nodes` is the tree loop, the only one; `certified.py` has the rounds of `out_of_core="certified"`.
+`grow_tree.py` grows a tree; `certified.py` and `sampled.py` have the rounds of trees that grow on a
+sample of the rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -19,23 +20,21 @@ import numpy as np
 
 from daskboost.cluster import messages as m
 from daskboost.cluster.certified import certified_rounds
-from daskboost.cluster.gradient_sketch import make_projection
+from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
-from daskboost.cluster.rounding import make_rounding
+from daskboost.cluster.sampled import sampled_rounds
 from daskboost.data.cuts import Cuts
-from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.dtypes import Float64, Int64
+from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective, scores_weights
 from daskboost.params import TrainParams
-from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import GrowingTree, grow_nodes, make_policy, walk_arrays
+from daskboost.tree.growth import walk_arrays
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
@@ -167,7 +166,8 @@ def fit(
         progress.trees += grown.trees
         progress.outputs += [outputs[0] for outputs in spec.tree_outputs]
         if grown.report is not None:
-            _record(grown.report, progress.history)
+            for name, value in grown.report.values.items():
+                progress.history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)
         stop = stopper.after_round(iteration, _metric_values(spec, grown.metrics) if spec.eval_names else [])
         if report(iteration, progress) or stop:
             break
@@ -178,37 +178,27 @@ def rounds_of(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Rou
     """The rounds of a fit as its parameters want them grown."""
     if spec.params.out_of_core == "certified":
         return certified_rounds(outbox, spec, threads)
+    if spec.params.out_of_core == "sampled":
+        return sampled_rounds(outbox, spec, threads)
     return grown_rounds(
         outbox, make_reduction(spec.params.reduction, outbox, spec.layout, spec.search_rules, threads), spec
     )
-
-
-def _record(report: m.PassReport, history: dict[str, dict[str, list[float]]]) -> None:
-    """Put what a round cost and lost beside the metrics."""
-    values = {"passes": report.n_passes, "gain_lost": report.gain_lost, "splits_redone": report.n_redone}
-    for name, value in values.items():
-        history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)
 
 
 def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterator[m.Round]:
     """The rounds of a fit, each grown when it is asked for."""
     total_weight = total_weight_of(outbox) if spec.small_data else None
     evaluate = [m.Evaluate()] if spec.eval_names else []
-    ranges = outbox.ask(_start_round(spec, spec.first_iteration))
+    ranges = outbox.ask(start_round(spec, spec.first_iteration))
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        def roundings(columns: Sequence[int], is_search: bool, ranges: Any = ranges, iteration: int = iteration
-                      ) -> list[Rounding]:  # fmt: skip
-            given = (ranges, total_weight, *((spec.packs_gradients, spec.largest_searched) if is_search else ()))
-            name = spec.objective.name
-            return [make_rounding(spec.params, name, iteration, column, *given) for column in columns]
-
+        roundings = partial(round_columns, spec, iteration, ranges, total_weight, spec.largest_searched)
         trees = [
             grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate)
             for outputs in spec.tree_outputs
         ]
         # Finishing a round and starting the next is one round trip.
-        start_next = [_start_round(spec, iteration + 1)] if iteration < last else []
+        start_next = [start_round(spec, iteration + 1)] if iteration < last else []
         replies = outbox.ask_all(*evaluate, *start_next)
         ranges = replies[-1] if iteration < last else []
         yield m.Round(tuple(trees), tuple(replies[0]) if evaluate else ())
@@ -228,66 +218,6 @@ def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
         yield from reply.rounds
         n_rounds -= len(reply.rounds)
         n = max(1, min(2 * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))
-
-
-def _start_round(spec: FitSpec, iteration: int) -> m.StartRound:
-    n_outputs, n_columns = spec.objective.n_outputs, spec.params.sketch_outputs
-    return m.StartRound(
-        make_projection(spec.params.random_state, iteration, n_outputs, n_columns) if n_columns else None
-    )
-
-
-def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
-              roundings: Callable[[Sequence[int], bool], list[Rounding]], learning_rate: float
-              ) -> TreeTable:  # fmt: skip
-    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns, as they
-    are searched or exact."""
-    n_columns = spec.params.sketch_outputs
-    columns = tuple(range(len(outputs), len(outputs) + n_columns)) if n_columns else tuple(outputs)
-    searched = tuple(roundings(columns, True))
-    replies = reduction.start_tree(m.StartTree(columns, searched))
-    features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
-    root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
-    tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, _units(searched))
-    pending = grow_nodes(reduction.search, tree, make_policy(spec.params), [0])
-    reduction.end_tree()
-    adaptive = spec.objective.adaptive_quantiles is not None
-    if pending is not None and (adaptive or spec.refits):  # rows must be in their leaves for what comes next
-        outbox.later(m.ApplySplits(pending))
-        pending = None
-    exact = _leaf_sums(outbox, tree, outputs, roundings(outputs, False)) if spec.refits else None
-    table = tree.table(learning_rate, exact)
-    if adaptive:
-        table = _with_quantiles(outbox, spec, outputs, table, learning_rate)
-    outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0]))
-    return table
-
-
-def _units(roundings: Sequence[Rounding]) -> tuple[float, ...]:
-    """What one quantum of g and of h of each column is worth."""
-    return tuple(unit for rounding in roundings for unit in rounding.units)
-
-
-def _leaf_sums(outbox: Outbox, tree: GrowingTree, outputs: Sequence[int], roundings: Sequence[Rounding]
-               ) -> tuple[Int64, tuple[float, ...]]:  # fmt: skip
-    """Exact sums of outputs over the rows of each leaf, and their units."""
-    parts = outbox.ask(m.LeafSums(tuple(outputs), tree.leaves, tuple(roundings)))
-    return np.sum([part.sums for part in parts], axis=0), _units(roundings)
-
-
-def _with_quantiles(engines: AsksEngines, spec: FitSpec, outputs: Sequence[int], table: TreeTable,
-                    learning_rate: float) -> TreeTable:  # fmt: skip
-    """Replace leaf values by quantiles of the residuals of the rows that grew the tree."""
-    quantiles = spec.objective.adaptive_quantiles
-    assert quantiles is not None
-    leaves = np.flatnonzero(table.is_leaf).astype(np.int32)
-    value = table.value.copy()
-    columns = value.reshape(len(value), -1)
-    for column, output in enumerate(outputs):
-        found = residual_quantiles(engines, output, leaves, quantiles[output], spec.largest_weight)
-        known = ~np.isnan(found)
-        columns[leaves[known], column] = found[known] * np.float32(learning_rate)
-    return replace(table, value=value)
 
 
 def _base_score(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:

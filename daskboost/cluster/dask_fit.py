@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from daskboost.cluster.certified_rows import engine_kind
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
-from daskboost.cluster.engine import Engine, EngineSetup, engine_on
+from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.engine_kinds import engine_kind, engine_on
 from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.messages import WIRE_TYPES
 from daskboost.cluster.on_dask import run_fit_blocking

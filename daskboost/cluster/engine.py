@@ -22,7 +22,6 @@ from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Array, Device, LossRows, Rows, VectorRows
 from daskboost.devices.losses import ones_of
@@ -329,11 +328,14 @@ class Engine:
                     xp.multiply(h, weight[rows, None], out=all_h[rows])
             if self._projection is not None:
                 self._sketch_rows(index, rows)
-        if not find_range:
-            return None
+        return self._range_of(index, begin, end) if find_range else None
+
+    def _range_of(self, index: int, begin: int, end: int) -> Float64:
+        """Largest |g| and h of some rows of a chunk, of outputs and columns of the sketch."""
+        all_g, all_h = self.gradients_of(index)
         parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
         return np.stack([
-            np.concatenate([device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
+            np.concatenate([self.device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
         ])  # fmt: skip
 
     def _grow(self, message: m.Grow) -> Any:
@@ -381,14 +383,3 @@ class Engine:
 
     def _evaluate(self, message: m.Evaluate) -> m.MetricParts:
         return m.MetricParts([evaluator.states() for evaluator in self._evaluators])
-
-
-def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
-              evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None,
-              kind: Callable[..., Engine] | None = None) -> Engine:  # fmt: skip
-    """An engine of a kind on a device of these threads, which end at once if either cannot be made."""
-    try:
-        return (kind or Engine)(setup, train, evals, make_device(threads), peers, shared)
-    except BaseException:
-        threads.close()
-        raise

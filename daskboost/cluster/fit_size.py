@@ -117,6 +117,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         refits=params.packs_gradients(small_data) or scores_weights(params, objective),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,
+        drawn_share=params.subsample if params.out_of_core == "sampled" else 0.0,
     )  # fmt: skip
 
 

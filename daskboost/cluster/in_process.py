@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.cluster.certified_rows import engine_kind
 from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
-from daskboost.cluster.engine import Engine, engine_on
+from daskboost.cluster.engine import Engine
+from daskboost.cluster.engine_kinds import engine_kind, engine_on
 from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews

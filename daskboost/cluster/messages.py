@@ -160,7 +160,7 @@ class MetricParts:
 
 @dataclass(frozen=True)
 class OnSample:
-    """A request to the engine of the sample's rows (`certified_rows.py`), answered as it answers."""
+    """A request to the engine of the sample's rows (`streamed_rows.py`), answered as it answers."""
 
     request: Any
 
@@ -214,8 +214,47 @@ class Certified:
 
 
 @dataclass(frozen=True)
+class CountNorms:
+    """Count the norms of all rows' gradients (`devices/sampling.py`), for which margins alone are wanted."""
+
+
+@dataclass(frozen=True)
+class DrawRows:
+    """Pass over all rows: margins of the trees finished since the last pass, gradients, norms; rows with
+    draw < norm / threshold are candidates of the round's sample."""
+
+    key: int
+    """Hash key of the round's draws."""
+    threshold: float
+    most_rows: int
+    """An engine that finds more candidates keeps none."""
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What is known of all rows' norms."""
+
+    counts: Int64
+    """By cell; int64, shape (N_CELLS,)."""
+    n_drawn: int
+    """Candidates."""
+
+
+@dataclass(frozen=True)
+class TakeSample:
+    """Of the candidates, take those with draw < norm / threshold, a larger threshold than they were drawn with."""
+
+    threshold: float
+
+
+@dataclass(frozen=True)
+class SampleSize:
+    n_rows: int
+
+
+@dataclass(frozen=True)
 class PassReport:
-    """What the trees of a round cost and lost."""
+    """What certified trees of a round cost and lost."""
 
     n_passes: int
     """Over all rows."""
@@ -223,6 +262,26 @@ class PassReport:
     """Share of the gain."""
     n_redone: int
     """Splits replaced and grown again below."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By the names that users see."""
+        return {"passes": self.n_passes, "gain_lost": self.gain_lost, "splits_redone": self.n_redone}
+
+
+@dataclass(frozen=True)
+class SampleReport:
+    """What trees of a round cost that grow on rows drawn by their gradients."""
+
+    n_passes: int
+    """Over all rows."""
+    n_rows: int
+    """Of the sample."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By the names that users see."""
+        return {"passes": self.n_passes, "rows": self.n_rows}
 
 
 @dataclass(frozen=True)
@@ -238,7 +297,7 @@ class Round:
     """One per output, or one of vector leaves."""
     metrics: tuple[MetricParts, ...]
     """Of all engines, after the round; empty without evaluation sets."""
-    report: PassReport | None = None
+    report: PassReport | SampleReport | None = None
     """Where trees are grown on a sample."""
 
 
@@ -282,7 +341,8 @@ class Done:
 WIRE_TYPES = (
     LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
     LeafSums, SumsOfLeaves, OnSample, StartBelow, NodeSums, CertifiedTree, Certify, Certified, PassReport,
-    PartialHistograms, ApplySplits, FinishTree, GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies,
-    ExactParts, Counts, Done, Rounding, RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
+    CountNorms, DrawRows, Norms, TakeSample, SampleSize, SampleReport, PartialHistograms, ApplySplits, FinishTree,
+    GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies, ExactParts, Counts, Done, Rounding,
+    RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

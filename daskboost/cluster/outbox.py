@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from daskboost.cluster.messages import Several
+from daskboost.cluster.messages import OnSample, Several
 
 
 class AsksEngines(Protocol):
@@ -46,3 +46,17 @@ class Outbox:
     def flush(self) -> None:
         """Send what waits."""
         self.ask_all()
+
+
+class SampleOutbox(Outbox):
+    """Asks engines about their samples; what waits goes in the order of `outbox`, with the next that it sends."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__(outbox)
+        self._outbox = outbox
+
+    def later(self, message: Any) -> None:
+        self._outbox.later(OnSample(message))
+
+    def ask_all(self, *messages: Any) -> list[list[Any]]:
+        return self._outbox.ask_all(*map(OnSample, messages))

@@ -34,6 +34,12 @@ SUM_LIMIT = 2**31 - 1 - SMALL_ROWS
 half a quantum per unit of weight (see `quantize_gradients`)."""
 
 
+def is_small(params: TrainParams, n_rows: int) -> bool:
+    """Whether `n_rows` in all are small data. Rows drawn by their gradients never are: weights of rows that stand for
+    others count no rows."""
+    return n_rows <= SMALL_ROWS and params.out_of_core != "sampled"
+
+
 def make_rounding(params: TrainParams, objective_name: str, iteration: int, output: int,
                   ranges: Sequence[m.GradientRange], total_weight: float | None, packed: bool = False,
                   largest_searched: float = 0.0) -> Rounding:  # fmt: skip
@@ -80,8 +86,8 @@ def tree_keys(params: TrainParams, iteration: int, output: int) -> tuple[int, in
 
 
 def sample_bound(params: TrainParams) -> int:
-    """A row grows a tree if its 32 sampling bits are below; 2**32 keeps all."""
-    return 2**32 if params.subsample >= 1 else math.ceil(params.subsample * 2**32)
+    """A row grows a tree if its 32 sampling bits are below; 2**32 keeps all, as of rows drawn by their gradients."""
+    return 2**32 if params.subsample >= 1 or params.out_of_core == "sampled" else math.ceil(params.subsample * 2**32)
 
 
 def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:

@@ -24,7 +24,7 @@ class ShardMargins:
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, n_outputs: int,
                  column_room: int = 0, shared: Callable[[], Iterator[tuple[int, View]]] | None = None
                  ) -> None:  # fmt: skip
-        self.shard, self._device, self._shared = shard, device, shared
+        self.shard, self._device, self._shared, self.n_outputs = shard, device, shared, n_outputs
         self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
         self._kept: dict[int, View] = {}
@@ -114,8 +114,12 @@ class ShardMargins:
     def add_tree(self, tree: WalkArrays, output: int) -> None:
         """Add a tree's values to the margins of one output, or vectors to those of all."""
         for index, view in self.views():
-            margin = self.margins[index]
-            self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
+            self.add_to(index, view, tree, output)
+
+    def add_to(self, index: int, view: View, tree: WalkArrays, output: int) -> None:
+        """`add_tree` of one chunk."""
+        margin = self.margins[index]
+        self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
 
 
 def row_bytes(layout: Layout) -> int:

@@ -16,6 +16,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.sampling import DrawnRows
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt32
 
 T = TypeVar("T")
@@ -118,6 +119,18 @@ class CertifyingDevice(Protocol):
         """The view of some rows of several views, in order, `n_rows` in all."""
 
     def frontier(self, n_places: int) -> Frontier: ...
+
+
+@runtime_checkable
+class SamplingDevice(Protocol):
+    """A device whose trees can be grown on rows drawn by their gradients."""
+
+    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
+        """See `CertifyingDevice`."""
+
+    def draw_rows(self, g: Array, h: Array, pieces: Pieces, key: int, threshold: float, counts: Int64) -> DrawnRows:
+        """Count the norms of a chunk's rows in `counts`, int64, shape (N_CELLS,), on the host, and draw those with
+        draw < norm / threshold, see `devices/sampling.py`; float32 gradients, shape (rows, outputs)."""
 
 
 class Device(Protocol):

@@ -95,6 +95,8 @@ class FitSize:
     of hessians."""
     resident_share: float = 0.0
     """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
+    drawn_share: float = 0.0
+    """Share of the rows that are drawn by their gradients each round; 0 where trees do not grow on such."""
 
     @property
     def gpus(self) -> frozenset[int]:

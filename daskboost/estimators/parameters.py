@@ -97,9 +97,10 @@ SHARED_PARAMETERS = """
         Most RAM (bytes, or a text such as "2GB") for a process's chunks before they go to disk.
     spill_directory : str, optional
         Where chunks go that exceed it.
-    out_of_core : {"auto", "exact", "certified"}
+    out_of_core : {"auto", "exact", "certified", "sampled"}
         A pass over the rows per level, which is also what "auto" does; or trees grown on a sample of them and held to
-        exact histograms of all rows in one pass, or more where they lost too much (on the CPU only).
+        exact histograms of all rows in one pass, or more where they lost too much; or trees grown on the share
+        `subsample` of the rows, drawn by their gradients, one pass per round. The last two are on the CPU only.
     certify_tolerance : float in [0, 1], default 0.3
         Share of a certified tree's gain that may be lost before it takes another pass; 0 gives the exact model.
     resident_share : float in (0, 1], default 0.25
@@ -111,8 +112,8 @@ SHARED_PARAMETERS = """
 SHARED_ATTRIBUTES = """
     booster_ : Booster
     evals_result_ : dict
-        Evaluation set -> metric -> a value per round; "out_of_core" -> what the passes of certified trees cost and
-        lost.
+        Evaluation set -> metric -> a value per round; "out_of_core" -> what passes over all rows cost and lost, where
+        trees grow on samples.
     best_iteration, best_score : int, float
         Where early stopping ran.
     feature_importances_ : float32 array, shape (features,)

@@ -110,50 +110,60 @@ def check_score_function(params: TrainParams, objective: Objective) -> None:
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
+ON_CPUS = ("certified", "sampled")
+"""Values of `out_of_core` that GPUs do not have."""
 
 
 def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
-    """Refuse what cannot be grown on a sample and certified, and evaluation sets of its report's name.
+    """Refuse what trees that grow on a sample cannot do, and evaluation sets of their report's name.
 
     Raises
     ------
     ParameterError
         Naming the parameter, and what to do instead.
     """
-    if params.out_of_core != "certified":
+    mode = params.out_of_core
+    if mode != "certified":
         unread = [name for name in CERTIFIED_PARAMS if getattr(params, name) != getattr(TrainParams, name)]
         if unread:
             raise ParameterError(
                 f"{unread[0]}={getattr(params, unread[0])!r} is only read with out_of_core='certified', not with "
-                f"{params.out_of_core!r}; set that, or leave {unread[0]} out"
+                f"{mode!r}; set that, or leave {unread[0]} out"
             )
+    if mode not in ON_CPUS:
         return
-    refused = {
-        f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
-        f"max_leaves={params.max_leaves}": params.max_leaves > 0,
-        "monotone_constraints": params.is_monotone,
-        "interaction_constraints": params.interaction_constraints is not None,
-        f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
-        "gradient_precision='packed'": params.gradient_precision == "packed",
-        "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
-        f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
-        f"device={params.device!r}": params.device not in ("auto", "cpu"),
-    }
     if REPORT_NAME in eval_names:
         raise ParameterError(
             f"an evaluation set is named {REPORT_NAME!r}, as what evals_result has of the passes; name it otherwise"
         )
+    if mode == "sampled" and params.subsample == 1:
+        raise ParameterError(
+            "out_of_core='sampled' draws the share subsample of the rows, which is 1; set subsample=0.1, for instance, "
+            "or use out_of_core='exact'"
+        )
+    refused = {f"device={params.device!r}": params.device not in ("auto", "cpu")}
+    if mode == "certified":
+        refused |= {
+            f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
+            f"max_leaves={params.max_leaves}": params.max_leaves > 0,
+            "monotone_constraints": params.is_monotone,
+            "interaction_constraints": params.interaction_constraints is not None,
+            f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
+            "gradient_precision='packed'": params.gradient_precision == "packed",
+            "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
+            f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
+        }
     for what, found in refused.items():
         if found:
             raise ParameterError(
-                f"out_of_core='certified' does not go with {what}; leave one of the two out (out_of_core='exact' does)"
+                f"out_of_core={mode!r} does not go with {what}; leave one of the two out (out_of_core='exact' does)"
             )
 
 
 def device_of(params: TrainParams) -> str:
-    """The device that a fit asks for: "auto" means the CPU for certified trees, which the log then says."""
-    if params.device == "auto" and params.out_of_core == "certified":
-        logger.info("device='auto' trains on the CPU: out_of_core='certified' is not for GPUs")
+    """The device that a fit asks for: "auto" means the CPU where GPUs do not grow trees so, which the log then says."""
+    if params.device == "auto" and params.out_of_core in ON_CPUS:
+        logger.info("device='auto' trains on the CPU: out_of_core=%r is not for GPUs", params.out_of_core)
         return "cpu"
     return params.device
 

@@ -10,7 +10,7 @@ import numpy as np
 from daskboost.cluster.engine import COLUMN_BYTES
 from daskboost.cluster.fit_size import engine_size, fit_size, set_size
 from daskboost.cluster.in_process import LocalShards
-from daskboost.cluster.rounding import SMALL_ROWS
+from daskboost.cluster.rounding import is_small
 from daskboost.data.build import DatasetInfo, default_chunk_rows
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.data.source import kind_of, make_source
@@ -212,7 +212,7 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
     train, *others = (_share(shape, bins + has_missing, params, n_workers) for shape in shapes)
     return fit_size(
         params, objective, no_rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
-        small_data=n_rows <= SMALL_ROWS, has_weight=weight, n_engines=n_workers, n_threads=_n_threads(params),
+        small_data=is_small(params, n_rows), has_weight=weight, n_engines=n_workers, n_threads=_n_threads(params),
     )  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def train(
         Stop after so many rounds without improvement of the last metric on the last evaluation set.
     evals_result : dict, optional
         Filled with data set -> metric -> values; with ``out_of_core="certified"`` also "out_of_core" -> "passes" over
-        all rows, "gain_lost" (share of the gain) and "splits_redone" of every round.
+        all rows, "gain_lost" (share of the gain) and "splits_redone" of every round, with ``"sampled"`` "passes" and
+        "rows" of the sample.
     init_model : Booster, fitted estimator or path, optional
         Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
         ``init_model``.
@@ -195,7 +196,7 @@ def make_spec(
         cuts=cuts, layout=slot_layout(cuts, histogram_width(params, objective)), rules=rules,
         interaction_groups=interaction_groups(params.interaction_constraints, schema),
         learning_rates=learning_rates(params, n_rounds, callbacks), eval_names=[name for _, name in evals],
-        largest_weight=max(dtrain.info.stats.max_weight, 1e-30), small_data=dtrain.n_rows <= rounding.SMALL_ROWS,
+        largest_weight=max(dtrain.info.stats.max_weight, 1e-30), small_data=rounding.is_small(params, dtrain.n_rows),
         early_stopping=None if early_stopping_rounds is None else EarlyStopping(early_stopping_rounds),
         earlier_trees=earlier, earlier_outputs=() if init_model is None or not earlier else init_model.tree_outputs,
         first_iteration=0 if init_model is None else init_model.n_iterations,
@@ -261,14 +262,15 @@ PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "host
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 
-SAMPLE_PARAMS = ("out_of_core", "certify_tolerance", "resident_share")
+SAMPLE_PARAMS = ("certify_tolerance", "resident_share")
 """Parameters that shape a model only where trees are certified with a tolerance."""
 
 
 def provenance(params: TrainParams) -> dict[str, str]:
     """The parameters that shaped the model, as texts."""
-    exact = params.out_of_core != "certified" or params.certify_tolerance == 0
-    dropped = (*PLACE_PARAMS, *SAMPLE_PARAMS) if exact else PLACE_PARAMS
+    dropped = PLACE_PARAMS
+    if params.out_of_core != "certified" or params.certify_tolerance == 0:
+        dropped = (*dropped, *SAMPLE_PARAMS, *(() if params.out_of_core == "sampled" else ("out_of_core",)))
     kept = {name: value for name, value in asdict(params).items() if name not in dropped}
     return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
 

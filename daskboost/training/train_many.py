@@ -118,10 +118,11 @@ def prepare_many(
 ) -> list[PreparedModel]:  # fmt: skip
     """Check the arguments of `train_many` for each model; `evaluate_training` rows of folds too, named "train"."""
     check_rounds(n_rounds, None, evals)
-    if any(candidate.out_of_core == "certified" for candidate in candidates):
+    unlike = next((each.out_of_core for each in candidates if each.out_of_core in ("certified", "sampled")), None)
+    if unlike is not None:
         raise ParameterError(
-            "out_of_core='certified' does not go with several models at once, whose passes are not alike; "
-            "train them one by one, or leave it out"
+            f"out_of_core={unlike!r} does not go with several models at once, whose passes are not alike; train them "
+            "one by one, or leave it out"
         )
     if callbacks is not None and not callable(callbacks):
         raise ParameterError("callbacks must be a function of a model's number that gives its callbacks, as these keep "

@@ -205,8 +205,8 @@ def test_parameters_that_nothing_reads_are_refused() -> None:
             train({"certify_tolerance": 0.5, "out_of_core": "exact"}, dataset, 1)
         with pytest.raises(ParameterError, match="an evaluation set is named 'out_of_core'"):
             train(CERTIFIED, dataset, 1, evals=[(dataset, "out_of_core")])
-    with pytest.raises(ParameterError, match="'sampled'"):
-        fit(data_of("regression"), {"out_of_core": "sampled"})
+    with pytest.raises(ParameterError, match="'auto', 'exact', 'certified', 'sampled'"):
+        fit(data_of("regression"), {"out_of_core": "sample"})
 
 
 def test_several_models_at_once_are_refused() -> None:

@@ -105,13 +105,15 @@ def test_vectors(client: Any, sketch: int, reduction: str, n_partitions: int) ->
         assert fit_bytes(data, "vectors", **more) == fit_bytes(local, "vectors", **more)
 
 
+@pytest.mark.parametrize("mode", [
+    {"out_of_core": "certified", "certify_tolerance": 0.03}, {"out_of_core": "sampled", "subsample": 0.3},
+], ids=["certified", "sampled"])  # fmt: skip
 @pytest.mark.parametrize("n_partitions", [1, 5])
 @pytest.mark.parametrize("reduction", ["coordinator", "peers"])
-def test_certified_trees(client: Any, reduction: str, n_partitions: int) -> None:
+def test_trees_that_grow_on_samples(client: Any, reduction: str, n_partitions: int, mode: dict[str, Any]) -> None:
     """The bytes and the report of a fit in this process; one worker alone grows rounds beside its rows."""
     features, labels, weights = table("classes")
-    params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 4, "out_of_core": "certified",
-              "certify_tolerance": 0.03, "reduction": reduction}  # fmt: skip
+    params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 4, **mode, "reduction": reduction}
     found: list[tuple[bytes, Any]] = []
     for data in (frame(features, labels, weights, n_partitions), frame(features, labels, weights, 1).compute()):
         history: dict[str, Any] = {}
@@ -119,7 +121,7 @@ def test_certified_trees(client: Any, reduction: str, n_partitions: int) -> None
             model = db.train(params, dataset, 3, evals=[(dataset, "train")], evals_result=history)
         found.append((model.to_bytes(), history))
     assert found[0] == found[1]
-    assert max(found[0][1]["out_of_core"]["passes"]) > 1
+    assert (max(found[0][1]["out_of_core"]["passes"]) > 1) == (mode["out_of_core"] == "certified")
 
 
 def test_custom_callables_travel(client: Any) -> None:

@@ -44,6 +44,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
 }
 SHAPES_OF_CPUS = SHAPES | {
+    "sampled": ({**LOGISTIC, "max_depth": 6, "out_of_core": "sampled", "subsample": 0.2}, {}),
     "certified": ({**LOGISTIC, "max_depth": 6, "out_of_core": "certified"}, {}),
     "certified classes": (
         {"objective": "multi:softprob", "num_class": 6, "max_depth": 6, "out_of_core": "certified"}, {"density": 0.3}

@@ -35,13 +35,13 @@ def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-def _global_row(first_row: Any, row: Any) -> Any:
+def global_id(first_row: Any, row: Any) -> Any:
     """The global id of a row: `first_row + row`, or `first_row[row]` where ids are not consecutive."""
     raise NotImplementedError("for compiled code only")
 
 
-@overload(_global_row, inline="always", strict=False)  # strict also compares type hints
-def _typed_global_row(first_row: Any, row: Any) -> Callable[[Any, Any], Any]:
+@overload(global_id, inline="always", strict=False)  # strict also compares type hints
+def _typed_global_id(first_row: Any, row: Any) -> Callable[[Any, Any], Any]:
     if isinstance(first_row, types.Array):
         return lambda first_row, row: np.uint64(first_row[row])
     return lambda first_row, row: np.uint64(first_row + row)
@@ -95,7 +95,7 @@ def quantize_gradients(
     sum_h = np.int64(0)
     everyone = sample_below >= np.uint64(4294967296)
     for row in range(begin, end):
-        global_row = _global_row(first_row, row)
+        global_row = global_id(first_row, row)
         if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
             continue
         if weight is None:
@@ -114,7 +114,7 @@ def quantize_gradients(
 @njit(cache=True, nogil=True)
 def quantize_vectors(
     g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
-    round_keys: UInt64, sample_key: np.uint64, sample_below: np.uint64, first_row: int, begin: int, end: int,
+    round_keys: UInt64, sample_key: np.uint64, sample_below: np.uint64, first_row: Any, begin: int, end: int,
     order: UInt32, pairs: Pairs, sums: Int64,
 ) -> int:  # fmt: skip
     """`quantize_gradients` of several columns: `g`, `h`, `pairs` of shape (rows, columns), scales and keys per column.
@@ -125,7 +125,7 @@ def quantize_vectors(
     kept = begin
     everyone = sample_below >= np.uint64(4294967296)
     for row in range(begin, end):
-        global_row = np.uint64(first_row + row)
+        global_row = global_id(first_row, row)
         if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
             continue
         for k in range(len(scale_g)):
@@ -149,7 +149,7 @@ def quantize_vectors(
 @njit(cache=True, nogil=True)
 def add_to_leaves(
     g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
-    round_keys: UInt64, first_row: int, begin: int, end: int, leaf: Int32, sums: Int64,
+    round_keys: UInt64, first_row: Any, begin: int, end: int, leaf: Int32, sums: Int64,
 ) -> None:  # fmt: skip
     """Add the integers that `quantize_vectors` would make of rows `[begin, end)` to `sums[leaf[row]]`.
 
@@ -159,7 +159,7 @@ def add_to_leaves(
         if leaf[row] < 0:
             continue
         into = sums[leaf[row]]
-        global_row = np.uint64(first_row + row)
+        global_row = global_id(first_row, row)
         for k in range(len(scale_g)):
             if weight is None:
                 qg, qh = _quantized(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.plan import FitSize, Plan, SetSize
@@ -23,6 +24,8 @@ def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
     if size.resident_share:
         return certified_plan(size, free_bytes, column_bytes)
+    if size.drawn_share:
+        return sampled_plan(size, free_bytes, column_bytes)
     train, k = size.train, size.n_outputs
     return Plan(
         device="cpu", free_bytes=free_bytes,
@@ -43,7 +46,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     """`cpu_plan` of trees that are grown on a sample, which is another set of rows in memory; all rows have margins and
     labels, and what one chunk's turn in a pass takes."""
     train, k = size.train, size.n_outputs
-    sampled = sample_rows(size)
+    sampled = sample_rows(size.resident_share, train.n_rows)
     chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
     columns = sampled * train.n_features * train.symbol_bytes
     pair = 8 if size.small_data else 4
@@ -65,9 +68,36 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     )  # fmt: skip
 
 
-def sample_rows(size: FitSize) -> int:
+def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
+    """`cpu_plan` of trees that grow on rows drawn by their gradients: those, the candidates that they are taken from,
+    and what one chunk's turn in a pass takes."""
+    train, k = size.train, size.n_outputs
+    sampled = sample_rows(size.drawn_share, train.n_rows)
+    candidates = min(train.n_rows, 2 * sampled + 1_000)  # `cluster/sampled.py`: MOST_CANDIDATES, SLACK_ROWS
+    chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
+    columns = sampled * train.n_features * train.symbol_bytes
+    order = order_bytes(replace(train, n_rows=sampled, chunk_rows=sampled), False, size.width)
+    if size.leaf_count_bytes:  # for a base score that is a quantile
+        order = max(order, order_bytes(train, False, size.width))
+    per_row = 32 + 12 * k  # id, norm, draw, label, weight; gradients and margins
+    return Plan(
+        device="cpu", free_bytes=free_bytes,
+        chunks_bytes=train.stored_bytes + view_bytes(train) + taken_bytes(train, candidates)
+        + taken_bytes(train, sampled),
+        columns_bytes=columns if columns <= column_bytes else 0,
+        order_bytes=order,
+        gradients_bytes=(24 + 8 * k) * chunk + per_row * (candidates + sampled) + 24 * k * sampled
+        + 8 * size.width * size.sketched * sampled,
+        margins_bytes=4 * k * train.n_rows,
+        labels_bytes=4 * train.n_rows * (1 + size.has_weight),
+        histograms_bytes=histograms_bytes(size),
+        evaluation_bytes=evaluation_bytes(size),
+        scratch_bytes=scratch_bytes(size),
+    )  # fmt: skip
+
+
+def sample_rows(share: float, n_rows: int) -> int:
     """Most rows that a sample has; the hash chooses more only once in ten thousand fits."""
-    share, n_rows = size.resident_share, size.train.n_rows
     return min(n_rows, math.ceil(share * n_rows + 4 * math.sqrt(share * (1 - share) * n_rows)))
 
 

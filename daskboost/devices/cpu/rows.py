@@ -66,6 +66,17 @@ class RoundingColumns(NamedTuple):
         )  # fmt: skip
 
 
+def row_ranges(pieces: Pieces, n_rows: int, threads: Threads) -> Iterator[tuple[int, int, Any]]:
+    """(begin, end, global id that a chunk's row 0 would have or all ids) of ranges of its rows, for threads."""
+    if isinstance(pieces, np.ndarray):
+        yield from ((a, b, pieces) for a, b in threads.ranges(n_rows))
+        return
+    ends = [begin for begin, _ in pieces[1:]] + [n_rows]
+    for (begin, first_row), end in zip(pieces, ends, strict=True):
+        for a, b in threads.ranges(end - begin):
+            yield begin + a, begin + b, first_row - begin
+
+
 class CpuRows:
     """Row state of a shard's training rows.
 
@@ -175,16 +186,8 @@ class CpuRows:
         return sums
 
     def _row_ranges(self, index: int) -> Iterator[tuple[int, int, Any]]:
-        """(begin, end, global id that the chunk's row 0 would have or all ids) of ranges of a chunk's rows, for
-        threads."""
-        pieces = self._pieces[index]
-        if isinstance(pieces, np.ndarray):
-            yield from ((a, b, pieces) for a, b in self._threads.ranges(self.chunks[index].n_rows))
-            return
-        ends = [begin for begin, _ in pieces[1:]] + [self.chunks[index].n_rows]
-        for (begin, first_row), end in zip(pieces, ends, strict=True):
-            for a, b in self._threads.ranges(end - begin):
-                yield begin + a, begin + b, first_row - begin
+        """Ranges of a chunk's rows."""
+        return row_ranges(self._pieces[index], self.chunks[index].n_rows, self._threads)
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Int64:
         """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, entries, 2).

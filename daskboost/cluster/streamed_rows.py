@@ -1,0 +1,92 @@
+"""Engines whose trees grow on a sample of their rows, between passes over all of them.
+
+A pass does everything that wants the bins of all rows, so that each chunk comes once: its margins take the trees that
+were finished since the last pass, and what the kind of engine looks for is found. The sample has bins, margins and a
+row order of its own, in the device's memory: to the rest of an engine's code it is another shard of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from daskboost.cluster import messages as m
+from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.links import Peers
+from daskboost.cluster.row_groups import RowGroup
+from daskboost.cluster.shard_margins import ShardMargins
+from daskboost.cluster.shared_views import SharedViews
+from daskboost.data.shard import Shard
+from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.device import Array, Device, View
+
+
+class StreamedEngine(Engine):
+    """`Engine` with a sample; the same parameters. Subclasses make the sample."""
+
+    sample: Engine
+    """Of the sample's rows, which answers what comes as `OnSample`."""
+
+    def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
+                 peers: Peers | None = None, shared: SharedViews | None = None) -> None:  # fmt: skip
+        super().__init__(setup, train, evals, device, peers, shared)
+        self._keep_gradients = False  # margins wait for the next round, so that a chunk's outputs start from the same
+        self._finished: list[tuple[WalkArrays, int]] = []
+        """Trees and outputs that the margins of the training rows do not have yet."""
+        self._answers[m.OnSample] = self._on_sample
+
+    @property
+    def _current(self) -> Sequence[ShardMargins]:
+        """None: margins of training rows wait for the next pass, so that rows that are evaluated have their own."""
+        return ()
+
+    def close(self) -> None:
+        self.sample.close()
+        super().close()
+
+    def _on_sample(self, message: m.OnSample) -> Any:
+        return self.sample.handle(message.request)
+
+    def _finish_tree(self, message: m.FinishTree) -> m.Done:
+        """The margins of the training rows wait for the next pass."""
+        self._finished.append((message.tree, message.output))
+        for margins in self.evals:
+            margins.add_tree(message.tree, message.output)
+        return m.Done()
+
+    def pass_over_rows(self) -> Iterator[tuple[int, View]]:
+        """Each chunk's index and view, once; by then its margins have every finished tree."""
+        for index, view in self.train.views():
+            for tree, output in self._finished:
+                self.train.add_to(index, view, tree, output)
+            yield index, view
+        self._finished.clear()
+
+
+class TakenRows(ShardMargins):
+    """Some rows of a shard as one of a single chunk, or of none: bins and margins of their own.
+
+    Parameters
+    ----------
+    of : ShardMargins
+        Where they come from.
+    group : RowGroup, optional
+        What is known of the rows; None where there are none.
+    view : View
+        Their bins.
+    margins : Array, optional
+        float32, shape (rows, outputs); zeros by default.
+    """
+
+    is_resident = True
+
+    def __init__(self, of: ShardMargins, group: RowGroup | None = None, view: View = None,
+                 margins: Array | None = None) -> None:  # fmt: skip
+        self.shard, self._device, self._shared, self.n_outputs = of.shard, of._device, None, of.n_outputs
+        self._kept, self.groups, self.margins = {}, [], []
+        if group is not None:
+            self._kept, self.groups = {0: view}, [group]
+            zeros = self._device.xp.zeros
+            self.margins = [zeros((group.n_rows, of.n_outputs), np.float32) if margins is None else margins]
