@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from daskboost.data import blocks
 from daskboost.data.labels import find_classes
-from daskboost.data.rows import DenseRows, RowBatch, SparseRows
+from daskboost.data.rows import DenseRows, RowBatch, SparseRows, host_features
 from daskboost.data.source import Source, kind_of, make_source
 
 N, NAMES = 40, ("a", "b", "c")
@@ -35,12 +35,12 @@ def batches(source: Source) -> list[Any]:
 
 
 def dense(source: Source) -> np.ndarray:
-    return np.concatenate([batch.features.values for batch in source.batches()])
+    return np.concatenate([host_features(batch.features).values for batch in source.batches()])
 
 
 def joined(batches: list[RowBatch]) -> tuple[np.ndarray, ...]:
     return (
-        np.concatenate([batch.features.values for batch in batches]),
+        np.concatenate([host_features(batch.features).values for batch in batches]),
         np.concatenate([batch.label for batch in batches]),
         np.concatenate([batch.weight for batch in batches]),
         np.concatenate([batch.base_margin for batch in batches]),
@@ -191,7 +191,7 @@ def test_large_local_input_is_cut_into_views(monkeypatch: pytest.MonkeyPatch, rn
     source = make_source(X, X[:, 0])
     assert [len(p.blocks[0]) for p in source.partitions] == [13, 13, 14]
     for partition, batch in zip(source.partitions, source.batches(), strict=True):
-        assert np.shares_memory(partition.blocks[0], X) and np.shares_memory(batch.features.values, X)
+        assert np.shares_memory(partition.blocks[0], X) and np.shares_memory(host_features(batch.features).values, X)
     np.testing.assert_array_equal(dense(source), X)
     S = sp.random(40, 5, density=0.4, format="csr", random_state=rng)
     for partition in make_source(S).partitions:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daskboost.data.rows import host_features
 from daskboost.data.source import Source, make_source
 
 F32_MAX = float(np.finfo(np.float32).max)
@@ -29,7 +30,9 @@ def batches(source: Source) -> list[Any]:
 
 
 def read(X: Any, **options: Any) -> np.ndarray:
-    return np.concatenate([batch.features.values for batch in make_source(X, schema=None, **options).batches()])
+    return np.concatenate(
+        [host_features(batch.features).values for batch in make_source(X, schema=None, **options).batches()]
+    )
 
 
 def assert_bits_equal(got: np.ndarray, wanted: np.ndarray) -> None:
@@ -78,7 +81,9 @@ def test_numpy_dtypes(dtype: str, kind: str) -> None:
     for X in (values, pd.DataFrame(values), da.from_array(values, chunks=(2, 1)), dd.from_pandas(pd.DataFrame(values))):
         source = make_source(X)
         assert source.schema.kinds == (kind, kind)
-        np.testing.assert_array_equal(np.concatenate([b.features.values for b in source.batches()]), values)
+        np.testing.assert_array_equal(
+            np.concatenate([host_features(b.features).values for b in source.batches()]), values
+        )
 
 
 NULLABLE = [
@@ -97,7 +102,9 @@ def test_nullable_dtypes(dtype: Any, kind: str, nulls: str) -> None:
     for X in (frame, pa.table(frame), dd.from_pandas(frame, npartitions=2)):
         source = make_source(X)
         assert source.schema.kinds == (kind, "float")
-        np.testing.assert_array_equal(np.concatenate([b.features.values for b in source.batches()]), expected)
+        np.testing.assert_array_equal(
+            np.concatenate([host_features(b.features).values for b in source.batches()]), expected
+        )
 
 
 def test_pandas_sparse_columns_and_null_columns() -> None:
