@@ -170,7 +170,8 @@ def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, eva
         found = plan(config.params(**params, device_memory_limit=limit), dataset, evals=evals)
         if found.fits is False:
             return -1.0
-        return 1.0 if found.resident is None else found.resident[0] / n_chunks
+        resident = vars(found)["resident"]
+        return 1.0 if resident is None else resident[0] / n_chunks
 
     low, high = 1, plan(config.params(**params), dataset, evals=evals).total_bytes
     if share == 1:
