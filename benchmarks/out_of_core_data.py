@@ -23,8 +23,6 @@ from benchmarks.out_of_core_cases import Config
 from daskboost import QuantizedDataset, plan
 from daskboost.data.store import StoreCounters
 
-RING_BYTES = 1 << 29
-"""Room for chunks on their way to the device: several of 32 MB, and their unpacked symbols."""
 LARGE_VALUES = 1 << 32
 """From so many on, a quarter of their bins' bytes is enough to quantize blocks on the device, and too few to stay."""
 COPIES, COPY_BYTES = 32, 1 << 27
@@ -157,18 +155,31 @@ def dataset_of(config: Config, *, share: float | None = None, packing: str = "al
     return quantized(blocks, config.max_bin, packing, config.chunk_rows, config.quantize_on, ram_bytes, keep)
 
 
-def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, n_models: int = 1, evals: Any = (),
-                 **params: Any) -> dict[str, Any]:  # fmt: skip
-    """Parameters that let `share` of the bins stay on the device, beside all else that a fit, or several, has there.
+def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, evals: Any = (), **params: Any
+                 ) -> dict[str, Any]:  # fmt: skip
+    """Parameters that let `share` of the chunks stay on the device, by the plans that fits make: the largest limit that
+    keeps no more of them.
 
     On the CPU none: there the data set itself is divided.
     """
     if config.device == "cpu":
         return {}
-    whole = plan(config.params(**params), dataset, evals=evals)
-    of_bins = whole.chunks_bytes + whole.columns_bytes
-    kept = of_bins if share == 1 else int(share * bin_bytes(dataset))
-    return {"device_memory_limit": n_models * (whole.total_bytes - of_bins) + kept + RING_BYTES}
+    n_chunks = sum(len(shard.entries) for shard in dataset.shards.shards)
+
+    def kept(limit: int) -> float:
+        found = plan(config.params(**params, device_memory_limit=limit), dataset, evals=evals)
+        if found.fits is False:
+            return -1.0
+        resident = vars(found)["resident"]
+        return 1.0 if resident is None else resident[0] / n_chunks
+
+    low, high = 1, plan(config.params(**params), dataset, evals=evals).total_bytes
+    if share == 1:
+        return {"device_memory_limit": high}
+    while high - low > 1:  # more than share is kept by high, no more by low
+        middle = (low + high) // 2
+        low, high = (middle, high) if kept(middle) <= share else (low, middle)
+    return {"device_memory_limit": low}
 
 
 def bin_bytes(dataset: QuantizedDataset) -> int:

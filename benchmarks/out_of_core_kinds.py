@@ -67,10 +67,9 @@ class Bench:
     def dataset(self, **more: Any) -> Any:
         return dataset_of(self.config, keep=self.keep, **more)
 
-    def params(self, data: Any, share: float, *, n_models: int = 1, evals: Any = (), **more: Any) -> dict[str, Any]:
+    def params(self, data: Any, share: float, *, evals: Any = (), **more: Any) -> dict[str, Any]:
         """Ours, with `share` of the bins on the device."""
-        limit = device_limit(self.config, data, share, n_models=n_models, evals=evals, **more)
-        return self.config.params(**more, **limit)
+        return self.config.params(**more, **device_limit(self.config, data, share, evals=evals, **more))
 
     def contender(self, data: Any, params: Mapping[str, Any]) -> Contender:
         """Ours, of one model."""
@@ -308,11 +307,13 @@ def many(bench: Bench) -> Found:
     config, data, rows = bench.config, bench.dataset(), test_rows(bench.config)
     fold = np.arange(config.n_rows, dtype=np.int64) % N_FOLDS
     folds = [(fold != k, fold == k) for k in range(N_FOLDS)]
+    of_fold, held_out = (data.subset(some) for some in folds[0])
+    params = bench.params(of_fold, 0.0, evals=[(held_out, "valid")])
     reads: dict[str, int] = {}
 
     def fit(name: str, some: Any, n: int) -> Any:
         before = counters(data).disk_read_bytes
-        models = ours.train_folds(bench.params(data, 0.0, n_models=len(some)), data, n, some)
+        models = ours.train_folds(params, data, n, some)
         reads[name] = counters(data).disk_read_bytes - before
         return models
 

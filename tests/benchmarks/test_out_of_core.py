@@ -17,11 +17,14 @@ from benchmarks.harness import Run
 from benchmarks.out_of_core import main
 from benchmarks.out_of_core_cases import CASES, Config, Goal
 from benchmarks.out_of_core_kinds import KINDS, compared, not_worse, same_bytes
-from daskboost.params import OUT_OF_CORE, TrainParams
+from daskboost import plan
+from daskboost.params import TrainParams
 
 SMALL = ["--rows", "600", "--features", "9", "--trees", "3", "--rounds", "3", "--repeats", "1"]
 TINY = Config("tiny", 500, 3, device="cpu", test_rows=100, block_rows=200, chunk_rows=100)
-NOT_YET = {"sampled_10"} if "sampled" not in OUT_OF_CORE else set()
+STREAMS_TO_GPUS = pytest.mark.skipif(
+    "device_memory_limit" not in TrainParams.__dataclass_fields__, reason="GPUs hold all chunks"
+)
 
 
 def test_every_asked_row_has_a_case() -> None:
@@ -80,17 +83,23 @@ def test_kept_bins_are_opened_again(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_share_of_the_bins_is_resident() -> None:
-    with data.quantized.__wrapped__(data.training_blocks(TINY), 16, "aligned", 100, "host", None, None) as dataset:
-        assert data.device_limit(TINY, dataset, 0.5) == {}, "the CPU's data set is divided instead"
-        on_gpu = replace(TINY, device="cuda", max_bin=16)
-        none, half, more, whole, five = (
-            data.device_limit(on_gpu, dataset, share, n_models=n)["device_memory_limit"]
-            for share, n in ((0, 1), (0.5, 1), (0.75, 1), (1, 1), (0, 5))
-        )
-        assert half - none == data.bin_bytes(dataset) // 2
-        assert none < half < more < whole
-        assert five - data.RING_BYTES == 5 * (none - data.RING_BYTES)
+@STREAMS_TO_GPUS
+@pytest.mark.parametrize("mode", ["exact", "folds"])
+def test_a_share_of_the_chunks_is_resident(mode: str) -> None:
+    config = replace(TINY, n_rows=40_000, n_features=100, max_bin=16, max_depth=4, block_rows=10_000)
+    on_gpu, blocks = replace(config, device="cuda"), data.training_blocks(config)
+    with data.quantized.__wrapped__(blocks, 16, "aligned", 2000, "host", None, None) as dataset:
+        rows, evals = dataset, []
+        if mode == "folds":
+            first = np.arange(40_000) < 8_000
+            rows, evals = dataset.subset(~first), [(dataset.subset(first), "valid")]
+        assert data.device_limit(config, rows, 0.5, evals=evals) == {}, "the CPU's data set is divided instead"
+        for share, kept in ((0.0, 0), (0.25, 5), (0.5, 10), (1.0, None)):
+            limit = data.device_limit(on_gpu, rows, share, evals=evals)
+            planned = plan(on_gpu.params(**limit), rows, evals=evals)
+            assert planned.fits
+            resident = vars(planned)["resident"]
+            assert (None if resident is None else resident[0]) == kept
 
 
 def test_a_case_ends_where_models_differ_and_says_why_times_do_not_count() -> None:
@@ -117,10 +126,9 @@ def test_a_case_ends_where_models_differ_and_says_why_times_do_not_count() -> No
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
     """Rows of all cases on the CPU."""
     folder = tmp_path_factory.mktemp("results")
-    cases = ",".join(name for name in CASES if name not in NOT_YET)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCH_THREADS", "1")
-        main(["--device", "cpu", *SMALL, "--cases", cases, "--results", str(folder)])
+        main(["--device", "cpu", *SMALL, "--results", str(folder)])
     yield [json.loads(line) for line in (folder / "out_of_core.jsonl").read_text().splitlines()]
     data.quantized.cache_clear()
 
@@ -128,8 +136,6 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[st
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_rehearsal(name: str, rehearsal: list[dict[str, Any]]) -> None:
-    if name in NOT_YET:
-        pytest.skip("out_of_core='sampled' is not there")
     rows = [row for row in rehearsal if row["case"] == name]
     assert not [row["absent"] for row in rows if "absent" in row]
     figures = {row["figure"]: row for row in rows if "figure" in row}
@@ -176,7 +182,7 @@ def test_bandwidth_of_the_bus() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("device_memory_limit" not in TrainParams.__dataclass_fields__, reason="GPUs hold all chunks")
+@STREAMS_TO_GPUS
 @pytest.mark.parametrize("name", ["80m_exact", "in_core_overhead", "train_many_5_folds"])
 def test_rehearsal_on_a_gpu(name: str, tmp_path: Path) -> None:
     main([*SMALL, "--cases", name, "--results", str(tmp_path)])
