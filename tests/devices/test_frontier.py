@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from devices.backends import (
     ENCODINGS,
+    VIEWS,
     EagerThreads,
+    device_of,
     make_layout,
     make_pairs,
     make_rows,
@@ -18,17 +21,19 @@ from devices.backends import (
     put_rows,
     rows_in,
     unpack,
+    walk_rows,
 )
 from reference import histogram, partition
 
 from daskboost.devices.cpu.frontier import CpuFrontier
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.views import SlotLayout, WalkArrays, joined_view
+from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.runtime import to_host
 
 N_BINS = [5, 3, 7, 2]
 
 
-def random_tree(rng: np.random.Generator, n_splits: int, n_places: int) -> WalkArrays:
+def random_tree(rng: np.random.Generator, n_splits: int, n_places: int, n_bins: Sequence[int] = N_BINS) -> WalkArrays:
     """A tree whose leaves are places in any order; leaves beyond their number are left out."""
     n = 2 * n_splits + 1
     left, right = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
@@ -40,8 +45,8 @@ def random_tree(rng: np.random.Generator, n_splits: int, n_places: int) -> WalkA
     value = np.full(n, -1, np.float32)
     chosen = rng.permutation(leaves)[:n_places]
     value[chosen] = np.arange(len(chosen))
-    feature = rng.integers(0, len(N_BINS), n).astype(np.int32)
-    split_bin = rng.integers(0, np.array(N_BINS)[feature]).astype(np.int32)
+    feature = rng.integers(0, len(n_bins), n).astype(np.int32)
+    split_bin = rng.integers(0, np.array(n_bins)[feature]).astype(np.int32)
     return WalkArrays(left, right, feature, split_bin, rng.random(n) < 0.5, value)
 
 
@@ -110,19 +115,31 @@ def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
         assert (of_nodes[node] == of_nodes[tree.left_child[node]] + of_nodes[tree.right_child[node]]).all()
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_rows_taken_from_views(encoding: str) -> None:
-    rng, layout, threads = np.random.default_rng(6), make_layout(N_BINS), EagerThreads(2)
-    parts = [make_symbols(rng, n, N_BINS) for n in (50, 3, 20)]
+WIDE = [5] * 40
+"""Features of two planes."""
+
+
+@pytest.mark.parametrize("n_bins", [N_BINS, WIDE, [300, *N_BINS]], ids=["narrow", "wide", "many bins"])
+@pytest.mark.parametrize("encoding", VIEWS)
+def test_rows_taken_from_views(encoding: str, n_bins: list[int]) -> None:
+    """Each row has the symbols that it had, in histograms and on a walk."""
+    if max(n_bins) > 255 and "uint8" in encoding:
+        pytest.skip("they have no room")
+    rng, layout, threads = np.random.default_rng(6), make_layout(n_bins), EagerThreads(2)
+    parts = [make_symbols(rng, n, n_bins) for n in (50, 3, 20)]
     chosen = [np.flatnonzero(rng.random(len(part)) < 0.4) for part in parts]
-    taken = [make_view(encoding, part, layout).take(rows) for part, rows in zip(parts, chosen, strict=True)]
-    n_rows = sum(map(len, chosen))
-    view = joined_view(taken, n_rows, layout, threads)
+    chosen[1] = chosen[1][:0]
+    views = [make_view(encoding, part, layout) for part in parts]
+    device, n_rows = device_of(views[0], layout, threads), sum(map(len, chosen))
+    view = device.sample_view(zip(views, chosen, strict=True), n_rows, copy_columns="columns" in encoding)
     symbols = np.concatenate([part[rows] for part, rows in zip(parts, chosen, strict=True)])
     rows = make_rows(view, n_rows, layout, threads)
     put_rows(rows.chunks[0], [list(range(n_rows))], np.arange(n_rows), np.ones(n_rows, np.int64))
-    found = rows.grow(None, np.zeros(1, np.int32))
+    found = to_host(rows.grow(None, np.zeros(1, np.int32)))
     expected = histogram.histogram(
-        symbols, range(n_rows), np.arange(n_rows), np.ones(n_rows, int), layout, encoding != "csr"
+        symbols, range(n_rows), np.arange(n_rows), np.ones(n_rows, int), layout, "csr" not in encoding
     )
     assert (found[0] == expected).all()
+    tree = random_tree(rng, 6, 7, n_bins)
+    margins = walk_rows(view, tree, np.arange(n_rows, dtype=np.uint32), np.zeros((n_rows, 1), np.float32), 0, 1)
+    assert margins[:, 0].tolist() == [tree.value[partition.leaf(tree, row, layout.n_bins)] for row in symbols]

@@ -14,6 +14,7 @@ from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.taken_rows import sample_view
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
@@ -65,6 +66,9 @@ class GpuDevice:
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
+
+    def sample_view(self, parts: Iterable[tuple[GpuView, Int64]], n_rows: int, *, copy_columns: bool) -> GpuView:
+        return sample_view(self._layout, parts, n_rows, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, packed: bool = False) -> VectorRows:  # fmt: skip
