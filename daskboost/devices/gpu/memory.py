@@ -142,7 +142,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
 
 def sample_set(size: FitSize) -> SetSize:
     """The rows that certified trees are grown on, as a data set."""
-    n_rows = sample_rows(size)
+    n_rows = sample_rows(size.resident_share, size.train.n_rows)
     return SetSize(
         n_rows, size.train.n_features, size.train.symbol_bytes, n_entries=int(n_rows * size.train.entries_per_row)
     )
