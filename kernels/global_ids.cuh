@@ -14,7 +14,7 @@ __device__ __forceinline__ Stretch stretch_of(u32 block, u32 block_rows, i64 n_r
 }
 
 // Global ids of rows that a thread visits in increasing order. `pieces` : (first row, its global id) of stretches with
-// consecutive ids, increasing, the first one from row 0 on.
+// consecutive ids, increasing, the first one from row 0 on; of `n` 0, the id of each row, where stretches would be short.
 struct GlobalIds {
     const i64* pieces;
     i32 n;
@@ -24,12 +24,17 @@ struct GlobalIds {
 
     __device__ __forceinline__ void enter(i32 piece) {
         at = piece;
+        if (n == 0) {  // a stretch of its own
+            end = static_cast<u32>(piece) + 1;
+            offset = static_cast<u64>(pieces[static_cast<u32>(piece)]) - static_cast<u32>(piece);
+            return;
+        }
         end = piece + 1 < n ? static_cast<u32>(pieces[2 * (piece + 1)]) : 0xFFFFFFFFu;
         offset = static_cast<u64>(pieces[2 * piece + 1]) - static_cast<u64>(pieces[2 * piece]);
     }
 
     __device__ __forceinline__ u64 of(u32 row) {
-        while (row >= end) enter(at + 1);
+        while (row >= end) enter(n > 0 ? at + 1 : static_cast<i32>(row));
         return offset + row;
     }
 };
@@ -42,6 +47,6 @@ __device__ __forceinline__ GlobalIds ids_from(const i64* pieces, i32 n, u32 row)
         else high = middle;
     }
     GlobalIds ids = {pieces, n, 0, 0, 0};
-    ids.enter(low);
+    if (n > 0) ids.enter(low);
     return ids;
 }

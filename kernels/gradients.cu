@@ -9,7 +9,7 @@
 //
 // variants: OBJECTIVE=0,1,2,3,4,5,6,7,8 SMALL=0,1 SAMPLED=0,1
 // budget: count_sampled registers=40 shared=4*THREADS/32
-// budget: quantize_gradients registers=64 shared=8*THREADS/32+8*THREADS/32
+// budget: quantize_gradients registers=64+16*SAMPLED shared=8*THREADS/32+8*THREADS/32
 #include "block.cuh"
 #include "global_ids.cuh"
 #include "objectives.cuh"
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_sampled(
 // have it, their integers. `by_weight` : h of a loss is only what multiplies its gradients. `counts` : what `count_sampled` found; without SAMPLED, all are kept. `bounds` : the first
 // tree's root's segment, the next tree's `nodes_per_tree` further; they become (0, kept rows) and so on, `n_rows` apart.
 // sums[0] and sums[1] of each tree grow by the integers of g and h.
-extern "C" __global__ void __launch_bounds__(THREADS, 4) quantize_gradients(
+extern "C" __global__ void __launch_bounds__(THREADS, 4 - SAMPLED) quantize_gradients(
     const float* __restrict__ first, const float* __restrict__ second, const float* __restrict__ weight,
     i64 stride_first, i64 stride_second, i64 next_first, i64 next_second, const float* __restrict__ parameters,
     i32 by_weight, const double* __restrict__ scales, const u64* __restrict__ keys, u64 sample_below,

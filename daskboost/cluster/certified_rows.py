@@ -70,7 +70,7 @@ class CertifiedEngine(StreamedEngine):
 
     def _start_below(self, message: m.StartBelow) -> m.NodeSums:
         self._frontier_rows.clear()
-        self._forget()
+        self.forget_search()
         rows = self.sample.rows
         if not isinstance(rows, SampleRows):
             raise DeviceError("this device does not grow trees on samples; use device='cpu'")
@@ -89,17 +89,13 @@ class CertifiedEngine(StreamedEngine):
         self.sample.train.add_tree(message.tree, message.output)
         return super()._finish_tree(message)
 
-    def _forget(self) -> None:
-        """Drop the histograms of the last search: every search of a pass brings all of its own."""
-        if self._search is not None:
-            self._search.forget()
-
     def _grow(self, message: m.Grow) -> Any:
-        self._forget()
+        self.forget_search()  # every search of a pass brings all histograms of its own
         return super()._grow(message)
 
     def _certify(self, message: m.Certify) -> m.Certified:
-        self._forget()
+        self.forget_search()
+        self.sample.forget_search()
         ends = np.cumsum([tree.n_places for tree in message.trees]).tolist()
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         frontier = self._certifying.frontier(ends[-1])
@@ -108,6 +104,8 @@ class CertifiedEngine(StreamedEngine):
             margin, pieces = self.train.margins[index], self.train.groups[index].pieces
             if self.losses is None:
                 tops += self.compute_gradients(index)
+            else:
+                self.losses.find_range(index)
             weight = self._weights[index] if self.setup.small_data else None
             if self.setup.small_data and weight is None:
                 weight = self.device.xp.ones(len(margin), np.float32)
@@ -115,10 +113,11 @@ class CertifiedEngine(StreamedEngine):
                 gradient = self._computed(index, each.output)
                 frontier.add(view, each.tree, span, gradient, pieces, weight, each.rounding)
         if self.losses is not None:
-            tops.append(self.losses.ranges())
+            tops.append(self.losses.found_ranges())
         self._frontier_rows.hold(frontier, message.trees, spans)
         top = np.max(np.stack(tops), axis=0)
-        return m.Certified(m.GradientRange(top[0], top[1]), tuple(frontier.sums[a:b] for a, b in spans))
+        sums = frontier.sums
+        return m.Certified(m.GradientRange(top[0], top[1]), tuple(sums[a:b] for a, b in spans))
 
     def _computed(self, index: int, output: int) -> Any:
         """A column of gradients that are there, as `Rows.start_tree` takes it."""
@@ -165,7 +164,8 @@ def sampled_rows(of: ShardMargins, device: CertifyingDevice, column_room: int, s
     if not n_rows:
         return TakenRows(of)
     parts = ((view, chosen[index]) for index, view in of.views())
-    view = device.sample_view(parts, n_rows, copy_columns=n_rows * row_bytes(of.shard.layout) <= column_room)
+    copy_columns = 0 < column_room >= n_rows * row_bytes(of.shard.layout)
+    view = device.sample_view(parts, n_rows, copy_columns=copy_columns)
     return TakenRows(of, _joined_group(of.groups, chosen, n_rows), view)
 
 

@@ -18,7 +18,7 @@ from daskboost.cluster.evaluation import Evaluator
 from daskboost.cluster.links import Peers
 from daskboost.cluster.reduce.shares import feature_shares, narrow, total
 from daskboost.cluster.shard_margins import ShardMargins
-from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews
+from daskboost.cluster.shared_views import EVALUATION, TRAINING, SharedViews, Views
 from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
@@ -124,12 +124,14 @@ class Engine:
         setup, device = self.setup, self.device
         common = (device, self._layout, setup.cuts.has_missing)
 
-        def margins(shard: Shard, room_bytes: int, rank: int) -> ShardMargins:
-            views = None if shared is None else shared.of(shard, *common, room_bytes, rank)
+        def margins(shard: Shard, room_bytes: int, rank: int, views: Views | None = None) -> ShardMargins:
+            if views is None and shared is not None:
+                views = shared.of(shard, *common, room_bytes, rank)
             return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views)
 
+        room_bytes = device.column_room(setup.column_bytes)
         if isinstance(train, Shard):
-            train = margins(train, device.column_room(setup.column_bytes), TRAINING)
+            train = margins(train, room_bytes, TRAINING)
         self.train = train
         self.evals: list[ShardMargins] = []
         """Of rows that are evaluated and not trained on."""
@@ -137,7 +139,8 @@ class Engine:
         for metrics, shard in zip(setup.metrics, evals, strict=True):
             kept = next((own for own in (*self._current, *self.evals) if shard.has_chunks_of(own.shard)), None)
             if kept is None:
-                kept = margins(shard, 0, EVALUATION)
+                same = shard.has_chunks_of(train.shard)  # then only margins are others
+                kept = margins(shard, room_bytes if same else 0, EVALUATION, train.views if same else None)
                 self.evals.append(kept)
             self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         groups = self.train.groups
@@ -222,9 +225,13 @@ class Engine:
             sketched = np.maximum(sketched, [self.device.largest(part) for part in self._sketches[index]])
         return np.concatenate([own, sketched], axis=1)
 
-    def _start_tree(self, message: m.StartTree) -> m.RootSums:
+    def forget_search(self) -> None:
+        """Drop the histograms of the last search."""
         if self._search is not None:
             self._search.forget()
+
+    def _start_tree(self, message: m.StartTree) -> m.RootSums:
+        self.forget_search()
         first = message.columns[0]
         if len(message.columns) > 1:
             return m.RootSums(

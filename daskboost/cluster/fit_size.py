@@ -107,6 +107,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     vectors = params.has_vector_leaves(objective.n_outputs)
     needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None or vectors
     needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
+    needs_host = needs_host or params.out_of_core == "certified"
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,

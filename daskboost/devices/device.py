@@ -62,6 +62,12 @@ class LossRows(Protocol):
     def ranges(self) -> Float64:
         """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs)."""
 
+    def find_range(self, index: int) -> None:
+        """Take a chunk into the range, by its margins as they are now, which stored gradients are computed from."""
+
+    def found_ranges(self) -> Float64:
+        """As `ranges`, of the chunks that `find_range` took in since the last time."""
+
     def columns(self, index: int, output: int, *, by_weight: bool = False) -> Any:
         """What `Rows.start_tree` takes for one output of a chunk; with weights in place of hessians if `by_weight`."""
 
@@ -86,13 +92,14 @@ class VectorRows(Rows, Protocol):
 class Frontier(Protocol):
     """Histograms of the nodes that known trees end in, see `devices/cpu/frontier.py`."""
 
-    sums: Int64
-    """Integer sums of g and h of all places; int64, shape (places, 2), on the host."""
+    @property
+    def sums(self) -> Int64:
+        """Integer sums of g and h of all places; int64, shape (places, 2), on the host."""
 
     def add(self, view: View, tree: WalkArrays, places: tuple[int, int], gradient: Any, pieces: Pieces,
             weight: Array | None, rounding: Rounding) -> None:  # fmt: skip
         """Add a chunk's rows to the places `[first, last)` of one tree, whose leaves hold them as values, from 0 on;
-        rows of negative ones are left out.
+        rows of negative ones are left out. The view is not needed afterwards, and nothing is waited for.
 
         `gradient` : what `Rows.start_tree` takes for a chunk; `weight` : of the rows, where data are small.
         """

@@ -167,6 +167,8 @@ class Plan:
     """Whether there is room for trees that grow on a GPU without the host."""
     trees_together: int = 1
     """Trees of a round that grow together there, each with its own order and histograms."""
+    frontier: tuple[int, int] = (0, 0)
+    """Where trees are certified there: nodes of all trees of a round, and of one, that have histograms at a time."""
 
     @property
     def parts(self) -> dict[str, int]:

@@ -110,7 +110,9 @@ def check_score_function(params: TrainParams, objective: Objective) -> None:
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
-ON_CPUS = ("certified", "sampled")
+ON_SAMPLES = ("certified", "sampled")
+"""Values of `out_of_core` whose trees grow on some of the rows."""
+ON_CPUS = ("sampled",)
 """Values of `out_of_core` that GPUs do not have."""
 
 
@@ -130,7 +132,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
                 f"{unread[0]}={getattr(params, unread[0])!r} is only read with out_of_core='certified', not with "
                 f"{mode!r}; set that, or leave {unread[0]} out"
             )
-    if mode not in ON_CPUS:
+    if mode not in ON_SAMPLES:
         return
     if REPORT_NAME in eval_names:
         raise ParameterError(
@@ -141,7 +143,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
             "out_of_core='sampled' draws the share subsample of the rows, which is 1; set subsample=0.1, for instance, "
             "or use out_of_core='exact'"
         )
-    refused = {f"device={params.device!r}": params.device not in ("auto", "cpu")}
+    refused = {f"device={params.device!r}": mode in ON_CPUS and params.device not in ("auto", "cpu")}
     if mode == "certified":
         refused |= {
             f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",

@@ -16,11 +16,13 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 
 from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.rows import CpuRows, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkArrays
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.cuda import get_runtime
+from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
@@ -117,6 +119,12 @@ FORMS = [_marked(name, form) for name in _MAKERS for form in ("pairs", "words") 
 def make_view(name: str, symbols: Any, layout: SlotLayout, threads: int = 1) -> Any:
     """The view of that name."""
     return _MAKERS[name](symbols, layout, threads)
+
+
+def device_of(view: Any, layout: SlotLayout, threads: Threads) -> CpuDevice | GpuDevice:
+    """The device that a view is of."""
+    on_gpu = isinstance(view, (gpu_views.DenseView, gpu_views.SparseView))
+    return GpuDevice(view.runtime, layout, threads) if on_gpu else CpuDevice(layout, threads)
 
 
 PAIRS = {"large": 15, "small": 31}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from devices.backends import (
-    ENCODINGS,
+    VIEWS,
     EagerThreads,
+    device_of,
     make_layout,
     make_pairs,
     make_rows,
@@ -18,17 +20,19 @@ from devices.backends import (
     put_rows,
     rows_in,
     unpack,
+    walk_rows,
+    walks_all,
 )
 from reference import histogram, partition
 
-from daskboost.devices.cpu.frontier import CpuFrontier
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.views import SlotLayout, WalkArrays, joined_view
+from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.runtime import to_host
 
 N_BINS = [5, 3, 7, 2]
 
 
-def random_tree(rng: np.random.Generator, n_splits: int, n_places: int) -> WalkArrays:
+def random_tree(rng: np.random.Generator, n_splits: int, n_places: int, n_bins: Sequence[int] = N_BINS) -> WalkArrays:
     """A tree whose leaves are places in any order; leaves beyond their number are left out."""
     n = 2 * n_splits + 1
     left, right = np.full(n, -1, np.int32), np.full(n, -1, np.int32)
@@ -40,8 +44,8 @@ def random_tree(rng: np.random.Generator, n_splits: int, n_places: int) -> WalkA
     value = np.full(n, -1, np.float32)
     chosen = rng.permutation(leaves)[:n_places]
     value[chosen] = np.arange(len(chosen))
-    feature = rng.integers(0, len(N_BINS), n).astype(np.int32)
-    split_bin = rng.integers(0, np.array(N_BINS)[feature]).astype(np.int32)
+    feature = rng.integers(0, len(n_bins), n).astype(np.int32)
+    split_bin = rng.integers(0, np.array(n_bins)[feature]).astype(np.int32)
     return WalkArrays(left, right, feature, split_bin, rng.random(n) < 0.5, value)
 
 
@@ -55,9 +59,14 @@ def expected_rows(tree: WalkArrays, symbols: Any, layout: SlotLayout, order: lis
     return found
 
 
+def beside(view: Any, values: Any) -> Any:
+    """Values where a view lies."""
+    return view.runtime.xp.asarray(values) if walks_all(view) else values
+
+
 @pytest.mark.parametrize("data", ["large", "small"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", VIEWS)
 @pytest.mark.parametrize(
     ("n_rows", "n_splits", "n_places"), [(0, 0, 1), (1, 1, 2), (97, 0, 1), (301, 6, 7), (301, 6, 3)]
 )
@@ -78,51 +87,67 @@ def test_rows_go_to_their_places(n_rows: int, n_splits: int, n_places: int, enco
 
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", VIEWS)
 def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
     """Two trees, several chunks; those of inner nodes are their children's sums."""
     rng, layout = np.random.default_rng(5), make_layout(N_BINS)
     trees = [random_tree(rng, 4, 5), random_tree(rng, 3, 2)]
     spans, first_row = [(0, 5), (5, 7)], 0
-    frontier = CpuFrontier(7, layout, EagerThreads(threads))
-    expected = np.zeros((7, layout.n_slots, 2), np.int64)
+    frontier: Any = None
+    expected, expected_sums = np.zeros((7, layout.n_slots, 2), np.int64), np.zeros((7, 2), np.int64)
     for n_rows in (40, 1, 333):
         symbols = make_symbols(rng, n_rows, N_BINS)
         view = make_view(encoding, symbols, layout, threads)
+        frontier = frontier or device_of(view, layout, EagerThreads(threads)).frontier(7)
         weight = rng.integers(0, 3, n_rows).astype(np.float32) if small else None
         for (first, last), tree in zip(spans, trees, strict=True):
             g, h = rng.integers(-9, 9, n_rows), rng.integers(0, 9, n_rows)  # integers, which no draw rounds
             rounding = Rounding(1.0, 1.0, 11, 12, 2**32)
-            gradient = (g.astype(np.float32), h.astype(np.float32))
-            frontier.add(view, tree, (first, last), gradient, [(0, first_row)], weight, rounding)
+            gradient = tuple(beside(view, each.astype(np.float32)) for each in (g, h))
+            own = None if weight is None else beside(view, weight)
+            frontier.add(view, tree, (first, last), gradient, [(0, first_row)], own, rounding)
             times = np.ones(n_rows, np.int64) if weight is None else weight.astype(np.int64)
             for place, rows in enumerate(expected_rows(tree, symbols, layout, list(range(n_rows)), last - first)):
                 expected[first + place] += histogram.histogram(
-                    symbols, rows, (g * times)[rows], (h * times)[rows], layout, missing=encoding != "csr"
+                    symbols, rows, (g * times)[rows], (h * times)[rows], layout, missing="csr" not in encoding
                 )
+                expected_sums[first + place] += (g * times)[rows].sum(), (h * times)[rows].sum()
         first_row += n_rows
-    assert (frontier.histograms == expected).all()
+    assert (to_host(frontier.histograms) == expected).all()
+    assert (frontier.sums == expected_sums).all()
     tree = trees[0]
     nodes = np.arange(len(tree.value), dtype=np.int32)
-    of_nodes = frontier.of_nodes(nodes, tree.value.astype(np.int32), tree.left_child, tree.right_child)
+    of_nodes = to_host(frontier.of_nodes(nodes, tree.value.astype(np.int32), tree.left_child, tree.right_child))
     assert (of_nodes[0] == expected[:5].sum(axis=0)).all()
     for node in np.flatnonzero(tree.left_child >= 0).tolist():
         assert (of_nodes[node] == of_nodes[tree.left_child[node]] + of_nodes[tree.right_child[node]]).all()
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_rows_taken_from_views(encoding: str) -> None:
-    rng, layout, threads = np.random.default_rng(6), make_layout(N_BINS), EagerThreads(2)
-    parts = [make_symbols(rng, n, N_BINS) for n in (50, 3, 20)]
+WIDE = [5] * 40
+"""Features of two planes."""
+
+
+@pytest.mark.parametrize("n_bins", [N_BINS, WIDE, [300, *N_BINS]], ids=["narrow", "wide", "many bins"])
+@pytest.mark.parametrize("encoding", VIEWS)
+def test_rows_taken_from_views(encoding: str, n_bins: list[int]) -> None:
+    """Each row has the symbols that it had, in histograms and on a walk."""
+    if max(n_bins) > 255 and "uint8" in encoding:
+        pytest.skip("they have no room")
+    rng, layout, threads = np.random.default_rng(6), make_layout(n_bins), EagerThreads(2)
+    parts = [make_symbols(rng, n, n_bins) for n in (50, 3, 20)]
     chosen = [np.flatnonzero(rng.random(len(part)) < 0.4) for part in parts]
-    taken = [make_view(encoding, part, layout).take(rows) for part, rows in zip(parts, chosen, strict=True)]
-    n_rows = sum(map(len, chosen))
-    view = joined_view(taken, n_rows, layout, threads)
+    chosen[1] = chosen[1][:0]
+    views = [make_view(encoding, part, layout) for part in parts]
+    device, n_rows = device_of(views[0], layout, threads), sum(map(len, chosen))
+    view = device.sample_view(zip(views, chosen, strict=True), n_rows, copy_columns="columns" in encoding)
     symbols = np.concatenate([part[rows] for part, rows in zip(parts, chosen, strict=True)])
     rows = make_rows(view, n_rows, layout, threads)
     put_rows(rows.chunks[0], [list(range(n_rows))], np.arange(n_rows), np.ones(n_rows, np.int64))
-    found = rows.grow(None, np.zeros(1, np.int32))
+    found = to_host(rows.grow(None, np.zeros(1, np.int32)))
     expected = histogram.histogram(
-        symbols, range(n_rows), np.arange(n_rows), np.ones(n_rows, int), layout, encoding != "csr"
+        symbols, range(n_rows), np.arange(n_rows), np.ones(n_rows, int), layout, "csr" not in encoding
     )
     assert (found[0] == expected).all()
+    tree = random_tree(rng, 6, 7, n_bins)
+    margins = walk_rows(view, tree, np.arange(n_rows, dtype=np.uint32), np.zeros((n_rows, 1), np.float32), 0, 1)
+    assert margins[:, 0].tolist() == [tree.value[partition.leaf(tree, row, layout.n_bins)] for row in symbols]

@@ -42,13 +42,17 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sketched vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2}, {}),
     "small vectors": ({**VECTORS, "max_depth": 3}, {"n_rows": 4_000}),
     "scores": ({**LOGISTIC, "max_depth": 3, "eval_metric": ["auc", "logloss"]}, {"evaluated": True, "weight": True}),
+    "certified": ({**LOGISTIC, "max_depth": 6, "out_of_core": "certified"}, {"evaluated": True}),
+    "certified classes": (
+        {"objective": "multi:softprob", "num_class": 6, "max_depth": 4, "out_of_core": "certified"}, {"density": 0.3}
+    ),
+    "small certified": ({**LOGISTIC, "max_depth": 4, "out_of_core": "certified"}, {"n_rows": 4_000}),
+    "certified without a kernel": (
+        {"objective": squared, "max_depth": 5, "min_child_weight": 0, "out_of_core": "certified"}, {}
+    ),
 }
 SHAPES_OF_CPUS = SHAPES | {
     "sampled": ({**LOGISTIC, "max_depth": 6, "out_of_core": "sampled", "subsample": 0.2}, {}),
-    "certified": ({**LOGISTIC, "max_depth": 6, "out_of_core": "certified"}, {}),
-    "certified classes": (
-        {"objective": "multi:softprob", "num_class": 6, "max_depth": 6, "out_of_core": "certified"}, {"density": 0.3}
-    ),
 }
 
 

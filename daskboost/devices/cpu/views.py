@@ -177,8 +177,9 @@ def joined_view(taken: Iterable[Any], n_rows: int, layout: SlotLayout, threads: 
     pointers, slots, end = [np.zeros(1, np.int64)], [], 0
     for part in taken:
         if isinstance(part, tuple):
-            pointers.append(part[0][1:] + pointers[-1][-1])
+            pointers.append(part[0][1:] + end)
             slots.append(part[1])
+            end += len(part[1])
             continue
         if symbols is None:
             symbols = np.empty((n_rows, part.shape[1]), part.dtype)

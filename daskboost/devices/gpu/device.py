@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.frontier import GpuFrontier, HistogramRoom
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.taken_rows import sample_view
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
@@ -44,6 +46,10 @@ class GpuDevice:
         self.without_host = plan is not None and plan.without_host
         self._n_trees = 1 if plan is None else plan.trees_together
         self._runtime, self._slots, self.threads = runtime, layout, threads
+        places, nodes = (0, 0) if plan is None else plan.frontier
+        self._frontier_rooms = (
+            HistogramRoom(runtime, layout.n_entries, places), HistogramRoom(runtime, layout.n_entries, nodes)
+        )  # fmt: skip
         self.xp = runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
@@ -65,6 +71,12 @@ class GpuDevice:
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
+
+    def sample_view(self, parts: Iterable[tuple[GpuView, Int64]], n_rows: int, *, copy_columns: bool) -> GpuView:
+        return sample_view(self._layout, parts, n_rows, copy_columns=copy_columns)
+
+    def frontier(self, n_places: int) -> GpuFrontier:
+        return GpuFrontier(self._runtime, n_places, self._slots, self._frontier_rooms)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, packed: bool = False) -> VectorRows:  # fmt: skip

@@ -6,12 +6,12 @@ round; `DeviceRounding` says in which order. `losses.py` has what gradients are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.losses import LossKernel
@@ -64,8 +64,9 @@ class Quantizer:
     Parameters
     ----------
     runtime : Runtime
-    pieces : sequence of (int, int)
-        Stretches of rows with consecutive global ids: place of the first, which is 0 for the first one, and its id.
+    pieces : sequence of (int, int), or uint64 array of shape (rows,)
+        Stretches of rows with consecutive global ids: place of the first, which is 0 for the first one, and its id. Or
+        all ids.
     n_rows : int
         Less than 2**32.
     weight : float32, shape (rows,), optional
@@ -74,17 +75,21 @@ class Quantizer:
         Outputs that are quantized at once.
     """
 
-    def __init__(self, runtime: Runtime, pieces: Sequence[tuple[int, int]], n_rows: int,
+    def __init__(self, runtime: Runtime, pieces: Pieces, n_rows: int,
                  weight: DeviceArray | None = None, most_trees: int = 1) -> None:  # fmt: skip
         self._runtime, self._n_rows, self._weight = runtime, n_rows, weight
-        self._pieces = to_device(runtime, np.array(pieces or [(0, 0)], np.int64))
+        if isinstance(pieces, np.ndarray):
+            self._n_pieces, self._pieces = 0, to_device(runtime, pieces.view(np.int64))
+        else:
+            self._n_pieces = max(1, len(pieces))
+            self._pieces = to_device(runtime, np.array(pieces or [(0, 0)], np.int64))
         self._blocks, self._block_rows = stretches(runtime, n_rows)
         self._counts = runtime.xp.empty(self._blocks * most_trees, np.uint32)
 
     @property
     def pieces(self) -> tuple[DeviceArray, int]:
-        """Stretches of rows with consecutive global ids, as kernels take them (`kernels/global_ids.cuh`)."""
-        return self._pieces, len(self._pieces)
+        """Global ids of the rows, as kernels take them (`kernels/global_ids.cuh`)."""
+        return self._pieces, self._n_pieces
 
     def __call__(self, columns: Columns, rounding: OutputRounding, sample_below: int, order: DeviceArray | None,
                  pairs: DeviceArray, bounds: DeviceArray, n_trees: int = 1, nodes_per_tree: int = 0
@@ -124,7 +129,7 @@ class Quantizer:
             max(1, -(-self._n_rows // block_rows)), THREADS, columns.first, columns.second,
             columns.weight if self._weight is None else self._weight, element_stride(columns.first),
             element_stride(columns.second), columns.parameters, int(self._weight is not None), rounding.scales,
-            rounding.keys, sample_below, self._pieces, len(self._pieces), self._n_rows, block_rows, leaf, len(sums),
+            rounding.keys, sample_below, *self.pieces, self._n_rows, block_rows, leaf, len(sums),
             sums.view(np.uint64),
         )  # fmt: skip
 

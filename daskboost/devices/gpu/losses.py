@@ -159,8 +159,16 @@ class LossRows:
 
     def ranges(self) -> Float64:
         """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs); waits."""
-        for source in self.sources:
-            source.find_range(self._rounding.tops)
+        for index in range(len(self.sources)):
+            self.find_range(index)
+        return self.found_ranges()
+
+    def find_range(self, index: int) -> None:
+        """Enqueue: a chunk enters the range, by its margins as they are now; computes gradients that are stored."""
+        self.sources[index].find_range(self._rounding.tops)
+
+    def found_ranges(self) -> Float64:
+        """As `ranges`, of the chunks that entered since the last time; waits."""
         self._rounding.find_scales(ScaleRule(1.0, 1, 1.0))  # for what it says of the range; others decide the scales
         return self._rounding.largest()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
 from daskboost.devices.gpu.feature_groups import CELL_BYTES, MOST_GROUP_BYTES, row_columns
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
@@ -28,6 +29,8 @@ LEAF_SUM_BYTES = 20
 """Of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
+ID_BYTES = 8
+"""Global id of a row that was chosen alone."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
 """Of `_TreeLevel`."""
 LEAF_BYTES = 4
@@ -63,6 +66,9 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with
     room for nodes that are not there.
     """
+    if size.resident_share:
+        plans = [certified_plan(size, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+        return next((plan for plan in plans if plan.fits is not False), plans[-1])
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
     if turned:
@@ -96,15 +102,55 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(size),
-        evaluation_bytes=sum(
-            view_bytes(each) + 4 * (k + 1 + size.has_weight) * each.n_rows for each in size.evals
-        ),
+        evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=scratch_bytes(size, passing),
         turned_bytes=turned,
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
     lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
+
+
+def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
+    """Of trees that are grown on a sample, another set of rows on the device; all rows have margins and labels."""
+    train, k = size.train, size.n_outputs
+    sample = sample_set(size)
+    own = replace(size, train=sample, evals=(), depth=max(1, size.depth - 1))
+    turn = max(train.resident_rows, min(train.chunk_rows, train.streamed_rows))
+    places = max(1, min(1 << (size.depth - 1), train.n_rows))
+    of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
+    taken = 0 if train.symbol_bytes else view_bytes(sample) + SORT_BYTES * copied_entries(sample, size.n_slots)
+    passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
+    by_turn = size.gpu_gradients in ("expressions", "uploaded")
+    of_sample = histograms_bytes(own)
+    arrays = Plan(
+        device="cuda", free_bytes=free_bytes, frontier=(k * places, 2 * places - 1),
+        chunks_bytes=view_bytes(train) + view_bytes(sample),
+        columns_bytes=columns_bytes(sample, size.n_slots) if has_columns else 0,
+        order_bytes=order_bytes(sample.n_rows, size.small_data) + ID_BYTES * sample.n_rows,
+        gradients_bytes=gradients_bytes(replace(own, keep_gradients=True))
+        + (8 * k * turn if by_turn else gradients_bytes(size)),
+        margins_bytes=4 * k * (train.n_rows + sample.n_rows),
+        labels_bytes=label_bytes(size) + label_bytes(own),
+        histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
+        evaluation_bytes=evaluation_bytes(size),
+        scratch_bytes=tree_bytes(own) + split_bytes(own) + max(passing, taken, steps, of_turn - of_sample),
+    )  # fmt: skip
+    lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
+    return replace(arrays, pool_bytes=lost + of_sample // POOL_SCRATCH_SHARE + POOL_ROUNDING_BYTES)
+
+
+def sample_set(size: FitSize) -> SetSize:
+    """The rows that certified trees are grown on, as a data set."""
+    n_rows = sample_rows(size.resident_share, size.train.n_rows)
+    return SetSize(
+        n_rows, size.train.n_features, size.train.symbol_bytes, n_entries=int(n_rows * size.train.entries_per_row)
+    )
+
+
+def evaluation_bytes(size: FitSize) -> int:
+    """Of bins, margins, labels and weights of evaluation sets."""
+    return sum(view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows for each in size.evals)
 
 
 def view_bytes(rows: SetSize) -> int:

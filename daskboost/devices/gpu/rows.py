@@ -16,6 +16,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
+from daskboost.devices.gpu.known_tree import KnownTree, known_tree, sum_segments
 from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
@@ -185,6 +186,16 @@ class GpuRows:
 
         `gradient(chunk)` gives float32 columns of shape (rows,), on the GPU: gradients, or what a kernel makes them of.
         """
+        self.fill_roots(gradient, rounding)
+        sums = self._rounding.sums_of(0)
+        if rounding.sample_below < ALL:
+            for chunk in self.chunks:
+                chunk.kept = int(to_host(chunk.bounds[0])[1])
+        return sums
+
+    def fill_roots(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding
+                   ) -> None:  # fmt: skip
+        """`start_tree` that waits for nothing: at most all rows are in the root, and nobody knows how many."""
         self._rounding.put(0, rounding)
         for index, chunk in enumerate(self.chunks):
             chunk.start(chunk.n_rows)
@@ -192,11 +203,28 @@ class GpuRows:
                 as_columns(gradient(index)), self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs,
                 chunk.bounds,
             )  # fmt: skip
-        sums = self._rounding.sums_of(0)
-        if rounding.sample_below < ALL:
-            for chunk in self.chunks:
-                chunk.kept = int(to_host(chunk.bounds[0])[1])
-        return sums
+
+    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
+        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
+        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
+        known, sums = known_tree(self._runtime, tree, n_places), self._runtime.xp.zeros((n_places, 2), np.int64)
+        for index, view in self._views():
+            self.move_along(view, self.chunks[index], known, sums)
+        found: Int64 = to_host(sums)
+        return found
+
+    def move_along(self, view: GpuView, chunk: DeviceOrder, known: KnownTree, sums: DeviceArray) -> None:
+        """Enqueue: a chunk's rows go from the root to the places of a tree, which become its nodes; `sums`, int64 of
+        shape (places, 2), grow by theirs."""
+        if not chunk.n_rows:
+            return
+        self.reserve(known.n_nodes, known.most_splits)
+        for splits in known.levels:
+            self.split_rows(view, chunk, splits)
+        segments = chunk.bounds[known.leaves]
+        chunk.bounds[:] = 0
+        chunk.bounds[: len(segments)] = segments
+        sum_segments(self._runtime, chunk, known.places, sums)
 
     def column_leaf_sums(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding,
                          leaves: Int32) -> Int64:  # fmt: skip
@@ -353,8 +381,10 @@ def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
     return gradient if isinstance(gradient, Columns) else Columns(*gradient)
 
 
-def _joined(pieces: Pieces) -> list[tuple[int, int]]:
+def _joined(pieces: Pieces) -> Pieces:
     """The same stretches of rows, those with consecutive ids as one, for kernels to look through fewer."""
+    if isinstance(pieces, np.ndarray):
+        return pieces
     found: list[tuple[int, int]] = []
     for begin, first_row in pieces:
         if not found or first_row - begin != found[-1][1] - found[-1][0]:

@@ -136,6 +136,11 @@ class DenseView:
         return planes if skewed is None else replace(planes, turned=turn(self.runtime, planes.planes, skewed[0]))
 
     @property
+    def planes(self) -> list[DeviceArray]:
+        """Symbols of each kind of feature groups; shape (planes, rows, columns)."""
+        return [each.planes for each in self._planes]
+
+    @property
     def symbols(self) -> tuple[Any, ...]:
         if self._columns is None:
             return (self._rows, self._places, 0, 0, self._layout.n_bins, self._layout.offsets)
