@@ -38,7 +38,6 @@ SAMPLE = 0.1
 FEW_BINS, FEW_BINS_AUC = 64, 0.002
 """Bins of the case that packs them into 6 bits, and by how much its AUC may be lower than with 256."""
 N_FOLDS = 5
-CERTIFIED: dict[str, Any] = {"out_of_core": "certified"}
 
 
 @dataclass
@@ -70,6 +69,11 @@ class Bench:
     def params(self, data: Any, share: float, *, evals: Any = (), **more: Any) -> dict[str, Any]:
         """Ours, with `share` of the bins on the device."""
         return self.config.params(**more, **device_limit(self.config, data, share, evals=evals, **more))
+
+    def certified(self, data: Any, **more: Any) -> dict[str, Any]:
+        """Ours, certified: what is resident is the sample, and all chunks are streamed."""
+        of_sample = {"out_of_core": "certified", "resident_share": self.config.resident}
+        return self.params(data, 0.0, **of_sample, **more)
 
     def contender(self, data: Any, params: Mapping[str, Any]) -> Contender:
         """Ours, of one model."""
@@ -222,9 +226,8 @@ def curve(bench: Bench, goal: float | None = None) -> Curve:
 def _curve(bench: Bench, goal: float | None) -> Curve:
     config, data = bench.config, bench.dataset()
     evals = [(quantized_test_rows(config, data), "fresh")]
-    params = bench.params(
-        data, config.resident, evals=evals, eval_metric="auc", **({} if goal is None else CERTIFIED)
-    )
+    more: dict[str, Any] = {"evals": evals, "eval_metric": "auc"}
+    params = bench.params(data, config.resident, **more) if goal is None else bench.certified(data, **more)
     history: dict[str, Any] = {}
     seconds, _ = timed(lambda: ours.train(
         params, data, config.rounds * (1 if goal is None else 2), evals=evals, evals_result=history,
@@ -243,7 +246,7 @@ def certified(bench: Bench) -> Found:
     whole = curve(bench)
     own = curve(bench, whole.auc[-1])
     auc_below = whole.auc[-1] - own.auc[config.rounds - 1]
-    params = bench.params(data, config.resident, **CERTIFIED)
+    params = bench.certified(data)
     _, memory = memory_of(bench, data, params, lambda: ours.train(params, data, 1))
     both = {
         "daskboost": bench.contender(data, params),
@@ -342,7 +345,7 @@ def billion(bench: Bench) -> Found:
     if (free := psutil.virtual_memory().available) < needed:
         raise MemoryError(f"{config.n_rows} rows need {needed / 1e9:.0f} GB of the host, {free / 1e9:.0f} are free")
     quantizing_s, data = timed(bench.dataset)
-    params = bench.params(data, config.resident, **CERTIFIED)
+    params = bench.certified(data)
     history: dict[str, Any] = {}
     (seconds, model), memory = memory_of(
         bench, data, params, lambda: timed(lambda: ours.train(params, data, config.trees, evals_result=history))
