@@ -35,6 +35,7 @@ FITS: dict[str, dict[str, Any]] = {
     "absolute error": {"objective": "reg:absoluteerror", "max_depth": 3},
     "lossguide": {"grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0},
     "symmetric": {"grow_policy": "symmetric", "max_depth": 3},
+    "certified": {"out_of_core": "certified", "max_depth": 3},
     "packed": {**SAMPLES, "gradient_precision": "packed"},
     "vectors": {"objective": "multi:softprob", "num_class": 5, "max_depth": 2, "multi_strategy": "multi_output_tree"},
 }  # fmt: skip
@@ -98,7 +99,7 @@ def test_bytes_and_peaks_of_all_budgets(rows: dict[str, Any], runtime: TrackedRu
 @pytest.mark.emulated
 @pytest.mark.parametrize(("name", "place"), [
     ("samples", "tight"), ("classes", "disk"), ("absolute error", "csr"), ("lossguide", "disk"), ("symmetric", "csr"),
-    ("packed", "tight"), ("vectors", "csr"),
+    ("packed", "tight"), ("vectors", "csr"), ("certified", "disk"), ("certified", "csr"),
 ])  # fmt: skip
 def test_bytes_of_any_residency(name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluation sets stream too; threads of kernels run out of order."""
