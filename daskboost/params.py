@@ -168,6 +168,10 @@ class TrainParams:
     memory limit."""
     spill_directory: str | None = None
     """Where chunks that exceed it go; None is the worker's local directory."""
+    device_memory_limit: int | str | None = None
+    """Most of a GPU's memory (bytes or "40GB") that an engine's fit takes beside bins that lie there already; None is
+    what is free. The state of all rows stays there, chunks of bins without room are streamed. Models do not depend on
+    it."""
     out_of_core: str = "auto"
     """How trees grow: ``exact``, with a pass over the rows per level; ``certified``: on a sample that stays in memory,
     by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too much; or
@@ -236,8 +240,9 @@ class TrainParams:
         if not (isinstance(self.objective, str) or callable(self.objective) or hasattr(self.objective, "gradients")):
             raise ParameterError(f"objective={self.objective!r} must be a name or a callable f(label, margin)")
         self._check_growth()
-        if self.host_memory_limit is not None:
-            object.__setattr__(self, "host_memory_limit", parse_bytes("host_memory_limit", self.host_memory_limit))
+        for name in ("host_memory_limit", "device_memory_limit"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, parse_bytes(name, getattr(self, name)))
 
     def _check_growth(self) -> None:
         if self.grow_policy == "lossguide":
@@ -282,7 +287,7 @@ class TrainParams:
 
 
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
-             "spill_directory"}  # fmt: skip
+             "spill_directory", "device_memory_limit"}  # fmt: skip
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
              "chunk_rows")  # fmt: skip
 _INF = math.inf

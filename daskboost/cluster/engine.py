@@ -124,23 +124,27 @@ class Engine:
         setup, device = self.setup, self.device
         common = (device, self._layout, setup.cuts.has_missing)
 
-        def margins(shard: Shard, room_bytes: int, rank: int, views: Views | None = None) -> ShardMargins:
+        resident = (device.resident or (None,) * (1 + len(evals)))[: 1 + len(evals)]  # a sample has no evaluation sets
+
+        def margins(shard: Shard, room_bytes: int, rank: int, n_resident: int | None, views: Views | None = None
+                    ) -> ShardMargins:  # fmt: skip
             if views is None and shared is not None:
-                views = shared.of(shard, *common, room_bytes, rank)
-            return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views)
+                views = shared.of(shard, *common, room_bytes, rank, n_resident)
+            return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views, n_resident)
 
         room_bytes = device.column_room(setup.column_bytes)
         if isinstance(train, Shard):
-            train = margins(train, room_bytes, TRAINING)
+            train = margins(train, room_bytes, TRAINING, resident[0])
         self.train = train
         self.evals: list[ShardMargins] = []
         """Of rows that are evaluated and not trained on."""
         self._evaluators = []
-        for metrics, shard in zip(setup.metrics, evals, strict=True):
+        for metrics, shard, n_resident in zip(setup.metrics, evals, resident[1:], strict=True):
             kept = next((own for own in (*self._current, *self.evals) if shard.has_chunks_of(own.shard)), None)
             if kept is None:
                 same = shard.has_chunks_of(train.shard)  # then only margins are others
-                kept = margins(shard, room_bytes if same else 0, EVALUATION, train.views if same else None)
+                views, kept_chunks = (train.views, resident[0]) if same else (None, n_resident)
+                kept = margins(shard, room_bytes if same else 0, EVALUATION, kept_chunks, views)
                 self.evals.append(kept)
             self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         groups = self.train.groups

@@ -16,13 +16,16 @@ from daskboost.data.shard import Shard
 from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
-from daskboost.devices.plan import FitSize, GpuGradients, SetSize
+from daskboost.devices.plan import ChunkSize, FitSize, GpuGradients, SetSize
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
+
+WORD_ENDS = 8
+"""Bytes that a chunk's words have behind its symbols, at most: of the last one, and its guard."""
 
 
 def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> SetSize:
@@ -45,7 +48,30 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
         shard.layout, int(rows.sum()), n_features, chunk_rows=int(rows.max()), streamed_rows=int(rows[disk].sum()),
         all_bytes=int(stored.sum()), stored_bytes=int(stored.sum() - stored[disk].sum()),
     )  # fmt: skip
-    return _with_device_rows(found, shard)
+    tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
+    sizes = [(tier, chunk_size(shard.layout, entry.handle.n_rows, entry.handle.nbytes, on_disk=tier == "disk"))
+             for tier, entry in zip(tiers, shard.entries, strict=True)]  # fmt: skip
+    return _with_device_rows(replace(
+        found, chunks=tuple(chunk for tier, chunk in sizes if tier == "ram"),
+        streamed=tuple(chunk for tier, chunk in sizes if tier == "disk"),
+    ), shard)  # fmt: skip
+
+
+def chunk_size(layout: Layout, n_rows: int, n_bytes: int, *, on_disk: bool = False) -> ChunkSize:
+    """Of a chunk in a layout."""
+    n_entries = 0 if isinstance(layout, DenseLayout) else layout.most_entries(n_rows, n_bytes)
+    return ChunkSize(n_rows, n_entries, n_bytes, on_disk)
+
+
+def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, kept_rows: int
+                 ) -> tuple[tuple[ChunkSize, ...], tuple[ChunkSize, ...]]:  # fmt: skip
+    """Of rows that are not divided yet, the first `kept_rows` in chunks in memory, the others in chunks on disk."""
+    made = []
+    for begin in range(0, n_rows, max(chunk_rows, 1)):
+        n, on_disk = min(chunk_rows, n_rows - begin), begin >= kept_rows
+        n_bytes = layout.nbytes(n, -(-n_entries * n // n_rows)) + WORD_ENDS
+        made.append(chunk_size(layout, n, n_bytes, on_disk=on_disk))
+    return tuple(chunk for chunk in made if not chunk.on_disk), tuple(chunk for chunk in made if chunk.on_disk)
 
 
 def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
@@ -86,16 +112,18 @@ def engine_setup(spec: FitSpec) -> EngineSetup:
 
 
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
-                n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
-    """Of the fit of an engine with these shards."""
+                n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None) -> FitSize:  # fmt: skip
+    """Of the fit of an engine with these shards; `n_resident` : chunks in RAM of the training set that a GPU keeps,
+    where that is decided, and then it keeps none of evaluation sets."""
     n_features = spec.cuts.n_features
-    return fit_size(
+    found = fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
         [shard_size(shard, n_features, train) for shard in evals], n_rounds=len(spec.learning_rates),
         small_data=spec.small_data,
         has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
+    return found if n_resident is None else replace(found, resident=(n_resident, *(0 for _ in evals)))
 
 
 def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slots: int, train: SetSize,
@@ -113,6 +141,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
+        device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host, samples_rows=params.subsample < 1,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,

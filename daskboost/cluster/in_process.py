@@ -143,7 +143,8 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         opened.callback(own.close)
         made: list[Engine] = []
         for each, peer in zip(sets, peers, strict=True):
-            size = engine_size(spec, *each, n_engines=n_engines)
+            n_resident = None if shared is None else shared.n_resident
+            size = engine_size(spec, *each, n_engines=n_engines, n_resident=n_resident)
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), setup, *each, peer, shared, engine_kind(spec)))
             opened.callback(made[-1].close)

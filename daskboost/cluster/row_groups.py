@@ -2,7 +2,8 @@
 
 Partitions of some ten thousand rows make chunks whose fixed costs (a spill of every open node's histogram, a few calls
 per level) weigh as much as their rows: 100k rows x 28 took 26 ms per tree as four chunks and 18 ms as one. So
-neighbouring small chunks in RAM are copied into one group; large ones, and all on disk, stay groups of their own.
+neighbouring small chunks in RAM are copied into one group; large ones, and all that are streamed, stay groups of their
+own.
 """
 
 from __future__ import annotations
@@ -66,13 +67,25 @@ class RowGroup:
             yield slice(begin, end), first_row
 
 
-def row_groups(shard: Shard, most_rows: int, room_bytes: float) -> list[RowGroup]:
+def streamed_places(shard: Shard, n_resident: int | None) -> frozenset[int]:
+    """Places of the chunks that are read in every pass: those on disk, and those in RAM but for the first `n_resident`,
+    unless that is None."""
+    tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
+    in_ram = [place for place, tier in enumerate(tiers) if tier == "ram"]
+    on_disk = [place for place, tier in enumerate(tiers) if tier == "disk"]
+    return frozenset(on_disk if n_resident is None else [*on_disk, *in_ram[n_resident:]])
+
+
+def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozenset[int] | None = None
+               ) -> list[RowGroup]:  # fmt: skip
     """Divide a shard's chunks into groups, in order, of at most `most_rows` unless a chunk alone has more; at most
-    `room_bytes` of bins are to be copied."""
+    `room_bytes` of bins are to be copied. Those at the places `streamed`, by default those on disk, are groups of their
+    own."""
+    streamed = streamed_places(shard, None) if streamed is None else streamed
     groups: list[list[int]] = []
     rows = copied = 0
     for index, entry in enumerate(shard.entries):
-        resident = shard.store.residency(entry.handle) != "disk"
+        resident = index not in streamed
         fits = resident and rows + entry.n_rows <= most_rows and copied + entry.handle.nbytes <= room_bytes
         if groups and fits and rows:
             groups[-1].append(index)

@@ -4,40 +4,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.row_groups import row_groups
+from daskboost.cluster.row_groups import row_groups, streamed_places
 from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
+from daskboost.data.store import ChunkHandle
+from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Device, View
+from daskboost.devices.device import Device, StreamingDevice, View
+from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.dtypes import Bool
 from daskboost.errors import DataError
 
 
 class ShardMargins:
-    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them."""
+    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them, and `n_resident`
+    of the chunks in RAM, or all, stay in the device's memory."""
+
+    _streamed: frozenset[int] = frozenset()
+    """Places of the chunks that are read in every pass."""
+    _stream: ChunkStream | None = None
+    """Of these, once a pass over them has begun on a GPU."""
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, n_outputs: int,
-                 column_room: int = 0, shared: Callable[[], Iterator[tuple[int, View]]] | None = None
-                 ) -> None:  # fmt: skip
+                 column_room: int = 0, shared: Callable[[], Iterator[tuple[int, View]]] | None = None,
+                 n_resident: int | None = None) -> None:  # fmt: skip
         self.shard, self._device, self._shared, self.n_outputs = shard, device, shared, n_outputs
         self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
         self._kept: dict[int, View] = {}
         self._column_room = column_room
         self._columns_pay = True
-        self.groups = row_groups(shard, device.group_rows, math.inf if device.joins_for_free else column_room)
+        self._streamed = streamed_places(shard, n_resident)
+        room_bytes = math.inf if device.joins_for_free else column_room
+        self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
     @property
     def is_resident(self) -> bool:
         """Whether all views stay in the device's memory, once they are made."""
-        store, entries = self.shard.store, self.shard.entries
-        return all(store.residency(entry.handle) != "disk" for entry in entries)
+        return not self._streamed
 
     def without_columns(self) -> None:
         """Copy nothing column-major from now on: rows are read whole."""
@@ -45,17 +56,21 @@ class ShardMargins:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the views that stay in the device's memory, as far as they are made."""
-        return sum(view.nbytes for view in self._kept.values())
+        """Of the views that stay in the device's memory, as far as they are made, and of what others pass through."""
+        streamed = 0 if self._stream is None else self._stream.nbytes
+        return streamed + sum(int(view.nbytes) for view in self._kept.values())
 
     def views(self) -> Iterator[tuple[int, View]]:
-        """Each group's index and view; chunks on disk are read ahead."""
+        """Each group's index and view, in order; chunks that are streamed are read ahead."""
         return self.own_views() if self._shared is None else self._shared()
 
     def own_views(self) -> Generator[tuple[int, View], None, None]:
         """The same, shared or not."""
         if len(self._kept) == len(self.margins):  # all resident: no need to touch the store
             yield from self._kept.items()
+            return
+        if isinstance(self._device, StreamingDevice) and self._streamed:
+            yield from self._streamed_views(self._device)
             return
         group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
         collected: list[Chunk] = []
@@ -67,12 +82,35 @@ class ShardMargins:
                 continue
             view = self._kept.get(index)
             if view is None:
-                keep = self.shard.store.residency(self.shard.entries[place].handle) != "disk"
+                keep = place not in self._streamed
                 view = self._open(collected, keep)
                 if keep:
                     self._kept[index] = view
             collected = []
             yield index, view
+
+    def _streamed_views(self, device: StreamingDevice) -> Iterator[tuple[int, View]]:
+        """In order, those that are kept and those that pass through the device."""
+        entries, store = self.shard.entries, self.shard.store
+        for index, group in enumerate(self.groups):  # before memory is taken for what streams
+            if index not in self._kept and group.entries[0] not in self._streamed:
+                self._kept[index] = self._open([store.get(entries[place].handle) for place in group.entries], True)
+        if self._stream is None:
+            handles = [entries[place].handle for place in sorted(self._streamed)]
+            chunks = StreamedChunks(store, handles, device.pinned)
+            self._stream = device.open_stream(chunks, self._packed_kind(handles))
+        with closing(self._stream.views()) as views:
+            for index in range(len(self.groups)):
+                yield index, self._kept[index] if index in self._kept else next(views)
+            assert next(views, None) is None  # the pass is over, and not left early
+
+    def _packed_kind(self, handles: Sequence[ChunkHandle]) -> DenseChunks | SparseChunks:
+        """What unpacking streamed chunks goes by."""
+        layout, most_rows = self.shard.layout, max(handle.n_rows for handle in handles)
+        if isinstance(layout, DenseLayout):
+            return DenseChunks(layout.bits, layout.row_stride_bytes, layout.symbol_dtype, most_rows)
+        most_entries = max(layout.most_entries(handle.n_rows, handle.nbytes) for handle in handles)
+        return SparseChunks(layout.bits, self._bin_to_slot, most_rows, most_entries)
 
     def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:
         threads = self._device.threads.count

@@ -12,7 +12,7 @@ from daskboost.data.shard import Shard
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Device, View
+from daskboost.devices.device import Device, StreamingDevice, View
 from daskboost.dtypes import Bool
 
 Views = Callable[[], Iterator[tuple[int, View]]]
@@ -32,27 +32,32 @@ class SharedViews:
     def __init__(self, n_threads: int) -> None:
         self.lockstep: Lockstep[tuple[int, View]]
         """Of the fits that run now."""
+        self.n_resident: int | None = None
+        """Chunks in RAM of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
         self._n_threads = n_threads
         self._sources: dict[Any, ShardMargins] = {}
-        self._devices: list[Device] = []
+        self._devices: dict[tuple[str, int], Device] = {}
         self._lock = threading.Lock()
 
-    def of(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, room_bytes: int, rank: int
-           ) -> Views:  # fmt: skip
+    def of(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, room_bytes: int, rank: int,
+           n_resident: int | None) -> Views:  # fmt: skip
         """The views of a shard on a fit's device, as `ShardMargins.views` gives them.
 
-        `room_bytes` : for column-major copies; what the first fit has decides.
+        `room_bytes` : for column-major copies; what the first fit has decides. `n_resident` : see `ShardMargins`.
         """
         on_gpu = device.split_kernels is not None
         place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
         chunks = tuple(entry.handle.key for entry in shard.entries)
         # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
-        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu)
+        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu, n_resident)
         with self._lock:
             if key not in self._sources:
-                own = make_device(place, layout, Threads(self._n_threads))
-                self._devices.append(own)
-                self._sources[key] = ShardMargins(shard, own, layout, has_missing, 0, room_bytes)  # views alone
+                own = self._devices.get((place, layout.width))
+                if own is None:
+                    own = self._devices[place, layout.width] = make_device(place, layout, Threads(self._n_threads))
+                self._sources[key] = ShardMargins(  # views alone
+                    shard, own, layout, has_missing, 0, room_bytes, n_resident=n_resident
+                )
             source = self._sources[key]
         if not source.is_resident:
             return lambda: self.lockstep.items(source.own_views, rank)
@@ -67,10 +72,11 @@ class SharedViews:
     @property
     def gpu_bytes(self) -> int:
         """Memory of a GPU that shared views take already."""
-        return sum(source.kept_bytes for key, source in self._sources.items() if key[2] != "cpu")
+        rings = sum(device.ring_bytes for device in self._devices.values() if isinstance(device, StreamingDevice))
+        return rings + sum(source.kept_bytes for key, source in self._sources.items() if key[2] != "cpu")
 
     def close(self) -> None:
         """Free the views."""
         self._sources.clear()
-        for device in self._devices:
+        for device in self._devices.values():
             device.close()

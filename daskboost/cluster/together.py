@@ -16,6 +16,7 @@ from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.devices.plan import Plan
 from daskboost.params import split_device
 
 T = TypeVar("T")
@@ -58,11 +59,14 @@ def fit_together(
     on_gpu = any(finds_gpu(member.spec.params.device) for member in members)
     turns = at_once = min(len(members), most or len(members))
     turns = 1 if on_gpu else min(turns, cores.count)
-    if not any(member.streams for member in members):
+    shared, fitting = SharedViews(cores.count), at_once
+    if on_gpu:
+        gpus = [member for member in members if finds_gpu(member.spec.params.device)]
+        fitting, shared.n_resident = _room_on_gpu(gpus, cores.count, at_once)
+    if shared.n_resident is None and not any(member.streams for member in members):
         at_once = len(members)  # they wait for their turns, and take memory only then
-    elif on_gpu and at_once > 1:
-        at_once = min(at_once, _room_on_gpu(members, cores.count))
-    shared = SharedViews(cores.count)
+    else:
+        at_once = fitting
     threads = cores.count if on_gpu else max(1, cores.count // turns)
     results: list[T] = []
     try:
@@ -139,17 +143,32 @@ def _on_callers_gpu(member: Member) -> Member:
     ))  # fmt: skip
 
 
-def _room_on_gpu(members: Sequence[Member], n_threads: int) -> int:
-    """How many fits a GPU has room for at once, at least one: which is refused where it has not."""
+def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[int, int | None]:
+    """How many fits a GPU has room for at once, at least one: which is refused where it has not. And how many chunks in
+    RAM of the training rows it keeps for them, None for all: more fits at once are worth more than chunks that stay,
+    since a pass serves all fits."""
     from daskboost.devices.gpu.cuda import get_runtime
 
-    free = get_runtime().free_bytes
-    plans = [
-        gpu_plan(engine_size(
-            member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads
-        ), free)
+    free = get_runtime(split_device(members[0].spec.params.device)[1]).free_bytes
+    sizes = [
+        engine_size(member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads)
         for member in members
-    ]  # fmt: skip
-    shared = max(plan.chunks_bytes + plan.columns_bytes for plan in plans)
-    own = [plan.total_bytes - plan.chunks_bytes - plan.columns_bytes - plan.turned_bytes for plan in plans]
-    return max(1, (free - shared) // max(own))
+    ]
+    plans = [gpu_plan(size, free) for size in sizes]
+    if all(plan.resident is None for plan in plans):
+        return _fitting(plans, free, most)[0], None
+    least = [gpu_plan(replace(size, resident=(0,) * (1 + len(size.evals))), free) for size in sizes]
+    at_once, own_bytes = _fitting(least, free, most)
+    room = max(1, free - (at_once - 1) * own_bytes)
+    plans = [gpu_plan(size, room) for size in sizes]
+    return at_once, min(
+        len(size.train.chunks) if plan.resident is None else plan.resident[0]
+        for size, plan in zip(sizes, plans, strict=True)
+    )
+
+
+def _fitting(plans: Sequence[Plan], free: int, most: int) -> tuple[int, int]:
+    """How many of the fits fit beside what they share, at least one, and bytes of each, at most."""
+    shared = [plan.chunks_bytes + plan.columns_bytes + plan.ring_bytes + plan.planes_bytes for plan in plans]
+    own = max(plan.total_bytes - plan.turned_bytes - part for plan, part in zip(plans, shared, strict=True))
+    return max(1, min(most, (free - max(shared)) // own)), own

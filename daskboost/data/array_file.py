@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.dtypes import UInt8
+
 Array = npt.NDArray[Any]
 
 # Never follow a link planted in a data set, and never wait for a writer on a planted pipe.
@@ -93,13 +95,15 @@ class ArrayFile:
         """Whether all of the file has been read."""
         return self._offset == self.size
 
-    def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """The next array, in memory of its own.
+    def read(self, dtype: npt.DTypeLike, shape: tuple[int, ...], into: UInt8 | None = None) -> Array:
+        """The next array, in memory of its own or at the beginning of `into`.
 
         Raises
         ------
         EOFError
             The file ends before; nothing was allocated if its size says so from the start.
+        ValueError
+            `into` is too small.
         """
         little = np.dtype(dtype).newbyteorder("<")
         n_bytes = little.itemsize
@@ -107,7 +111,9 @@ class ArrayFile:
             n_bytes *= length
         if self._offset + n_bytes > self.size:
             raise EOFError(f"{self.size} bytes long, {self._offset + n_bytes} needed")
-        array = np.empty(shape, little)
+        if into is not None and n_bytes > len(into):
+            raise ValueError(f"{n_bytes} bytes, and room for {len(into)}")
+        array = np.empty(shape, little) if into is None else into[:n_bytes].view(little).reshape(shape)
         rest = array.reshape(-1).view(np.uint8).data
         while len(rest):
             n_read = os.preadv(self._descriptor, [rest], self._offset)

@@ -48,6 +48,8 @@ from daskboost.errors import DatasetFormatError
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
+ROW_STATE_BYTES = 24
+"""Of a row on a GPU beside its bins, at least."""
 LEAST_CHUNK_ROWS, MOST_CHUNK_ROWS = 2**12, 2**20
 MarginOf = Callable[[Features, Float32 | None], Float32]
 """Margins that rows start from, of a model that the fit continues."""
@@ -186,6 +188,9 @@ class BuildOptions:
     chunk_rows: int = 0
     """Rows per chunk; 0 chooses by `CHUNK_BYTES`."""
     need_label: bool = True
+    device_budget_bytes: int | None = None
+    """Of the GPU that will train on it: of what exceeds that, as few bits as need be are to be streamed for each pass.
+    None where it is the CPU, which reads aligned symbols fastest."""
 
 
 def describe(source: Source, options: BuildOptions, runner: Runner, reference: DatasetInfo | None) -> DatasetInfo:
@@ -211,10 +216,14 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     else:
         cuts = _cuts(source, total, options.max_bin, exponent, runner)
     has_missing = total.missing | cuts.has_missing
-    layout = choose_layout(
-        cuts, has_missing, n_rows=sum(sizes), n_entries=total.n_entries, encoding=options.encoding,  # type: ignore[arg-type]
-        packing=options.packing,  # type: ignore[arg-type]
+    choose = partial(
+        choose_layout, cuts, has_missing, n_rows=sum(sizes), n_entries=total.n_entries,
+        encoding=options.encoding,  # type: ignore[arg-type]
     )  # fmt: skip
+    layout = choose(packing=options.packing)  # type: ignore[arg-type]
+    needed = layout.nbytes(sum(sizes), total.n_entries) + ROW_STATE_BYTES * sum(sizes)
+    if options.device_budget_bytes is not None and needed > options.device_budget_bytes:
+        layout = choose(packing="tight")
     return DatasetInfo(
         cuts=cuts, layout=layout, schema=source.schema, max_bin=options.max_bin, stats=total.stats,
         n_entries=total.n_entries, has_missing=has_missing, has_weight=total.has_weight,

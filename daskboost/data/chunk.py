@@ -62,6 +62,16 @@ class QuantizedChunk:
         """Itself, see `DeviceChunk`."""
         return self
 
+    def moved_to(self, memory: UInt8) -> QuantizedChunk:
+        """The same chunk, its words and row pointers one behind the other in `memory`, `nbytes` long."""
+        places = memory.view(SYMBOL_WORD)
+        words, indptr = places[: len(self.words)], None
+        words[:] = self.words
+        if self.indptr is not None:
+            indptr = places[len(words) :]
+            indptr[:] = self.indptr
+        return QuantizedChunk(self.first_row, self.n_rows, self.layout, words, indptr)
+
     def symbols(self, threads: int = 1) -> UInt8 | UInt16:
         """Symbols of a dense chunk, shape (rows, features); `n_bins[f]` stands for missing.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from daskboost.data.array_file import ArrayFile, bytes_of, crc32, write_file
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.pack import Layout
-from daskboost.dtypes import SYMBOL_WORD
+from daskboost.dtypes import SYMBOL_WORD, UInt8
 from daskboost.errors import StorageError
 
 _MAGIC = b"DBCHUNK1"
@@ -31,8 +31,8 @@ def write_chunk(path: Path, chunk: QuantizedChunk) -> None:
     write_file(path, [header, _CHECKSUM.pack(zlib.crc32(header)), *arrays])
 
 
-def read_chunk(path: Path, layout: Layout) -> QuantizedChunk:
-    """Read what `write_chunk` wrote.
+def read_chunk(path: Path, layout: Layout, into: UInt8 | None = None) -> QuantizedChunk:
+    """Read what `write_chunk` wrote, into memory of its own or, words and row pointers one behind the other, `into`.
 
     Raises
     ------
@@ -46,8 +46,9 @@ def read_chunk(path: Path, layout: Layout) -> QuantizedChunk:
             if zlib.crc32(header) != header_checksum:
                 raise StorageError(f"chunk file {path} is damaged: its header does not match its checksum")
             magic, first_row, n_rows, n_words, n_indptr, checksum = _HEADER.unpack(header)
-            words = file.read(SYMBOL_WORD, (n_words,))
-            indptr = file.read(SYMBOL_WORD, (n_indptr,)) if n_indptr >= 0 else None
+            words = file.read(SYMBOL_WORD, (n_words,), into)
+            rest = None if into is None else into[words.nbytes :]
+            indptr = file.read(SYMBOL_WORD, (n_indptr,), rest) if n_indptr >= 0 else None
             complete = file.at_end
     except StorageError:
         raise
@@ -56,6 +57,8 @@ def read_chunk(path: Path, layout: Layout) -> QuantizedChunk:
         raise StorageError(error.errno, f"could not read a chunk back: {reason}", str(path)) from error
     except EOFError as error:
         raise StorageError(f"chunk file {path} is damaged: truncated, {error}") from error
+    except ValueError as error:
+        raise StorageError(f"chunk file {path} is damaged: longer than it was, {error}") from error
     actual = crc32(words) if indptr is None else zlib.crc32(bytes_of(indptr), crc32(words))
     if magic != _MAGIC or actual != checksum or not complete:
         raise StorageError(f"chunk file {path} is damaged: its contents do not match their checksum")

@@ -124,6 +124,10 @@ class CsrLayout:
         """Bytes of `n_rows` rows with `n_entries` present entries."""
         return (n_entries * self.bits + 7) // 8 + 4 * (n_rows + 1)
 
+    def most_entries(self, n_rows: int, nbytes: int) -> int:
+        """Entries that a chunk of so many bytes has at most."""
+        return max(0, nbytes - 4 * (n_rows + 1)) * 8 // self.bits
+
 
 Layout = DenseLayout | CsrLayout
 

@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -21,8 +22,11 @@ from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.chunk_file import read_chunk, write_chunk
 from daskboost.data.device_chunk import Chunk, DeviceChunk
 from daskboost.data.pack import Layout
+from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
+PIN_THREADS = 16
+"""That move chunks to page-locked memory: touching pages takes longest, and so many took a fifteenth of one's time."""
 TierName = Literal["device", "ram", "disk"]
 
 
@@ -144,8 +148,8 @@ class DiskTier:
             ) from error
         self._layouts[key] = chunk.layout
 
-    def get(self, key: int) -> QuantizedChunk:
-        chunk = read_chunk(self._path(key), self._layouts[key])
+    def get(self, key: int, into: UInt8 | None = None) -> QuantizedChunk:
+        chunk = read_chunk(self._path(key), self._layouts[key], into)
         with self._lock:
             self.reads += 1
             self.read_bytes += chunk.nbytes
@@ -209,6 +213,8 @@ class ChunkStore:
         self._next_key = 0
         self._closed = False
         self._lock = threading.Lock()
+        self._pinned: dict[int, UInt8] = {}
+        self._pinning = threading.Lock()
 
     def __enter__(self) -> ChunkStore:
         return self
@@ -242,12 +248,50 @@ class ChunkStore:
         except KeyError:
             raise StorageError(f"the chunk of rows from {handle.first_row} on was deleted while being read") from None
 
+    def read(self, handle: ChunkHandle, into: UInt8) -> Chunk:
+        """A chunk on disk, words and row pointers one behind the other in memory of the caller's."""
+        tier = self._home(handle)
+        if not isinstance(tier, DiskTier):
+            raise StorageError(f"the chunk of rows from {handle.first_row} on is not on disk")
+        try:
+            return tier.get(handle.key, into)
+        except KeyError:
+            raise StorageError(f"the chunk of rows from {handle.first_row} on was deleted while being read") from None
+
+    def pin(self, handles: Sequence[ChunkHandle], allocate: Callable[[int], UInt8]) -> list[UInt8]:
+        """Page-locked memory of chunks in RAM, words and row pointers one behind the other.
+
+        They are moved there the first time, a few at a time, and stay as long as they are in the store: of its budget
+        they take no more than before.
+        """
+        with self._pinning:
+            todo = [handle for handle in handles if handle.key not in self._pinned]
+            if todo:
+                with ThreadPoolExecutor(min(len(todo), PIN_THREADS), "daskboost-pin") as pool:
+                    for _ in pool.map(lambda handle: self._pin(handle, allocate), todo):
+                        pass
+            with self._lock:
+                if self._closed:
+                    raise StorageError("the chunk store is closed")
+                return [self._pinned[handle.key] for handle in handles]
+
+    def _pin(self, handle: ChunkHandle, allocate: Callable[[int], UInt8]) -> None:
+        chunk = self.get(handle)
+        assert isinstance(chunk, QuantizedChunk)
+        memory = allocate(chunk.nbytes)
+        moved = chunk.moved_to(memory)
+        with self._lock:
+            if handle.key in self._homes:
+                self._ram.put(handle.key, moved)
+                self._pinned[handle.key] = memory
+
     def delete(self, handle: ChunkHandle) -> None:
         """Forget a chunk and free its bytes; nothing happens if it is gone already."""
         with self._lock:
             if handle.key not in self._homes:
                 return
             tier, _ = self._homes.pop(handle.key)
+            self._pinned.pop(handle.key, None)
             tier.release(handle.nbytes)
         tier.delete(handle.key)
 
@@ -269,6 +313,7 @@ class ChunkStore:
             for tier, handle in self._homes.values():
                 tier.release(handle.nbytes)
             self._homes.clear()
+            self._pinned.clear()
         for tier in (self._device, *self._tiers):
             tier.close()
 

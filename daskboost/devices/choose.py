@@ -40,6 +40,17 @@ def finds_gpu(name: str) -> bool:
     return name != "cpu"
 
 
+def budget_of(name: str, limit: int | None) -> int | None:
+    """Bytes that a fit on the device of that name may take of a GPU's memory, `limit` at most; None where it would be
+    the CPU."""
+    if not finds_gpu(name):
+        return None
+    from daskboost.devices.gpu.cuda import get_runtime
+
+    free = get_runtime(split_device(name)[1]).free_bytes
+    return free if limit is None else min(free, limit)
+
+
 def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize | None = None,
                 shared_bytes: int = 0) -> Device:  # fmt: skip
     """An engine's device.

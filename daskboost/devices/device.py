@@ -14,10 +14,12 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.metrics import MetricKernels
+from daskboost.devices.gpu.ring import PackedChunks
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import DrawnRows
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt32
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
 
 T = TypeVar("T")
 View = Any
@@ -140,6 +142,21 @@ class SamplingDevice(Protocol):
         draw < norm / threshold, see `devices/sampling.py`; float32 gradients, shape (rows, outputs)."""
 
 
+@runtime_checkable
+class StreamingDevice(Protocol):
+    """A device through whose memory chunks stream, packed, from the host's."""
+
+    def pinned(self, n_bytes: int) -> UInt8:
+        """Memory of the host that chunks can stream from."""
+
+    @property
+    def ring_bytes(self) -> int:
+        """Of its memory, that packed chunks are copied to."""
+
+    def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
+        """The views of chunks; closed by the device, and the chunks with it."""
+
+
 class Device(Protocol):
     """The device of one engine."""
 
@@ -157,6 +174,9 @@ class Device(Protocol):
     """Rows whose gradients are computed at a time."""
     without_host: bool
     """Whether the plan of the fit is that trees grow on the device alone (`FitSize.without_host`)."""
+    resident: tuple[int, ...] | None
+    """How many chunks in RAM of the training set, and of each evaluation set, stay in the device's memory, the first of
+    each set; None for all."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None

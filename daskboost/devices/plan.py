@@ -5,14 +5,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, NamedTuple
 
 from daskboost.errors import DeviceError
 
 GpuGradients = Literal["computed", "stored", "expressions", "uploaded"]
 """How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, made by the array
 expressions of an objective without a kernel and stored, or uploaded and stored, where a user's own loss makes them."""
+
+
+class ChunkSize(NamedTuple):
+    """A chunk of a set that lies in the host's memory or on disk."""
+
+    n_rows: int
+    n_entries: int
+    """Of CSR rows, at most."""
+    n_bytes: int
+    """As it is stored."""
+    on_disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,11 @@ class SetSize:
     chunk_rows: int = 0
     """Most rows of a chunk."""
     streamed_rows: int = 0
-    """Rows whose chunks lie on disk: they are read for every pass and not kept."""
+    """Rows whose chunks lie on disk, or have no room on a GPU: they are read for every pass and not kept."""
+    chunks: tuple[ChunkSize, ...] = ()
+    """Those in the host's memory that a GPU may keep, in order."""
+    streamed: tuple[ChunkSize, ...] = ()
+    """Those of the streamed rows."""
     stored_bytes: int = 0
     """Of the chunks that are stored in this process's memory."""
     read_in_place: bool = True
@@ -44,9 +59,22 @@ class SetSize:
     gpus: frozenset[int] = frozenset()
     """Numbers of the GPUs that they lie on."""
 
+    def keeping(self, n_chunks: int) -> SetSize:
+        """The same set, of whose chunks in the host's memory a GPU keeps the first so many."""
+        others = self.chunks[n_chunks:]
+        return replace(
+            self, chunks=self.chunks[:n_chunks], streamed=(*self.streamed, *others),
+            streamed_rows=self.streamed_rows + sum(chunk.n_rows for chunk in others),
+        )  # fmt: skip
+
     @property
     def resident_rows(self) -> int:
         return self.n_rows - self.streamed_rows
+
+    @property
+    def resident_entries(self) -> int:
+        """Present entries of CSR rows that are kept."""
+        return max(0, self.n_entries - sum(chunk.n_entries for chunk in self.streamed))
 
     @property
     def entries_per_row(self) -> float:
@@ -93,6 +121,10 @@ class FitSize:
     refits: bool = False
     """Whether they are searched on other gradients of their outputs than value leaves: packed, or with weights in place
     of hessians."""
+    device_memory_limit: int | None = None
+    """Most bytes of a GPU's memory that it may take."""
+    resident: tuple[int, ...] | None = None
+    """What is decided already of the chunks that a GPU keeps, see `Plan`."""
     resident_share: float = 0.0
     """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
     drawn_share: float = 0.0
@@ -130,6 +162,10 @@ class FitSize:
         return max(1, min(1 << (self.depth - 1), self.train.n_rows, self.max_leaves or self.train.n_rows))
 
 
+NO_PARTS = ("free_bytes", "host_pinned_bytes")
+"""Fields of `Plan` that are no bytes of the device's memory."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Bytes that a fit takes on one device, by purpose; `print` it for a table.
@@ -140,9 +176,9 @@ class Plan:
     device: str
     """"cpu" or "cuda"."""
     free_bytes: int | None
-    """What the device has left; None where that is not known."""
+    """What the device has left, or may be taken of it; None where that is not known."""
     chunks_bytes: int
-    """Rows of bins, which every pass over the data reads; on a GPU without those that are streamed from disk."""
+    """Rows of bins, which every pass over the data reads; on a GPU without those that are streamed."""
     columns_bytes: int
     """Column-major copies of them, which make splitting faster; left out where there is no room."""
     order_bytes: int
@@ -159,6 +195,10 @@ class Plan:
     """Bins and margins of evaluation sets."""
     scratch_bytes: int
     """The largest of what only some steps need: temporary arrays of gradients, flags of splits, candidates, uploads."""
+    ring_bytes: int = 0
+    """On a GPU, buffers that packed chunks are copied to, from the host's memory or from disk."""
+    planes_bytes: int = 0
+    """On a GPU, the bins of one such chunk, unpacked."""
     turned_bytes: int = 0
     """On a GPU, a copy of narrow rows that makes histograms of all rows faster; the first to be left out."""
     pool_bytes: int = 0
@@ -169,11 +209,18 @@ class Plan:
     """Trees of a round that grow together there, each with its own order and histograms."""
     frontier: tuple[int, int] = (0, 0)
     """Where trees are certified there: nodes of all trees of a round, and of one, that have histograms at a time."""
+    resident: tuple[int, ...] | None = None
+    """Chunks in the host's memory, of the training set and of each evaluation set, that a GPU keeps, the first of each
+    set; None where it keeps all."""
+    limited: bool = False
+    """Whether `free_bytes` is what `device_memory_limit` allows."""
+    host_pinned_bytes: int = 0
+    """Of the host's memory, page-locked: chunks that stream from it, and where chunks from disk are read to."""
 
     @property
     def parts(self) -> dict[str, int]:
         """Bytes by purpose, in the order in which they are taken."""
-        names = [each.name for each in fields(self) if each.name.endswith("_bytes") and each.name != "free_bytes"]
+        names = [each.name for each in fields(self) if each.name.endswith("_bytes") and each.name not in NO_PARTS]
         return {name.removesuffix("_bytes"): getattr(self, name) for name in names}
 
     @property
@@ -212,9 +259,12 @@ class Plan:
         if self.fits is False and self.free_bytes is not None:
             where = "the GPU's memory" if self.device == "cuda" else "memory"
             largest = max(self.parts, key=lambda name: self.parts[name])
+            least = "" if self.resident is None else f" ({self.total_bytes:,} bytes) even with all chunks streamed"
+            room = "are allowed by device_memory_limit" if self.limited else "are free"
+            more = "a larger device_memory_limit, " if self.limited else ""
             raise DeviceError(
-                f"the fit needs {_gb(self.total_bytes)} of {where}, of which {largest} take "
-                f"{_gb(self.parts[largest])}, and {_gb(self.free_bytes)} are free: use {self.remedy}"
+                f"the fit needs {_gb(self.total_bytes)} of {where}{least}, of which {largest} take "
+                f"{_gb(self.parts[largest])}, and {_gb(self.free_bytes)} {room}: use {more}{self.remedy}"
             )
 
     def __str__(self) -> str:
@@ -225,7 +275,10 @@ class Plan:
             lines.append(f"  {name:<34}{n_bytes:>18,}{'  does not fit' if no_room else ''}")
         lines.append(f"  {'all':<34}{self.total_bytes:>18,}")
         if self.free_bytes is not None:
-            lines.append(f"  {'free':<34}{self.free_bytes:>18,}")
+            lines.append(f"  {'allowed' if self.limited else 'free':<34}{self.free_bytes:>18,}")
+        if self.host_pinned_bytes:
+            lines.append(f"  {'page-locked, of the host':<34}{self.host_pinned_bytes:>18,}")
+        if self.free_bytes is not None:
             lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
         return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import numpy as np
 from daskboost.data.build import BuildOptions
 from daskboost.data.rows import FeatureSchema
 from daskboost.data.source import Source, make_source
-from daskboost.devices.choose import check_device
+from daskboost.devices.choose import budget_of, check_device
 from daskboost.devices.plan import Plan
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
@@ -277,12 +277,16 @@ class BoostedTrees(EstimatorParameters):
         self, source: Source, params: TrainParams, device: str, objective: Objective, init: Booster | None,
         reference: QuantizedDataset | None = None,
     ) -> QuantizedDataset:  # fmt: skip
-        limit = params.host_memory_limit
+        limit, budget = params.host_memory_limit, None
+        device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
+        if client_for(source) is None:  # what the workers of a cluster have is not known here
+            budget = budget_of(params.device, device_limit)
+        options = BuildOptions(params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget)
         return QuantizedDataset.from_source(
-            source, BuildOptions(params.max_bin, chunk_rows=params.chunk_rows), reference=reference, init_model=init,
+            source, options, reference=reference, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
             spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
-            device=device,
+            device=device, device_memory_limit=device_limit,
         )  # fmt: skip
 
     def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:

@@ -97,6 +97,9 @@ SHARED_PARAMETERS = """
         Most RAM (bytes, or a text such as "2GB") for a process's chunks before they go to disk.
     spill_directory : str, optional
         Where chunks go that exceed it.
+    device_memory_limit : int or str, optional
+        Most of a GPU's memory that quantizing or a fit takes beside bins that lie there already; None is what is free.
+        Bins without room are streamed through it. The model does not depend on it.
     out_of_core : {"auto", "exact", "certified", "sampled"}
         A pass over the rows per level, which is also what "auto" does; or trees grown on a sample of them and held to
         exact histograms of all rows in one pass, or more where they lost too much; or trees grown on the share
@@ -208,6 +211,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     reduction: str = TrainParams.reduction
     host_memory_limit: int | str | None = None
     spill_directory: str | None = None
+    device_memory_limit: int | str | None = None
     out_of_core: str = TrainParams.out_of_core
     certify_tolerance: float = TrainParams.certify_tolerance
     resident_share: float = TrainParams.resident_share

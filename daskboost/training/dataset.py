@@ -67,7 +67,8 @@ class QuantizedDataset:
         encoding : {"auto", "dense", "csr"}
             "auto" takes the smaller. The model does not depend on it.
         packing : {"aligned", "tight", "common"}
-            "aligned" bins are machine integers, fastest on a CPU; "tight" takes as few bits as each feature needs.
+            "aligned" bins are machine integers, fastest on a CPU; "tight" takes as few bits as each feature needs, and
+            "common" for all features as many as one needs: fewer bytes to stream to a GPU that they have no room on.
         chunk_rows : int, default 0
             Rows per chunk; 0 chooses chunks of about 32 MB. The model does not depend on it.
         n_jobs : int, default 0

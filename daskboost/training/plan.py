@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from daskboost.cluster.engine import COLUMN_BYTES
-from daskboost.cluster.fit_size import engine_size, fit_size, set_size
+from daskboost.cluster.fit_size import engine_size, equal_chunks, fit_size, set_size
 from daskboost.cluster.in_process import LocalShards
 from daskboost.cluster.rounding import is_small
 from daskboost.data.build import DatasetInfo, default_chunk_rows
@@ -159,10 +160,13 @@ def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
     shares = [int(sizes[[owner == worker for owner in owners]].sum()) for worker in set(owners)]
     n_rows = max(shares, default=0)
     stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
-    return set_size(
-        info.layout, n_rows, info.cuts.n_features, chunk_rows=min(n_rows, info.chunk_rows), streamed_rows=0,
-        all_bytes=stored, stored_bytes=stored,
+    chunk_rows = min(n_rows, info.chunk_rows)
+    found = set_size(
+        info.layout, n_rows, info.cuts.n_features, chunk_rows=chunk_rows, streamed_rows=0, all_bytes=stored,
+        stored_bytes=stored,
     )  # fmt: skip
+    chunks, _ = equal_chunks(info.layout, n_rows, found.n_entries, chunk_rows, n_rows)
+    return replace(found, chunks=chunks)
 
 
 Shape = tuple[int, int, float | None]
@@ -229,10 +233,11 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int) ->
     if limit is not None:
         chunk_bytes = layout.nbytes(chunk_rows, -(-entries * chunk_rows // n_rows))
         kept_rows = min(n_rows, int(limit) // chunk_bytes * chunk_rows)
-    return set_size(
+    chunks, streamed = equal_chunks(layout, n_rows, entries, chunk_rows, kept_rows)
+    return replace(set_size(
         layout, n_rows, n_features, chunk_rows=chunk_rows, streamed_rows=n_rows - kept_rows, all_bytes=stored,
         stored_bytes=stored * kept_rows // n_rows,
-    )  # fmt: skip
+    ), chunks=chunks, streamed=streamed)  # fmt: skip
 
 
 def _named(given: Any, otherwise: str) -> tuple[QuantizedDataset, str]:

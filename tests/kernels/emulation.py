@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernels.late_copies import POISON, LateCopies, Launched, Launches
 
 from daskboost.devices.gpu.kernel_source import (
     ARCHITECTURES,
@@ -70,6 +71,10 @@ class EmulatedRuntime:
         self.sm = sm
         self.device = 0
         self.shared_bytes = ARCHITECTURES[sm] << 10
+        self.launches: Launches | None = None
+        """Noted once there are copies beside them."""
+        self.pinned_bytes = 0
+        """Page-locked so far."""
 
     def kernel(self, file: str, entry: str, **constants: int) -> EmulatedKernel:
         """As `CudaRuntime.kernel`."""
@@ -82,6 +87,24 @@ class EmulatedRuntime:
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """As `CudaRuntime.record`."""
         return work
+
+    def copy_stream(self) -> LateCopies:
+        """As `CudaRuntime.copy_stream`."""
+        self.launches = self.launches or Launches()
+        return LateCopies(self.launches)
+
+    def record_event(self) -> Launched:
+        """As `CudaRuntime.record_event`."""
+        return Launched(0 if self.launches is None else self.launches.count)
+
+    def wait_event(self, event: Any) -> None:
+        """As `CudaRuntime.wait_event`: what comes next needs it, and launches run at once."""
+        event.synchronize()
+
+    def pinned(self, n_bytes: int) -> Any:
+        """As `CudaRuntime.pinned`: of unknown contents."""
+        self.pinned_bytes += n_bytes
+        return np.full(n_bytes, POISON, np.uint8)
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:
         """Of any source, such as a test's own."""
@@ -105,6 +128,8 @@ class EmulatedKernel:
         assert all(a.ctypes.data % a.itemsize == 0 for a in bound if isinstance(a, np.ndarray))
         cells = [_cell(argument) for argument in bound]
         pointers = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(cell) for cell in cells])
+        if self._runtime.launches is not None:
+            self._runtime.launches.note(bound)
         launch = Launch((grid, 1, 1), (block, 1, 1), shared_bytes, self._runtime.seed)
         with ONE_AT_A_TIME:
             message = self._function(ctypes.byref(launch), pointers)

@@ -182,6 +182,9 @@ def test_what_a_plan_says_without_room() -> None:
     assert "does not fit" not in next(line for line in text.splitlines() if "chunks" in line)
     assert text.endswith(f"it does not fit: use {found.remedy}")
     rows = plan(PARAMS, n_rows=10**9, n_features=200, memory="1GB")
+    assert rows.resident == (0,), "of all chunks none has room, nor has the rows' state"
+    assert rows.remedy == "fewer rows per worker (more workers), or device='cpu'"
+    rows = plan({**PARAMS, "device": "cpu"}, n_rows=10**9, n_features=200, memory="1GB")
     assert "spill_directory" in rows.remedy
 
 

@@ -37,6 +37,7 @@ class CpuDevice:
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
     without_host = False
+    resident: tuple[int, ...] | None = None
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
 

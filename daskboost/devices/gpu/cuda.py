@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
+from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError, MissingDependencyError
 
 UNASKED_SHARED_BYTES = 48 << 10
@@ -86,6 +88,23 @@ class CudaRuntime:
 
         replay.kept = kept  # type: ignore[attr-defined]
         return replay
+
+    def copy_stream(self) -> CudaCopies:
+        """A stream that does not wait for the default one."""
+        return CudaCopies(self.xp.cuda)
+
+    def record_event(self) -> Any:
+        """Of CuPy's current stream."""
+        return self.xp.cuda.get_current_stream().record(self.xp.cuda.Event(block=True, disable_timing=True))
+
+    def wait_event(self, event: Any) -> None:
+        """In CuPy's current stream."""
+        self.xp.cuda.get_current_stream().wait_event(event)
+
+    def pinned(self, n_bytes: int) -> UInt8:
+        """Pages of its own, registered with the driver."""
+        with self.xp.cuda.Device(self.device):
+            return pinned_bytes(self.xp.cuda.runtime, n_bytes)
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> CudaKernel:
         """Of any source, such as a test's own."""

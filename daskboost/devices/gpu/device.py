@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from daskboost.devices.cpu.rows import Pieces
@@ -13,14 +13,16 @@ from daskboost.devices.gpu.frontier import GpuFrontier, HistogramRoom
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
+from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.taken_rows import sample_view
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import DeviceError
 
 T = TypeVar("T")
@@ -45,6 +47,9 @@ class GpuDevice:
         self._plan = plan
         self.without_host = plan is not None and plan.without_host
         self._n_trees = 1 if plan is None else plan.trees_together
+        self.resident = None if plan is None else plan.resident
+        self._ring: Ring | None = None
+        self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads
         places, nodes = (0, 0) if plan is None else plan.frontier
         self._frontier_rooms = (
@@ -77,6 +82,19 @@ class GpuDevice:
 
     def frontier(self, n_places: int) -> GpuFrontier:
         return GpuFrontier(self._runtime, n_places, self._slots, self._frontier_rooms)
+
+    def pinned(self, n_bytes: int) -> UInt8:
+        return self._runtime.pinned(n_bytes)
+
+    @property
+    def ring_bytes(self) -> int:
+        return 0 if self._ring is None else self._ring.nbytes
+
+    def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
+        if self._ring is None:
+            self._ring = Ring(self._runtime)
+        self._streams.append(ChunkStream(self._layout, self._ring, chunks, kind))
+        return self._streams[-1]
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, packed: bool = False) -> VectorRows:  # fmt: skip
@@ -123,4 +141,11 @@ class GpuDevice:
             ) from error
 
     def close(self) -> None:
-        self.threads.close()
+        streams, self._streams = self._streams, []
+        with ExitStack() as stack:  # all are closed even if one fails, the last first
+            stack.callback(self.threads.close)
+            for stream in streams:
+                stack.callback(stream.close)
+            if self._ring is not None:
+                stack.enter_context(active(self._runtime))
+                stack.callback(self._ring.close)

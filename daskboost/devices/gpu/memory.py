@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
-from daskboost.devices.gpu.feature_groups import CELL_BYTES, MOST_GROUP_BYTES, row_columns
+from daskboost.devices.gpu.feature_groups import CELL_BYTES, MOST_GROUP_BYTES
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
+from daskboost.devices.gpu.streaming_memory import POOL_CHUNK_BYTES, n_streamed, streaming_parts, unpacked_bytes
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.tree_groups import trees_together
 from daskboost.devices.gpu.turned import turned_bytes
@@ -64,8 +65,28 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
     What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
     that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with
-    room for nodes that are not there.
+    room for nodes that are not there. Where that is not enough, chunks are streamed.
     """
+    free_bytes, limited = allowed_bytes(size, free_bytes)
+    if size.resident is not None:
+        return replace(_streaming(size, free_bytes, size.resident), limited=limited)
+    found = _resident_plan(size, free_bytes)
+    if found.fits is False and any(rows.chunks for rows in (size.train, *size.evals)):
+        streaming = _streaming_plan(size, free_bytes)
+        found = streaming if streaming.fits else min(found, streaming, key=lambda plan: plan.total_bytes)
+    return replace(found, limited=limited)
+
+
+def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bool]:
+    """What the fit may take, of what is free, and whether its own limit says so."""
+    limit = size.device_memory_limit
+    if limit is None or (free_bytes is not None and free_bytes <= limit):
+        return free_bytes, False
+    return limit, True
+
+
+def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """Of a fit all of whose chunks in the host's memory become resident."""
     if size.resident_share:
         plans = [certified_plan(size, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
         return next((plan for plan in plans if plan.fits is not False), plans[-1])
@@ -80,6 +101,39 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
     plans.append(_arrays(replace(alone, without_host=False), free_bytes, has_columns=False))
     return next((plan for plan in plans if plan.fits is not False), plans[-1])
+
+
+def _streaming_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """The plan that keeps most chunks: those of the training set first, which is read once a level and not once a
+    tree. If it has no room, it is the least that there is."""
+    counts = [len(rows.chunks) for rows in (size.train, *size.evals)]
+
+    def planned(n_kept: int) -> Plan:
+        kept = []
+        for count in counts:
+            kept.append(min(count, n_kept))
+            n_kept -= kept[-1]
+        return _streaming(size, free_bytes, tuple(kept))
+
+    low, high = 0, sum(counts)  # the first fits, or nothing does; the last does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if planned(middle).fits is not False else (low, middle)
+    return planned(low)
+
+
+def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...]) -> Plan:
+    """The plan that keeps so many chunks of each set, without what makes passes over resident rows faster."""
+    train, *evals = (rows.keeping(n) for rows, n in zip((size.train, *size.evals), resident, strict=True))
+    kept = replace(size, train=train, evals=tuple(evals), trees_together=1)
+    shapes = [replace(kept, without_host=False)]
+    if size.without_host and not train.streamed_rows:
+        shapes.insert(0, kept)
+    if size.resident_share:
+        plans = [certified_plan(kept, free_bytes, has_columns=False)]
+    else:
+        plans = [_arrays(shape, free_bytes, has_columns=False) for shape in shapes]
+    return replace(next((plan for plan in plans if plan.fits is not False), plans[-1]), resident=resident)
 
 
 def most_together(size: FitSize) -> int:
@@ -103,12 +157,12 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(size),
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=scratch_bytes(size, passing),
+        scratch_bytes=scratch_bytes(size, passing), **streaming_parts(size),
         turned_bytes=turned,
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
     lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
-    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_CHUNK_BYTES * n_streamed(size))
 
 
 def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
@@ -135,9 +189,11 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
         histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
         evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=tree_bytes(own) + split_bytes(own) + max(passing, taken, steps, of_turn - of_sample),
+        **streaming_parts(size),
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
-    return replace(arrays, pool_bytes=lost + of_sample // POOL_SCRATCH_SHARE + POOL_ROUNDING_BYTES)
+    lost += of_sample // POOL_SCRATCH_SHARE + POOL_CHUNK_BYTES * n_streamed(size)
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
 def sample_set(size: FitSize) -> SetSize:
@@ -154,15 +210,9 @@ def evaluation_bytes(size: FitSize) -> int:
 
 
 def view_bytes(rows: SetSize) -> int:
-    """Of the rows of `DenseView` or `SparseView`: those that are kept, and two chunks of those that are streamed;
-    none of symbols that lie on the device as the view has them."""
-    if rows.is_lent:
-        return 0
-    streamed = min(rows.streamed_rows, 2 * rows.chunk_rows)
-    n = rows.resident_rows + streamed
-    if rows.symbol_bytes:
-        return n * rows.symbol_bytes * row_columns(rows.n_features, rows.symbol_bytes)
-    return 8 * (n + 1) + int(4 * n * rows.entries_per_row)
+    """Of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device as the view has
+    them."""
+    return 0 if rows.is_lent else unpacked_bytes(rows, rows.resident_rows, rows.resident_entries)
 
 
 def columns_bytes(rows: SetSize, n_slots: int) -> int:
@@ -181,7 +231,7 @@ def root_copy_bytes(size: FitSize) -> int:
 
 def copied_entries(rows: SetSize, n_slots: int) -> int:
     """Entries that `SparseColumns` sorts by feature, on a GPU of much shared memory."""
-    n_entries = int(rows.resident_rows * rows.entries_per_row)
+    n_entries = rows.resident_entries
     is_many = CELL_BYTES * n_slots > MOST_GROUP_BYTES and pays(1, n_slots, n_entries)
     return n_entries if is_many and not rows.symbol_bytes else 0
 
@@ -257,7 +307,7 @@ def tree_bytes(size: FitSize) -> int:
     the trees that wait to be fetched."""
     if not size.without_host:
         leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
-        return SEGMENT_BYTES * 4 * size.open_histograms + leaf_bytes
+        return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.streamed)) + leaf_bytes
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
     if size.grow_policy == "lossguide":
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
@@ -280,7 +330,7 @@ def upload_bytes(rows: SetSize) -> int:
     """Of rows on their way into a view: a chunk's matrix or, where they lie on the device, a partition's; of CSR rows
     there, the pieces that are put together."""
     if rows.symbol_bytes:
-        on_host = rows.n_rows > rows.device_rows
+        on_host = rows.resident_rows > rows.device_rows
         of_parts = 0 if rows.is_lent else rows.part_rows
         most = max(of_parts, min(rows.n_rows, rows.chunk_rows) if on_host else 0)
         return most * rows.n_features * rows.symbol_bytes

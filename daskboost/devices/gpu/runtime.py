@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.dtypes import UInt8
+
 DeviceArray = Any
 """An array of the runtime's module, on its device."""
 
@@ -25,6 +27,30 @@ class Kernel(Protocol):
         Arguments are arrays of the runtime, of any stride: the address of the first element is passed; Python or NumPy
         scalars; or None for a null pointer. Those that do not fit the kernel's signature are refused.
         """
+
+
+class Event(Protocol):
+    """A moment in a stream."""
+
+    def synchronize(self) -> None:
+        """Wait for it on the host; from any thread."""
+
+
+class CopyStream(Protocol):
+    """Copies to the device, one after the other, beside what runs on the current stream."""
+
+    def copy(self, out: DeviceArray, values: UInt8) -> None:
+        """Enqueue: bytes of `out` become those of `values`, page-locked (`Runtime.pinned`); until they have arrived
+        neither may be used otherwise."""
+
+    def wait(self, event: Event) -> None:
+        """Later copies begin after the event, of another stream."""
+
+    def record(self) -> Event:
+        """The end of all copies so far."""
+
+    def synchronize(self) -> None:
+        """Wait on the host for all copies."""
 
 
 class Runtime(Protocol):
@@ -62,6 +88,26 @@ class Runtime(Protocol):
 
         `work` is called to see what it launches, without effect on a real device. It must not copy from or to the host,
         nor wait; what it allocates stays allocated.
+        """
+
+    def copy_stream(self) -> CopyStream:
+        """A stream of its own."""
+
+    def record_event(self) -> Event:
+        """The end of all that the current stream has been given so far."""
+
+    def wait_event(self, event: Event) -> None:
+        """What the current stream is given from now on begins after the event."""
+
+    def pinned(self, n_bytes: int) -> UInt8:
+        """Page-locked memory of the host, from which copies need no other: for as long as there are arrays over it.
+
+        Pages are touched in the caller's thread: several at a time take less time.
+
+        Raises
+        ------
+        DeviceError
+            The host does not page-lock so much.
         """
 
 

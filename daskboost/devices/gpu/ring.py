@@ -1,0 +1,170 @@
+"""Packed chunks on their way to the device: a ring of buffers that a stream of copies fills and kernels empty.
+
+    copies     1 -> a | 2 -> b | 3 -> c | 4 -> a ...... | 5 -> b | 6 -> c
+    kernels             unpack a, use | unpack b, use   | unpack c, use | ...
+
+A copy into a buffer waits on the device for the kernel that unpacks what was there, and unpacking for the copy; the
+host waits for neither. While a chunk is used the next two are on their way, and so are the first of the next pass while
+the last one's level is searched, since all passes over a set read its chunks in the same order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from daskboost.devices.gpu.runtime import CopyStream, DeviceArray, Event, Runtime
+from daskboost.dtypes import UInt8
+
+T = TypeVar("T")
+
+N_BUFFERS = 3
+"""One that is unpacked, and two that copies are under way to."""
+READS_AT_ONCE = 4
+"""Files that are read at the same time, each into page-locked memory of its own."""
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """A chunk in page-locked memory."""
+
+    n_rows: int
+    n_entries: int
+    """Of CSR rows."""
+    memory: UInt8
+    """The packed symbols, uint32 words, and of CSR rows the row pointers behind them, uint32."""
+
+
+class PackedChunks(Protocol):
+    """The streamed chunks of a set. They are numbered through all passes: `len(chunks)` is the first one again."""
+
+    most_bytes: int
+    """Of a chunk."""
+
+    def __len__(self) -> int: ...
+
+    def is_ready(self, number: int) -> bool:
+        """Whether `take` would not wait."""
+
+    def take(self, number: int) -> PackedRows:
+        """The chunk of that number; each is taken once, in order."""
+
+    def give_back(self, number: int, copied: Event) -> None:
+        """Its memory is free after the event."""
+
+    def restart(self) -> None:
+        """The next one to be taken is 0."""
+
+    def close(self) -> None:
+        """Let go of its memory, from which copies are no longer made."""
+
+
+@dataclass
+class _Buffer:
+    memory: DeviceArray
+    """uint8."""
+    unpacked: Event
+    """When it may be filled again."""
+    copied: Event | None = None
+    rows: PackedRows | None = None
+
+
+class Ring:
+    """The buffers of an engine, which its sets take in turn; allocated by the first pass."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._copies = runtime.copy_stream()
+        self._buffers: list[_Buffer] = []
+        self._chunks: PackedChunks | None = None
+        """What the buffers are filled with."""
+        self._n_copied = self._n_used = 0
+        # Memory that copies are under way to may not be anybody else's, however the ring ends.
+        self._drain = weakref.finalize(self, _drain, self._copies, self._buffers)
+        self._drain.atexit = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of all buffers."""
+        return sum(int(buffer.memory.nbytes) for buffer in self._buffers)
+
+    def passing(self, chunks: PackedChunks, use: Callable[[PackedRows, DeviceArray], T]
+                ) -> Generator[T, None, None]:  # fmt: skip
+        """A pass over chunks: `use(rows, memory)` of each, which launches what reads the memory and waits for nothing.
+
+        What is left early begins anew with the next pass.
+        """
+        self._turn_to(chunks)
+        is_done = False
+        try:
+            for _ in range(len(chunks)):
+                yield self._next(chunks, use)
+            is_done = True
+        finally:
+            if not is_done:
+                self._stop()
+
+    def close(self) -> None:
+        """Wait for copies and free the buffers."""
+        self._stop()
+        self._free()
+
+    def _next(self, chunks: PackedChunks, use: Callable[[PackedRows, DeviceArray], T]) -> T:
+        if self._chunks is not chunks:
+            raise RuntimeError("a pass over streamed chunks goes on where another one has begun")
+        self._copy_ahead(chunks, must=self._n_used)
+        buffer = self._buffers[self._n_used % N_BUFFERS]
+        assert buffer.copied is not None and buffer.rows is not None
+        self._runtime.wait_event(buffer.copied)
+        found = use(buffer.rows, buffer.memory)
+        buffer.unpacked, buffer.rows = self._runtime.record_event(), None
+        self._n_used += 1
+        self._copy_ahead(chunks, must=-1)
+        return found
+
+    def _copy_ahead(self, chunks: PackedChunks, must: int) -> None:
+        """Enqueue copies to all buffers that were unpacked, of chunks that are there; that of number `must` is waited
+        for."""
+        while self._n_copied < self._n_used + N_BUFFERS:
+            number = self._n_copied
+            if number > must and not chunks.is_ready(number):
+                return
+            buffer, rows = self._buffers[number % N_BUFFERS], chunks.take(number)
+            self._copies.wait(buffer.unpacked)
+            self._copies.copy(buffer.memory[: rows.memory.nbytes], rows.memory)
+            buffer.copied, buffer.rows = self._copies.record(), rows
+            chunks.give_back(number, buffer.copied)
+            self._n_copied += 1
+
+    def _turn_to(self, chunks: PackedChunks) -> None:
+        if self._chunks is not chunks:
+            self._stop()
+            self._chunks = chunks
+        if not self._buffers or self._buffers[0].memory.nbytes < chunks.most_bytes:
+            self._free()
+            for _ in range(N_BUFFERS):
+                memory = self._runtime.xp.empty(chunks.most_bytes, np.uint8)
+                # Kernels that are queued up may still use what was there.
+                self._buffers.append(_Buffer(memory, self._runtime.record_event()))
+
+    def _stop(self) -> None:
+        """Forget what was copied ahead. Copies to a buffer keep their order, whatever they are of."""
+        chunks, self._chunks = self._chunks, None
+        self._n_copied = self._n_used = 0
+        for buffer in self._buffers:
+            buffer.rows = None
+        if chunks is not None:
+            chunks.restart()
+
+    def _free(self) -> None:
+        _drain(self._copies, self._buffers)
+
+
+def _drain(copies: CopyStream, buffers: list[_Buffer]) -> None:
+    if buffers:
+        copies.synchronize()
+        buffers.clear()

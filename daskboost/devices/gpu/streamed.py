@@ -1,0 +1,142 @@
+"""Views of chunks that stream through the device: each is unpacked into the memory that the last one had.
+
+`kernels/unpack_chunk.cu` makes of a packed chunk what `DenseView` and `SparseView` read. Kernels that use a view and
+those that unpack the next chunk are of one stream, so that one chunk's memory is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from daskboost.devices.gpu.ring import PackedChunks, PackedRows, Ring
+from daskboost.devices.gpu.runtime import DeviceArray
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.dtypes import Int32, Int64, UInt8, UInt32
+
+THREADS = 256
+"""As in `kernels/unpack_chunk.cu`."""
+TILE_UNITS = 16 * THREADS
+"""About so many units are a block's work."""
+UNIT_SYMBOLS = {1: 4, 2: 1}
+"""Symbols of a unit by their bytes, as there."""
+
+
+@dataclass(frozen=True)
+class DenseChunks:
+    """What packed dense rows have in common."""
+
+    bits: UInt8
+    """Of each feature's symbols."""
+    stride_bytes: int
+    """Of a row."""
+    symbol_dtype: np.dtype[np.generic]
+    """Of unpacked symbols."""
+    most_rows: int
+    """Of a chunk."""
+
+
+@dataclass(frozen=True)
+class SparseChunks:
+    """What packed CSR rows have in common."""
+
+    bits: int
+    """Of an entry."""
+    slot_of_bin: Int32
+    """The histogram slot of each global bin."""
+    most_rows: int
+    most_entries: int
+    """Of a chunk."""
+
+
+class StreamedDense:
+    """One chunk's planes, and the view over them; a chunk of fewer rows leaves their ends as they are."""
+
+    def __init__(self, layout: DeviceLayout, chunks: DenseChunks) -> None:
+        self._runtime, self._stride_bytes, xp = layout.runtime, chunks.stride_bytes, layout.runtime.xp
+        places = layout.places(np.dtype(chunks.symbol_dtype))
+        columns, units = _units(places, chunks.bits, chunks.most_rows)
+        self._columns, self._places = xp.asarray(columns), xp.asarray(units)
+        self._symbols = DeviceSymbols.empty(self._runtime, places, chunks.most_rows)
+        self._view = DenseView(layout, [self._symbols], chunks.most_rows, copy_columns=False)
+        self.nbytes = self._view.nbytes
+
+    def unpack(self, rows: PackedRows, memory: DeviceArray) -> DenseView:
+        """The view of the chunk whose bytes these are; that of the last one is lost."""
+        n_units, symbol_bytes = len(self._places), self._view.symbol_bytes
+        if rows.n_rows and n_units:
+            tile_rows = max(1, TILE_UNITS // n_units)
+            self._runtime.kernel("unpack_chunk", "unpack_planes", SYMBOL_BYTES=symbol_bytes)(
+                -(-rows.n_rows // tile_rows), THREADS, memory.view(np.uint32), self._columns, self._places, n_units,
+                self._stride_bytes, rows.n_rows, tile_rows,
+                self._symbols.flat.view(np.uint32 if symbol_bytes == 1 else np.uint16),
+            )  # fmt: skip
+        return self._view
+
+
+def _units(places: SymbolPlaces, bits: UInt8, n_rows: int) -> tuple[UInt32, Int64]:
+    """Tables of `unpack_planes` for planes of so many rows: (units, symbols, 2) and (units, 2)."""
+    offsets, n = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)]), UNIT_SYMBOLS[places.dtype.itemsize]
+    columns: list[list[tuple[int, int]]] = []
+    units: list[tuple[int, int]] = []
+    start = 0
+    for each in places.groups:
+        for plane, first, n_features, low, _ in each.groups.tolist():
+            for begin in range(0, n_features if low == 0 else 0, n):  # further groups of the same features: other bins
+                of = [first + begin + k if begin + k < n_features else -1 for k in range(n)]
+                columns.append([(int(offsets[f]), int(bits[f])) if f >= 0 else (0, 0) for f in of])
+                units.append(((start + plane * n_rows * each.columns + begin) // n, each.columns // n))
+        start += each.n_planes * n_rows * each.columns
+    return np.array(columns, np.uint32).reshape(-1, n, 2), np.array(units, np.int64).reshape(-1, 2)
+
+
+class StreamedSparse:
+    """One chunk's row pointers and slots."""
+
+    def __init__(self, layout: DeviceLayout, chunks: SparseChunks) -> None:
+        self._layout, self._runtime, self._bits, xp = layout, layout.runtime, chunks.bits, layout.runtime.xp
+        self._slot_of_bin = xp.asarray(chunks.slot_of_bin)
+        self._slots, self._indptr = xp.empty(chunks.most_entries, np.int32), xp.empty(chunks.most_rows + 1, np.int64)
+        self.nbytes = int(self._slots.nbytes + self._indptr.nbytes)
+
+    def unpack(self, rows: PackedRows, memory: DeviceArray) -> SparseView:
+        """As `StreamedDense.unpack`."""
+        words = memory.view(np.uint32)
+        pointers = words[rows.memory.nbytes // 4 - rows.n_rows - 1 :]
+        blocks = -(-max(rows.n_entries, rows.n_rows + 1) // TILE_UNITS)
+        self._runtime.kernel("unpack_chunk", "unpack_slots", SYMBOL_BYTES=1)(
+            blocks, THREADS, words, self._bits, rows.n_entries, self._slot_of_bin, pointers, rows.n_rows, self._slots,
+            self._indptr,
+        )  # fmt: skip
+        return SparseView(
+            self._layout, self._indptr[: rows.n_rows + 1], self._slots[: rows.n_entries], copy_columns=False
+        )
+
+
+class ChunkStream:
+    """The streamed chunks of a set, pass after pass."""
+
+    def __init__(self, layout: DeviceLayout, ring: Ring, chunks: PackedChunks, kind: DenseChunks | SparseChunks
+                 ) -> None:  # fmt: skip
+        self._ring, self._chunks = ring, chunks
+        self._rows: StreamedDense | StreamedSparse
+        if isinstance(kind, DenseChunks):
+            self._rows = StreamedDense(layout, kind)
+        else:
+            self._rows = StreamedSparse(layout, kind)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the device's memory, but for the ring."""
+        return self._rows.nbytes
+
+    def close(self) -> None:
+        """Let go of the chunks; the ring must have been closed."""
+        self._chunks.close()
+
+    def views(self) -> Generator[GpuView, None, None]:
+        """The view of each chunk, which is gone when the next one comes."""
+        return self._ring.passing(self._chunks, self._rows.unpack)

@@ -1,0 +1,204 @@
+"""Chunks on their way to a GPU: order, memory that is used again, failures and threads that end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.emulation import EmulatedRuntime
+
+from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
+from daskboost.data.store import ChunkHandle, ChunkStore
+from daskboost.data.streamed import StreamedChunks
+from daskboost.devices.gpu.ring import N_BUFFERS, PackedRows, Ring
+from daskboost.errors import StorageError
+
+LAYOUT = DenseLayout.tight(np.full(5, 64))
+N_CHUNKS = 8
+
+
+def dense(seed: int) -> QuantizedChunk:
+    n_rows = 10 + seed
+    symbols = np.random.default_rng(seed).integers(0, 64, (n_rows, 5)).astype(np.uint8)
+    return QuantizedChunk(100 * seed, n_rows, LAYOUT, pack_dense(symbols, LAYOUT))
+
+
+def sparse(seed: int) -> QuantizedChunk:
+    indptr = np.arange(0, 3 * (seed + 2), 3).astype(np.uint32)
+    layout = CsrLayout(7)
+    bins = np.random.default_rng(seed).integers(0, 99, int(indptr[-1])).astype(np.uint32)
+    return QuantizedChunk(100 * seed, len(indptr) - 1, layout, pack_csr(bins, layout), indptr)
+
+
+def packed(chunk: QuantizedChunk) -> bytes:
+    return chunk.words.tobytes() + (b"" if chunk.indptr is None else chunk.indptr.tobytes())
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("daskboost-")] == []
+
+
+def filled(path: Path, n_in_ram: int, make: Any = dense) -> tuple[ChunkStore, list[ChunkHandle]]:
+    store = ChunkStore(path, sum(make(seed).nbytes for seed in range(n_in_ram)))
+    handles = [store.put(make(seed)) for seed in range(N_CHUNKS)]
+    assert [store.residency(handle) for handle in handles] == ["ram"] * n_in_ram + ["disk"] * (N_CHUNKS - n_in_ram)
+    return store, handles
+
+
+def read(memory: Any) -> Any:
+    """What a kernel that unpacks would see."""
+    return lambda rows, buffer: memory.append((rows.n_rows, buffer[: rows.memory.nbytes].tobytes()))
+
+
+@pytest.mark.parametrize("make", [dense, sparse])
+@pytest.mark.parametrize("n_in_ram", [0, 3, N_CHUNKS])
+def test_every_pass_sees_all_chunks_in_order(tmp_path: Path, n_in_ram: int, make: Any) -> None:
+    """Copies are made as late as events allow, see `late_copies.py`."""
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, n_in_ram, make)
+    order = [5, 0, 7, 1, 2, 6, 3, 4]
+    with store:
+        chunks = StreamedChunks(store, [handles[i] for i in order], runtime.pinned)
+        ring = Ring(runtime)
+        for _ in range(3):
+            seen: list[tuple[int, bytes]] = []
+            assert len(list(ring.passing(chunks, read(seen)))) == N_CHUNKS
+            assert seen == [(make(i).n_rows, packed(make(i))) for i in order]
+        assert ring.nbytes == N_BUFFERS * max(handle.nbytes for handle in handles)
+        ring.close()
+        chunks.close()
+        assert ring.nbytes == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copies_are_ahead_of_their_use_across_passes(tmp_path: Path) -> None:
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, N_CHUNKS)
+    taken: list[int] = []
+
+    class Noting(StreamedChunks):
+        def take(self, number: int) -> PackedRows:
+            taken.append(number)
+            return super().take(number)
+
+    with store:
+        chunks, ring = Noting(store, handles, runtime.pinned), Ring(runtime)
+        for number, _ in enumerate(ring.passing(chunks, read([]))):
+            assert taken == list(range(number + 1 + N_BUFFERS)), "as many are under way as there are buffers"
+        assert taken[N_CHUNKS:] == [N_CHUNKS, N_CHUNKS + 1, N_CHUNKS + 2], "of the next pass"
+        ring.close()
+
+
+@pytest.mark.parametrize("n_in_ram", [2, N_CHUNKS])
+def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int) -> None:
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, n_in_ram)
+    with store:
+        small = StreamedChunks(store, handles[:3], runtime.pinned)
+        all_of_them = StreamedChunks(store, handles, runtime.pinned)
+        ring = Ring(runtime)
+        for chunks, n in ((small, 3), (all_of_them, N_CHUNKS), (small, 2), (small, 3), (all_of_them, 5), (small, 3)):
+            seen: list[tuple[int, bytes]] = []
+            passing = ring.passing(chunks, read(seen))
+            for _ in range(n):
+                next(passing)
+            passing.close()
+            assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(n)]
+        left = ring.passing(small, read([]))
+        next(left)
+        next(ring.passing(all_of_them, read([])))
+        with pytest.raises(RuntimeError, match="goes on where another one has begun"):
+            next(left)
+        ring.close()
+        for each in (small, all_of_them):
+            each.close()
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged", "shorter"])
+def test_a_failing_read_says_so_and_the_next_pass_may_work(tmp_path: Path, harm: str) -> None:
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, 2)
+    with store:
+        chunks, ring = StreamedChunks(store, handles, runtime.pinned), Ring(runtime)
+        (path,) = tmp_path.glob(f"*/{handles[5].key}.chunk")
+        content = path.read_bytes()
+        path.unlink()
+        if harm != "gone":
+            path.write_bytes(content[:-9] + b"?" * (9 if harm == "damaged" else 2))
+        seen: list[tuple[int, bytes]] = []
+        with pytest.raises(StorageError, match="could not read a chunk back" if harm == "gone" else "is damaged"):
+            list(ring.passing(chunks, read(seen)))
+        assert len(seen) == 5
+        path.write_bytes(content)
+        assert len(list(ring.passing(chunks, read([])))) == N_CHUNKS
+        ring.close()
+        chunks.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_chunks_in_ram_are_moved_once(tmp_path: Path) -> None:
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, 6)
+    with store:
+        before = store.counters().ram_bytes
+        first = store.pin(handles[:4], runtime.pinned)
+        again = store.pin(handles[:6], runtime.pinned)
+        assert [a is b for a, b in zip(first, again, strict=False)] == [True] * 4
+        assert runtime.pinned_bytes == sum(handle.nbytes for handle in handles[:6])
+        assert store.counters().ram_bytes == before
+        for handle, memory in zip(handles, again, strict=False):
+            chunk = store.get(handle).on_host()
+            assert np.shares_memory(chunk.words, memory)
+            assert packed(chunk) == memory.tobytes() == packed(dense(handles.index(handle)))
+        store.delete(handles[0])
+        with pytest.raises(StorageError, match="is not in this store"):
+            store.pin([handles[0]], runtime.pinned)
+    with pytest.raises(StorageError, match="closed"):
+        store.pin([], runtime.pinned)
+
+
+@pytest.mark.parametrize("forgotten", ["copies wait for kernels", "kernels wait for copies", "readers wait for copies"])
+def test_the_emulation_finds_what_is_not_waited_for(
+    tmp_path: Path, forgotten: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernels.late_copies import Copied, LateCopies
+
+    from daskboost.devices.gpu.unpack import unpack_stream
+
+    runtime = EmulatedRuntime()
+    if forgotten == "copies wait for kernels":
+        monkeypatch.setattr(LateCopies, "wait", lambda *_: None)
+    elif forgotten == "kernels wait for copies":
+        monkeypatch.setattr(runtime, "wait_event", lambda *_: None)
+    else:
+        wait_event = runtime.wait_event
+        monkeypatch.setattr(runtime, "wait_event", lambda event: event.stream.run(event.count))
+        monkeypatch.setattr(Copied, "synchronize", lambda *_: None)
+        assert wait_event is not None
+    store, handles = filled(tmp_path, 0)
+    seen: list[bytes] = []
+
+    def use(rows: PackedRows, buffer: Any) -> None:
+        words = np.empty(rows.memory.nbytes // 4, np.uint32)
+        unpack_stream(runtime, buffer.view(np.uint32), 32, words[:-1])
+        seen.append(words[:-1].tobytes())
+
+    with store:
+        chunks, ring = StreamedChunks(store, handles, runtime.pinned), Ring(runtime)
+        try:
+            for _ in range(4):
+                list(ring.passing(chunks, use))
+            is_found = seen != [packed(dense(i))[:-4] for i in range(N_CHUNKS)] * 4
+        except AssertionError as error:
+            is_found = "was not waited for" in str(error)
+        monkeypatch.undo()
+        ring.close()
+        chunks.close()
+    assert is_found
