@@ -37,12 +37,13 @@ def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("reduction", ["auto", "coordinator", "peers"])
 @pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("mode", ["exact", "certified"])
 def test_workers_with_a_gpu(
-    n_workers: int, reduction: str, cluster_client: Client, monkeypatch: pytest.MonkeyPatch
+    mode: str, n_workers: int, reduction: str, cluster_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", 2**30 if n_workers == 1 else 0)
     rows = make_data(np.random.default_rng(8), "binary:logistic", ROWS, 6, n_values=500, missing=0.3)
-    params = {"objective": "binary:logistic", "max_depth": 5, "subsample": 0.8}
+    params = {"objective": "binary:logistic", "max_depth": 5, "subsample": 0.8, "out_of_core": mode}
     files = []
     for data in ({"X": rows.X, "y": rows.y, "weight": rows.weight}, on_dask(rows)):
         device = "cuda" if isinstance(data["X"], da.Array) else "cpu"

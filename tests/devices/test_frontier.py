@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices.backends import (
+    ENCODINGS,
     VIEWS,
     EagerThreads,
     device_of,
@@ -30,6 +31,8 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.runtime import to_host
 
 N_BINS = [5, 3, 7, 2]
+SOME_VIEWS = [view for view in VIEWS if view.values[0] in ENCODINGS or "columns" not in view.values[0]]
+"""On GPUs, what moves rows knows only what it is told of columns."""
 
 
 def random_tree(rng: np.random.Generator, n_splits: int, n_places: int, n_bins: Sequence[int] = N_BINS) -> WalkArrays:
@@ -66,7 +69,7 @@ def beside(view: Any, values: Any) -> Any:
 
 @pytest.mark.parametrize("data", ["large", "small"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("encoding", VIEWS)
+@pytest.mark.parametrize("encoding", SOME_VIEWS)
 @pytest.mark.parametrize(
     ("n_rows", "n_splits", "n_places"), [(0, 0, 1), (1, 1, 2), (97, 0, 1), (301, 6, 7), (301, 6, 3)]
 )
@@ -87,7 +90,7 @@ def test_rows_go_to_their_places(n_rows: int, n_splits: int, n_places: int, enco
 
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("encoding", VIEWS)
+@pytest.mark.parametrize("encoding", SOME_VIEWS)
 def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
     """Two trees, several chunks; those of inner nodes are their children's sums."""
     rng, layout = np.random.default_rng(5), make_layout(N_BINS)

@@ -35,7 +35,10 @@ def quantize_on(make_runtime: Any, g: Any, h: Any, weight: Float32 | None, round
     order, pairs, bounds = xp.zeros(len(g), np.uint32), xp.zeros(len(g), dtype), xp.full((3, 2), 7, np.int64)
     state = DeviceRounding(runtime, 2)
     state.put(1, rounding)
-    quantizer = Quantizer(runtime, [(0, first_row)], len(g), None if weight is None else xp.asarray(weight))
+    pieces: Any = [(0, first_row)]
+    if first_row == 2**40:  # one by one
+        pieces = np.arange(first_row, first_row + len(g), dtype=np.uint64)
+    quantizer = Quantizer(runtime, pieces, len(g), None if weight is None else xp.asarray(weight))
     columns = Columns(xp.asarray(g), xp.asarray(h))
     quantizer(columns, state.of(1), rounding.sample_below, order, pairs, bounds)
     found = to_host(bounds).tolist()
