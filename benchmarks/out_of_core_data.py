@@ -170,7 +170,7 @@ def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, eva
         found = plan(config.params(**params, device_memory_limit=limit), dataset, evals=evals)
         if found.fits is False:
             return -1.0
-        resident = vars(found)["resident"]
+        resident = found.resident
         return 1.0 if resident is None else resident[0] / n_chunks
 
     low, high = 1, plan(config.params(**params), dataset, evals=evals).total_bytes
