@@ -280,7 +280,7 @@ class BoostedTrees(EstimatorParameters):
         limit, budget = params.host_memory_limit, None
         device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
         if client_for(source) is None:  # what the workers of a cluster have is not known here
-            budget = budget_of(params.device, device_limit)
+            budget = budget_of(device, device_limit)
         options = BuildOptions(params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget)
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,
