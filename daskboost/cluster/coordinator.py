@@ -20,7 +20,7 @@ import numpy as np
 
 from daskboost.cluster import messages as m
 from daskboost.cluster.certified import certified_rounds
-from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round
+from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round, start_tree
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
@@ -192,10 +192,16 @@ def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterato
     ranges = outbox.ask(start_round(spec, spec.first_iteration))
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        roundings = partial(round_columns, spec, iteration, ranges, total_weight, spec.largest_searched)
+        roundings, next_roundings = (
+            partial(round_columns, spec, which, ranges, total_weight, spec.largest_searched)
+            for which in (iteration, iteration + 1)
+        )
+        following: list[m.StartTree | None] = [None] * len(spec.tree_outputs)
+        if iteration < last:  # by this round's range, since powers of two rarely change
+            following[-1] = start_tree(spec, spec.tree_outputs[0], next_roundings)
         trees = [
-            grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate)
-            for outputs in spec.tree_outputs
+            grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate, after)
+            for outputs, after in zip(spec.tree_outputs, following, strict=True)
         ]
         # Finishing a round and starting the next is one round trip.
         start_next = [start_round(spec, iteration + 1)] if iteration < last else []

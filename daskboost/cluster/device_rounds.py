@@ -19,6 +19,7 @@ from daskboost.cluster.outbox import Outbox
 from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tree_keys
 from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.devices.gpu.best_first import BestFirstGrower
+from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
 from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
@@ -26,7 +27,7 @@ from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
 from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.refit import Refit
 from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
+from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import CSR, walk_trees

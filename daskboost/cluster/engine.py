@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
+from daskboost.cluster.engine_gradients import EngineGradients
 from daskboost.cluster.evaluated_rows import EvaluatedRows
 from daskboost.cluster.evaluation import Evaluator
 from daskboost.cluster.links import Peers
@@ -23,9 +24,8 @@ from daskboost.data.cuts import Cuts
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Array, Device, LossRows, Rows, VectorRows
-from daskboost.devices.losses import ones_of
-from daskboost.dtypes import Float32, Float64
+from daskboost.devices.device import Array, Device, Rows, VectorRows
+from daskboost.devices.following import Following, Root
 from daskboost.errors import DeviceError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
@@ -72,7 +72,7 @@ class EngineSetup:
     """Whether trees are searched on weights in place of hessians."""
 
 
-class Engine:
+class Engine(EngineGradients):
     """One worker's share of a fit.
 
     Parameters
@@ -96,12 +96,11 @@ class Engine:
         self._layout = slot_layout(setup.cuts, setup.width)
         with device.errors():
             self._open(train, evals, shared)
-        self._gradients: list[tuple[Array, Array]] = []
-        self._projection: Float32 | None = None
-        self._sketches: list[tuple[Array, Array]] = []
-        """Of each chunk's gradients, where trees are searched on a sketch."""
-        # All outputs of a round start from the same margins, which the first one's tree already changes.
-        self._keep_gradients = setup.keep_gradients or setup.objective.n_outputs > 1
+        self._init_gradients()
+        self._begun: tuple[m.StartTree, Root] | None = None
+        """The tree that was begun when the last one was finished, and its root."""
+        self._root: Array | None = None
+        """Histograms of the root of the tree that has started, if they are there."""
         self._search: SplitSearch | DeviceSearch | None = None
         self._buffers = Buffers()
         self._answers: dict[type, Callable[[Any], Any]] = {
@@ -220,15 +219,6 @@ class Engine:
         top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
         return m.GradientRange(top[0], top[1])
 
-    def _kernel_ranges(self, losses: LossRows) -> Float64:
-        """The largest |g| and h where the loss has kernels, which compute the gradients of the round."""
-        own, sketched = losses.ranges(), np.zeros((2, self._n_columns))
-        for index in range(len(self.train.margins) if self._n_columns else 0):
-            self._open_sketch(index)
-            self._sketch_rows(index, slice(None))
-            sketched = np.maximum(sketched, [self.device.largest(part) for part in self._sketches[index]])
-        return np.concatenate([own, sketched], axis=1)
-
     def forget_search(self) -> None:
         """Drop the histograms of the last search."""
         if self._search is not None:
@@ -236,6 +226,10 @@ class Engine:
 
     def _start_tree(self, message: m.StartTree) -> m.RootSums:
         self.forget_search()
+        begun, self._begun, self._root = self._begun, None, None
+        if begun is not None and begun[0] == message:
+            self._root = begun[1].histograms
+            return m.RootSums(begun[1].sums)
         first = message.columns[0]
         if len(message.columns) > 1:
             return m.RootSums(
@@ -243,31 +237,6 @@ class Engine:
             )
         column = partial(self._column, first, by_weight=self.setup.by_weight)
         return m.RootSums(self.rows.start_tree(column, message.roundings[0]))
-
-    def _columns_of(self, first: int, index: int) -> tuple[Array, Array]:
-        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
-        if not self._keep_gradients:
-            self.compute_gradients(index)
-        return self.gradients_of(index) if first < self.setup.objective.n_outputs else self._sketches[index]
-
-    def _column(self, column: int, index: int, *, by_weight: bool = False) -> Any:
-        """One column of them, or what a kernel makes it of; with weights in place of hessians if that is asked for."""
-        if self.losses is not None and column < self.setup.objective.n_outputs:
-            return self.losses.columns(index, column, by_weight=by_weight)
-        g, h = self._columns_of(column, index)
-        n_outputs = self.setup.objective.n_outputs
-        k = column if column < n_outputs else column - n_outputs
-        return g[:, k], self.row_weights(index) if by_weight else h[:, k]
-
-    def row_weights(self, index: int) -> Array:
-        """What a chunk's gradients are multiplied by, but for weights of small data, which come later; float32, shape
-        (rows,)."""
-        xp, factor = self.device.xp, np.float32(self.setup.objective.positive_weight)
-        weight = None if self.setup.small_data else self._weights[index]
-        if factor == 1:
-            return ones_of(xp, len(self._labels[index])) if weight is None else weight
-        weights = xp.where(self._labels[index] == 1, factor, np.float32(1))
-        return weights if weight is None else weights * weight
 
     def _leaf_sums(self, message: m.LeafSums) -> m.SumsOfLeaves:
         leaves, outputs = message.leaves, message.outputs
@@ -282,79 +251,12 @@ class Engine:
             raise DeviceError("this device does not grow trees of vector leaves; use device='cpu'")
         return self.rows
 
-    @property
-    def _n_columns(self) -> int:
-        """Columns of the sketch."""
-        return 0 if self._projection is None else self._projection.shape[1]
-
-    def gradients_of(self, index: int) -> tuple[Array, Array]:
-        """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
-        if self.losses is not None:
-            return self.losses.gradients(index)
-        margins = self.train.margins
-        if not self._gradients:
-            sizes = [len(own) for own in margins] if self._keep_gradients else [max(map(len, margins), default=0)]
-            shapes = [(size, self.setup.objective.n_outputs) for size in sizes]
-            empty = partial(self.device.xp.empty, dtype=np.float32)
-            self._gradients = [(empty(shape), empty(shape)) for shape in shapes]
-        g, h = self._gradients[index if self._keep_gradients else 0]
-        return g[: len(margins[index])], h[: len(margins[index])]
-
-    def compute_gradients(self, index: int, *, find_range: bool = True) -> list[Any]:
-        """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
-        outputs + columns), unless the caller finds them itself."""
-        g, h = self.gradients_of(index)
-        if self._n_columns:
-            self._open_sketch(index)
-        return self.device.each_range(len(g), partial(self._range_gradients, index, g, h, find_range))
-
-    def _open_sketch(self, index: int) -> None:
-        """Have room for the sketch of a chunk."""
-        if len(self._sketches) <= index:
-            shape = (len(self.train.margins[index]), self._n_columns)
-            self._sketches.append((
-                self.device.xp.empty(shape, np.float32), self.device.xp.empty(shape, np.float32)
-            ))  # fmt: skip
-
-    def _sketch_rows(self, index: int, rows: slice) -> None:
-        """Project the gradients of some rows of a chunk."""
-        assert self._projection is not None
-        signs = (self._projection, np.abs(self._projection))  # a step along a column moves its outputs up or down
-        for values, projection, into in zip(self.gradients_of(index), signs, self._sketches[index], strict=True):
-            self.device.project(values[rows], projection, into[rows])
-
-    def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int) -> Any:
-        device, xp = self.device, self.device.xp
-        label, margin, weight = self._labels[index], self.train.margins[index], self._weights[index]
-        if weight is not None and self.setup.small_data:
-            weight = (weight > 0).astype(np.float32)  # rows without weight must not widen the range
-        for start in range(begin, end, device.gradient_rows):
-            rows = slice(start, min(start + device.gradient_rows, end))
-            g, h = self.setup.objective.gradients(label[rows], margin[rows], xp)
-            if weight is None:
-                all_g[rows], all_h[rows] = g, h
-            else:
-                with np.errstate(over="ignore"):  # the coordinator refuses infinite gradients and says why
-                    xp.multiply(g, weight[rows, None], out=all_g[rows])
-                    xp.multiply(h, weight[rows, None], out=all_h[rows])
-            if self._projection is not None:
-                self._sketch_rows(index, rows)
-        return self._range_of(index, begin, end) if find_range else None
-
-    def _range_of(self, index: int, begin: int, end: int) -> Float64:
-        """Largest |g| and h of some rows of a chunk, of outputs and columns of the sketch."""
-        all_g, all_h = self.gradients_of(index)
-        parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
-        return np.stack([
-            np.concatenate([self.device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
-        ])  # fmt: skip
-
     def _grow(self, message: m.Grow) -> Any:
         peers, nodes = self._peers, message.search
         if nodes is not None and peers is not None and peers.n_peers == 1:
-            return self._own_search(peers).search(nodes, self.rows.grow(message.splits, message.built, words=True))
+            return self._own_search(peers).search(nodes, self._histograms(message, words=True))
         alone = nodes is None and not message.compact  # then its histograms are nobody else's summands
-        own = self.device.fetch(self.rows.grow(message.splits, message.built, words=alone))
+        own = self.device.fetch(self._histograms(message, words=alone))
         if own.ndim == 4:  # a GPU's, of several outputs
             own = own.reshape(len(own), -1, 2)
         if nodes is None:
@@ -366,6 +268,11 @@ class Engine:
         parts = [np.ascontiguousarray(own[:, entries[a] : entries[b]]) for a, b in shares]
         received = peers.exchange([narrow(part, self._buffers) for part in parts])
         return self._own_search(peers).search(nodes, total(received, self._buffers))
+
+    def _histograms(self, message: m.Grow, *, words: bool) -> Array:
+        """Those that are to be built; a root's may be there."""
+        root, self._root = self._root, None
+        return self.rows.grow(message.splits, message.built, words=words) if root is None else root
 
     def _own_search(self, peers: Peers) -> SplitSearch | DeviceSearch:
         """Of this engine's share of the features: where histograms lie if it is the only engine, else on the host."""
@@ -385,12 +292,21 @@ class Engine:
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         margins = self.train.margins
         vectors = message.tree.value.ndim == 2
-        self.rows.finish(
-            message.splits, message.tree, lambda index: margins[index] if vectors else margins[index][:, message.output]
-        )
+        root = self.rows.finish(
+            message.splits, message.tree,
+            lambda index: margins[index] if vectors else margins[index][:, message.output],
+            self._following(message.following),
+        )  # fmt: skip
+        self._begun = None if root is None or message.following is None else (message.following, root)
         for evaluated in self.evals:
             evaluated.add_tree(message.tree, message.output)
         return m.Done()
+
+    def _following(self, start: m.StartTree | None) -> Following | None:
+        """The tree whose root the pass that finishes another one is to build; None where that would save no pass."""
+        if start is None or self.train.is_resident or len(start.columns) > 1 or self._n_columns:
+            return None
+        return Following(partial(self._fresh_column, start.columns[0]), start.roundings[0])
 
     def _evaluate(self, message: m.Evaluate) -> m.MetricParts:
         return m.MetricParts([evaluator.states() for evaluator in self._evaluators])

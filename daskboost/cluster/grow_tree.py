@@ -45,15 +45,23 @@ def start_round(spec: FitSpec, iteration: int) -> m.StartRound:
     )
 
 
-def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
-              roundings: Callable[[Sequence[int], bool], list[Rounding]], learning_rate: float
-              ) -> TreeTable:  # fmt: skip
-    """Grow one tree of some outputs and add it to all margins; `roundings` makes those of gradients' columns, as they
-    are searched or exact."""
+Roundings = Callable[[Sequence[int], bool], list[Rounding]]
+"""Those of columns of a round's gradients, as they are searched or exact."""
+
+
+def start_tree(spec: FitSpec, outputs: Sequence[int], roundings: Roundings) -> m.StartTree:
+    """The request that a tree of some outputs begins with."""
     n_columns = spec.params.sketch_outputs
     columns = tuple(range(len(outputs), len(outputs) + n_columns)) if n_columns else tuple(outputs)
-    searched = tuple(roundings(columns, True))
-    replies = reduction.start_tree(m.StartTree(columns, searched))
+    return m.StartTree(columns, tuple(roundings(columns, True)))
+
+
+def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
+              roundings: Roundings, learning_rate: float, following: m.StartTree | None = None
+              ) -> TreeTable:  # fmt: skip
+    """Grow one tree of some outputs and add it to all margins; `following` : see `FinishTree`."""
+    start = start_tree(spec, outputs, roundings)
+    searched, replies = start.roundings, reduction.start_tree(start)
     features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
     root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
     tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, _units(searched))
@@ -67,7 +75,7 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
     table = tree.table(learning_rate, exact)
     if adaptive:
         table = _with_quantiles(outbox, spec, outputs, table, learning_rate)
-    outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0]))
+    outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0], following))
     return table
 
 

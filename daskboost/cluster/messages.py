@@ -144,6 +144,9 @@ class FinishTree:
     tree: WalkArrays
     output: int
     """The margin that values are added to; vectors, of shape (nodes, outputs), are added to all."""
+    following: StartTree | None = None
+    """What the next round is expected to start its first tree with, so that an engine whose chunks are streamed can
+    build that root in the same pass. Wrong where the scale of its gradients turns out to be another one."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.following import Following, Root
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.ring import PackedChunks
 from daskboost.devices.gpu.split import SplitKernels
@@ -47,8 +48,12 @@ class Rows(Protocol):
         With `words` the device may answer with words instead, see `devices/cpu/histogram.py`.
         """
 
-    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Array]) -> None:
-        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,)."""
+    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Array],
+               following: Following | None = None) -> Root | None:  # fmt: skip
+        """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,).
+
+        If that takes a pass over the chunks, the root of the `following` tree comes out of it.
+        """
 
     def count_residuals(self, index: int, leaves: Int32, label: Array, margin: Array, weight: Array | None,
                         weight_scale: float, prefixes: UInt32, known_bits: int, next_bits: int) -> Int64:  # fmt: skip

@@ -20,6 +20,7 @@ from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.places import settle
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
+from daskboost.devices.following import Following, Root
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
 Pieces = Sequence[tuple[int, int]] | UInt64
@@ -111,21 +112,22 @@ class CpuRows:
 
         `gradient(chunk)` gives float32 columns of shape (rows,).
         """
-        sum_g = sum_h = 0
-        for index, chunk in enumerate(self.chunks):
-            g, h = gradient(index)
-            ranges = list(self._row_ranges(index))
-            parts = self._threads.run([
-                partial(
-                    gradients.quantize_gradients, g, h, chunk.weight, rounding.scale_g, rounding.scale_h,
-                    rounding.scale_w, np.uint64(rounding.round_key), np.uint64(rounding.sample_key),
-                    np.uint64(rounding.sample_below), first_row, begin, end, chunk.order, chunk.pairs,
-                )
-                for begin, end, first_row in ranges
-            ])  # fmt: skip
-            chunk.start([begin for begin, _, _ in ranges], [kept for kept, _, _ in parts])
-            sum_g, sum_h = sum_g + sum(part[1] for part in parts), sum_h + sum(part[2] for part in parts)
-        return sum_g, sum_h
+        sums = [self._fill_root(index, gradient(index), rounding) for index in range(len(self.chunks))]
+        return sum(own[0] for own in sums), sum(own[1] for own in sums)
+
+    def _fill_root(self, index: int, gradient: tuple[Float32, Float32], rounding: Rounding) -> tuple[int, int]:
+        """`start_tree` of one chunk."""
+        chunk, ranges = self.chunks[index], list(self._row_ranges(index))
+        parts = self._threads.run([
+            partial(
+                gradients.quantize_gradients, *gradient, chunk.weight, rounding.scale_g, rounding.scale_h,
+                rounding.scale_w, np.uint64(rounding.round_key), np.uint64(rounding.sample_key),
+                np.uint64(rounding.sample_below), first_row, begin, end, chunk.order, chunk.pairs,
+            )
+            for begin, end, first_row in ranges
+        ])  # fmt: skip
+        chunk.start([begin for begin, _, _ in ranges], [kept for kept, _, _ in parts])
+        return sum(part[1] for part in parts), sum(part[2] for part in parts)
 
     def start_vector_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], roundings: Sequence[Rounding]
                           ) -> tuple[int, ...]:  # fmt: skip
@@ -238,14 +240,16 @@ class CpuRows:
             sizes += segments[:, 1] - segments[:, 0]
         return int(sizes.max(initial=0)) <= WORD_ROWS
 
-    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32]) -> None:
+    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Float32],
+               following: Following | None = None) -> Root | None:  # fmt: skip
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
-        outputs) for vectors."""
+        outputs) for vectors. If that takes a pass, the root of the `following` tree comes out of it."""
         leaves = np.flatnonzero(tree.left_child < 0).astype(np.int32)
         if (splits is None or not len(splits)) and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
                 self._add_values(chunk, leaves, tree.value, margin(index))
-            return
+            return None
+        sums, out, root = [], None, np.zeros(1, np.int32)
         for index, view in self._views():
             chunk = self.chunks[index]
             if splits is not None and len(splits):
@@ -253,6 +257,12 @@ class CpuRows:
             self._add_values(chunk, leaves, tree.value, margin(index))
             if chunk.kept < chunk.n_rows:
                 walk(view, tree, self._absent_rows(chunk), margin(index), self._threads)
+            if following is not None:
+                sums.append(self._fill_root(index, following.gradient(index), following.rounding))
+                clear = out is None
+                out = self._buffers.empty((1, self._layout.n_entries, 2)) if out is None else out
+                self._build(view, chunk, root, out, clear=clear)
+        return None if out is None else Root((sum(own[0] for own in sums), sum(own[1] for own in sums)), out)
 
     def count_residuals(self, index: int, leaves: Int32, label: Float32, margin: Float32, weight: Float32 | None,
                         weight_scale: float, prefixes: UInt32, known_bits: int, next_bits: int) -> Int64:  # fmt: skip

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.growth import GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
 from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.rows import ChunkRows
 from daskboost.devices.gpu.runtime import DeviceArray, to_host
 from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
 

@@ -15,6 +15,7 @@ import numpy as np
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.following import Following, Root
 from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
 from daskboost.devices.gpu.known_tree import KnownTree, known_tree, sum_segments
 from daskboost.devices.gpu.margins import add_leaf_values
@@ -82,37 +83,6 @@ class DeviceOrder:
             grown[: len(self.bounds)] = self.bounds
             self.bounds = grown
             self.n_grown += 1
-
-
-@dataclass(frozen=True)
-class ChunkRows:
-    """The only chunk of a shard, as trees that grow without the host see it: all rows may be in their roots."""
-
-    rows: GpuRows
-    view: GpuView
-    chunk: DeviceOrder
-    in_order: bool
-    """Whether the rows of a root are in the order of their indices: none is left out."""
-    reaches_leaves: bool = False
-    """Whether rows are moved to the leaves; otherwise they walk there once a tree is done, which takes as long as one
-    level of moving does, but for rows of CSR, which look up symbols slowly."""
-
-    def reserve(self, n_nodes: int, n_splits: int) -> tuple[int, int]:
-        """See `GpuRows.reserve`; what says whether it took other memory since (`Recorder.expect`)."""
-        self.rows.reserve(n_nodes, n_splits)
-        return self.chunk.n_grown, self.rows.scratch.n_grown
-
-    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> None:
-        """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
-        self.rows.build(self.view, self.chunk, nodes, out, in_order=is_root and self.in_order, n_trees=n_trees)
-
-    def split(self, splits: DeviceArray) -> None:
-        """See `GpuRows.split_rows`."""
-        self.rows.split_rows(self.view, self.chunk, splits)
-
-    def add_leaf_values(self, leaves: DeviceArray, values: DeviceArray, margin: DeviceArray) -> None:
-        """Add the values of leaves that rows have reached to the margins of these; see `margins.add_leaf_values`."""
-        add_leaf_values(self.view.runtime, self.chunk, leaves, values, margin)
 
 
 @dataclass
@@ -187,6 +157,10 @@ class GpuRows:
         `gradient(chunk)` gives float32 columns of shape (rows,), on the GPU: gradients, or what a kernel makes them of.
         """
         self.fill_roots(gradient, rounding)
+        return self._filled_roots(rounding)
+
+    def _filled_roots(self, rounding: Rounding) -> tuple[int, int]:
+        """Sums of the roots that were filled, and how many rows are in them; waits."""
         sums = self._rounding.sums_of(0)
         if rounding.sample_below < ALL:
             for chunk in self.chunks:
@@ -197,12 +171,16 @@ class GpuRows:
                    ) -> None:  # fmt: skip
         """`start_tree` that waits for nothing: at most all rows are in the root, and nobody knows how many."""
         self._rounding.put(0, rounding)
-        for index, chunk in enumerate(self.chunks):
-            chunk.start(chunk.n_rows)
-            self.quantizers[index](
-                as_columns(gradient(index)), self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs,
-                chunk.bounds,
-            )  # fmt: skip
+        for index in range(len(self.chunks)):
+            self._fill_root(index, gradient(index), rounding)
+
+    def _fill_root(self, index: int, gradient: Columns | tuple[DeviceArray, DeviceArray], rounding: Rounding) -> None:
+        """`fill_roots` of one chunk, by the rounding that was put."""
+        chunk = self.chunks[index]
+        chunk.start(chunk.n_rows)
+        self.quantizers[index](
+            as_columns(gradient), self._rounding.of(0), rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
+        )
 
     def settle(self, tree: WalkArrays, n_places: int) -> Int64:
         """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
@@ -281,18 +259,33 @@ class GpuRows:
             tiles = map_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
             view.build(tiles, order, chunk.pairs, out[own], adds=adds, packed=self._packed)
 
-    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray]) -> None:
+    def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray],
+               following: Following | None = None) -> Root | None:  # fmt: skip
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
-        outputs) for vectors."""
+        outputs) for vectors. If that takes a pass, the root of the `following` tree comes out of it."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
         applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
         self.reserve(len(tree.value), 0)
         if applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
                 add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin(index))
-            return
+            return None
+        if following is None:
+            for index, view in self._views():
+                self.add_tree(view, self.chunks[index], applied, leaves, columns, margin(index))
+            return None
+        out, root, is_built = self._histograms(1), to_device(self._runtime, np.zeros(1, np.int32)), False
+        self._rounding.put(0, following.rounding)
         for index, view in self._views():
-            self.add_tree(view, self.chunks[index], applied, leaves, columns, margin(index))
+            chunk = self.chunks[index]
+            self.add_tree(view, chunk, applied, leaves, columns, margin(index))
+            self._fill_root(index, following.gradient(index), following.rounding)
+            if chunk.kept:
+                self.build(view, chunk, root, out, adds=is_built)
+                is_built = True
+        if not is_built:
+            out.fill(0)
+        return Root(self._filled_roots(following.rounding), out)
 
     def add_tree(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray | None, leaves: DeviceArray,
                  columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:  # fmt: skip
