@@ -51,7 +51,8 @@ def case_rows(case: Case, bench: Bench) -> list[dict[str, Any]]:
 
 def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     """The case on the device and with the sizes of the command line."""
-    given = {name: getattr(options, name) for name in ("trees", "repeats", "rounds") if getattr(options, name)}
+    sizes = {name: getattr(options, name) for name in ("trees", "repeats", "rounds", "chunk_rows")}
+    given = {name: size for name, size in sizes.items() if size}
     config = replace(case.config, device=options.device, quantize_on=options.quantize_on, **given)
     if options.rows and options.rows < config.n_rows:
         config = replace(
@@ -75,6 +76,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trees", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--chunk-rows", type=int, default=0, help="of our chunks; 0 for the default of data sets")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args(arguments)
 

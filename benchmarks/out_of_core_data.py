@@ -124,7 +124,7 @@ def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, on: s
     spill: dict[str, Any] = {} if ram_bytes is None else {
         "host_memory_limit": ram_bytes, "spill_directory": tempfile.gettempdir()
     }  # fmt: skip
-    name = f"{blocks.workload}-{blocks.n_rows}x{blocks.n_features}-{max_bin}-{packing}"
+    name = f"{blocks.workload}-{blocks.n_rows}x{blocks.n_features}-{max_bin}-{packing}-{chunk_rows}"
     if keep is not None and (keep / name).exists():
         return QuantizedDataset.open(keep / name, **spill)
     n_values = blocks.n_rows * blocks.n_features

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -156,29 +157,35 @@ class FrontierRows:
 
 def sampled_rows(of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> TakenRows:
     """The sample of an engine's rows; `column_room` : bytes that column-major copies may take."""
-    chosen = []
-    for group in of.groups:
-        ids = np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])
-        chosen.append(np.flatnonzero(is_sampled(seed, share, ids.astype(np.uint64))))
+    stretches = [(index, *part) for index, group in enumerate(of.groups) for part in group.parts()]
+    found = device.threads.run([partial(_drawn, rows, first, seed, share) for _, rows, first in stretches])
+    places: list[list[Int64]] = [[] for _ in of.groups]
+    for (index, _, _), (own, _) in zip(stretches, found, strict=True):
+        places[index].append(own)
+    chosen = [np.concatenate(each) for each in places]
     n_rows = sum(map(len, chosen))
     if not n_rows:
         return TakenRows(of)
     parts = ((view, chosen[index]) for index, view in of.views())
     copy_columns = 0 < column_room >= n_rows * row_bytes(of.shard.layout)
     view = device.sample_view(parts, n_rows, copy_columns=copy_columns)
-    return TakenRows(of, _joined_group(of.groups, chosen, n_rows), view)
+    ids = np.concatenate([own for _, own in found])
+    return TakenRows(of, RowGroup(range(0), n_rows, ids, _chunk_rows(of.groups, chosen)), view)
 
 
-def _joined_group(groups: Sequence[RowGroup], chosen: Sequence[Int64], n_rows: int) -> RowGroup:
+def _drawn(rows: slice, first_row: int, seed: int, share: float) -> tuple[Int64, UInt64]:
+    """Places and ids of the sample's rows of a stretch whose first row has that id: millions of hashes, for which all
+    threads are wanted."""
+    ids = np.arange(first_row, first_row + rows.stop - rows.start, dtype=np.uint64)
+    own = np.flatnonzero(is_sampled(seed, share, ids))
+    return own + rows.start, ids[own]
+
+
+def _chunk_rows(groups: Sequence[RowGroup], chosen: Sequence[Int64]) -> ChunkRows:
     def joined(name: str) -> Any:
         arrays = [getattr(group.rows, name) for group in groups]
         if arrays[0] is None:
             return None
         return np.concatenate([array[rows] for array, rows in zip(arrays, chosen, strict=True)])
 
-    ids = [
-        np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])[rows]
-        for group, rows in zip(groups, chosen, strict=True)
-    ]
-    rows = ChunkRows(joined("label"), joined("weight"), joined("base_margin"))
-    return RowGroup(range(0), n_rows, np.concatenate(ids).astype(np.uint64), rows)
+    return ChunkRows(joined("label"), joined("weight"), joined("base_margin"))

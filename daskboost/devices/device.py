@@ -129,6 +129,8 @@ class SampleRows(Rows, Protocol):
 class CertifyingDevice(Protocol):
     """A device whose trees can be grown on a sample and certified."""
 
+    threads: Threads
+
     def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
         """The view of some rows of several views, in order, `n_rows` in all."""
 

@@ -113,12 +113,37 @@ def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int) -> 
             assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(n)]
         left = ring.passing(small, read([]))
         next(left)
-        next(ring.passing(all_of_them, read([])))
+        seen = []
+        other = ring.passing(all_of_them, read(seen))
+        next(other)
         with pytest.raises(RuntimeError, match="goes on where another one has begun"):
             next(left)
+        assert len(list(other)) == N_CHUNKS - 1, "which the other one does not notice"
+        assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(N_CHUNKS)]
         ring.close()
         for each in (small, all_of_them):
             each.close()
+
+
+def test_what_a_failing_use_has_launched_is_waited_for(tmp_path: Path) -> None:
+    from daskboost.devices.gpu.unpack import unpack_stream
+
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, N_CHUNKS)
+
+    def fail(rows: PackedRows, buffer: Any) -> None:
+        unpack_stream(runtime, buffer.view(np.uint32), 32, np.empty(rows.memory.nbytes // 4 - 1, np.uint32))
+        raise KeyboardInterrupt
+
+    with store:
+        chunks, ring = StreamedChunks(store, handles, runtime.pinned), Ring(runtime)
+        with pytest.raises(KeyboardInterrupt):
+            next(ring.passing(chunks, fail))
+        seen: list[tuple[int, bytes]] = []
+        list(ring.passing(chunks, read(seen)))
+        assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(N_CHUNKS)]
+        ring.close()
+        chunks.close()
 
 
 @pytest.mark.parametrize("harm", ["gone", "damaged", "shorter"])

@@ -105,7 +105,7 @@ class Ring:
                 yield self._next(chunks, use)
             is_done = True
         finally:
-            if not is_done:
+            if not is_done and self._chunks is chunks:  # else another pass has stopped this one
                 self._stop()
 
     def close(self) -> None:
@@ -120,8 +120,10 @@ class Ring:
         buffer = self._buffers[self._n_used % N_BUFFERS]
         assert buffer.copied is not None and buffer.rows is not None
         self._runtime.wait_event(buffer.copied)
-        found = use(buffer.rows, buffer.memory)
-        buffer.unpacked, buffer.rows = self._runtime.record_event(), None
+        try:
+            found = use(buffer.rows, buffer.memory)
+        finally:  # what fails has launched some of it
+            buffer.unpacked, buffer.rows = self._runtime.record_event(), None
         self._n_used += 1
         self._copy_ahead(chunks, must=-1)
         return found

@@ -289,10 +289,17 @@ def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...
 
 
 def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
-    """A tree on the device, as `walk_nodes` takes it."""
-    default_left = tree.default_left.astype(np.uint8)
-    columns = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, default_left, tree.value)
-    return tuple(to_device(runtime, column) for column in columns)
+    """A tree on the device, as `walk_nodes` takes it. One copy: each takes as long as a launch, and of streamed rows
+    every chunk waits for them."""
+    n, n_words = len(tree.left_child), tree.value.size
+    numbers = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, tree.value.ravel().view(np.int32))
+    words = np.zeros(4 * n + n_words + -(-n // 4), np.int32)
+    np.concatenate(numbers, out=words[: 4 * n + n_words])
+    words[4 * n + n_words :].view(np.uint8)[:n] = tree.default_left
+    made = to_device(runtime, words)
+    links = tuple(made[k * n : (k + 1) * n] for k in range(4))
+    default_left = made[4 * n + n_words :].view(np.uint8)[:n]
+    return (*links, default_left, made[4 * n : 4 * n + n_words].view(np.float32).reshape(tree.value.shape))
 
 
 def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
