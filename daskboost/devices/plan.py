@@ -1,6 +1,7 @@
 """What memory a fit will take, known before it takes any: sizes go in, bytes by purpose come out.
 
-`gpu/memory.py` and `cpu/memory.py` have the formulas of their devices; tests hold them to what engines really take.
+`gpu/memory.py`, which `gpu/plans.py` puts together, and `cpu/memory.py` have the formulas of their devices; tests hold
+them to what engines really take.
 """
 
 from __future__ import annotations

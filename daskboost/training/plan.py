@@ -18,7 +18,7 @@ from daskboost.data.source import kind_of, make_source
 from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import FitSize, Plan, SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
