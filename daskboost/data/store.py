@@ -71,6 +71,8 @@ class ChunkStore:
         self._closed = False
         self._lock = threading.Lock()
         self._pinned: dict[int, UInt8] = {}
+        self._pinned_by: int | None = None
+        """The process that has them."""
         self._pinning = threading.Lock()
 
     def __enter__(self) -> ChunkStore:
@@ -100,6 +102,11 @@ class ChunkStore:
     def get(self, handle: ChunkHandle) -> Chunk:
         """The chunk; from disk, in fresh memory at each call."""
         tier = self._home(handle)
+        if handle.key in self._pinned and os.getpid() != self._pinned_by:  # reading it would end the process
+            raise StorageError(
+                f"the chunk of rows from {handle.first_row} on was moved to page-locked memory to stream to a GPU, "
+                "which a forked process does not have: start processes by 'spawn', or fork before training"
+            )
         try:
             return tier.get(handle.key)
         except KeyError:
@@ -124,6 +131,7 @@ class ChunkStore:
         with self._pinning:
             todo = [handle for handle in handles if handle.key not in self._pinned]
             if todo:
+                self._pinned_by = os.getpid()
                 with ThreadPoolExecutor(min(len(todo), PIN_THREADS), "daskboost-pin") as pool:
                     for _ in pool.map(lambda handle: self._pin(handle, allocate), todo):
                         pass
