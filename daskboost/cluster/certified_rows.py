@@ -156,10 +156,9 @@ class FrontierRows:
 
 def sampled_rows(of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> TakenRows:
     """The sample of an engine's rows; `column_room` : bytes that column-major copies may take."""
-    chosen = []
-    for group in of.groups:
-        ids = np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])
-        chosen.append(np.flatnonzero(is_sampled(seed, share, ids.astype(np.uint64))))
+    chosen = [
+        np.flatnonzero(is_sampled(seed, share, group.ids(np.arange(group.n_rows)))) for group in of.groups
+    ]
     n_rows = sum(map(len, chosen))
     if not n_rows:
         return TakenRows(of)
@@ -176,9 +175,6 @@ def _joined_group(groups: Sequence[RowGroup], chosen: Sequence[Int64], n_rows: i
             return None
         return np.concatenate([array[rows] for array, rows in zip(arrays, chosen, strict=True)])
 
-    ids = [
-        np.concatenate([np.arange(first, first + own.stop - own.start) for own, first in group.parts()])[rows]
-        for group, rows in zip(groups, chosen, strict=True)
-    ]
+    ids = [group.ids(rows) for group, rows in zip(groups, chosen, strict=True)]
     rows = ChunkRows(joined("label"), joined("weight"), joined("base_margin"))
-    return RowGroup(range(0), n_rows, np.concatenate(ids).astype(np.uint64), rows)
+    return RowGroup(range(0), n_rows, np.concatenate(ids), rows)
