@@ -122,7 +122,7 @@ class TrainParams:
     gamma: float = 0.0
     """Least gain of a split."""
     min_child_weight: float = 1.0
-    """Least sum of hessians in a child."""
+    """Least sum of hessians in a child, or of weights where splits are scored by these (`score_function`)."""
     max_delta_step: float | None = None
     """Largest absolute leaf value before the learning rate; 0 is unlimited, None the objective's default
     (0.7 for Poisson)."""

@@ -27,9 +27,12 @@ def engine_kind(spec: FitSpec) -> Callable[..., Engine]:
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, setup: EngineSetup, train: Shard,
               evals: Sequence[Shard], peers: Peers | None = None, shared: SharedViews | None = None,
               kind: Callable[..., Engine] = Engine) -> Engine:  # fmt: skip
-    """An engine of a kind on a device of these threads, which end at once if either cannot be made."""
+    """An engine of a kind on a device of these threads, which end at once if either cannot be made; so does what the
+    device streams, since a sample is taken in a pass."""
+    device: Device | None = None
     try:
-        return kind(setup, train, evals, make_device(threads), peers, shared)
+        device = make_device(threads)
+        return kind(setup, train, evals, device, peers, shared)
     except BaseException:
-        threads.close()
+        (threads if device is None else device).close()
         raise

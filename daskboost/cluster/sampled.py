@@ -7,8 +7,8 @@ A row's share, min(1, norm / threshold), wants the threshold for which the share
 them. It follows from the counts of the norms (`devices/sampling.py`), which are known after the pass. So the pass draws
 with a guess that is lower: as draws are hashes of row ids, the sample is among these candidates, and what comes out
 never depends on the guess. Where it was too high, or so low that there are more than twice as many candidates as
-wanted, the pass is made again with what is known by then, at no cost but its time. The first round knows its norms,
-for which no bins are wanted.
+wanted, the pass is made once more with the threshold, which is known by then, at no cost but its time. The first round
+knows its norms, for which no bins are wanted.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from daskboost.cluster.lockstep import Lockstep
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import Plan
 from daskboost.params import split_device
 

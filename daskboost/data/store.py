@@ -1,33 +1,25 @@
 """Where chunks live: tiers behind one interface, fastest first.
 
-A chunk goes to the first tier with room for it and stays there. Chunks are our own files in the worker's local
-directory rather than Dask's stored data, because a worker whose unmanaged memory passes its limit pauses for good.
+A chunk goes to the first tier (`tiers.py`) with room for it and stays there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
 from daskboost.data.chunk import QuantizedChunk
-from daskboost.data.chunk_file import read_chunk, write_chunk
 from daskboost.data.device_chunk import Chunk, DeviceChunk
-from daskboost.data.pack import Layout
+from daskboost.data.tiers import DeviceTier, DiskTier, RamTier, Tier, TierName
 from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
 PIN_THREADS = 16
 """That move chunks to page-locked memory: touching pages takes longest, and so many took a fifteenth of one's time."""
-TierName = Literal["device", "ram", "disk"]
 
 
 @dataclass(frozen=True)
@@ -49,141 +41,6 @@ class StoreCounters:
     disk_reads: int
     disk_read_bytes: int
     device_bytes: int = 0
-
-
-class Tier(Protocol):
-    """One kind of memory. `reserve` and `release` are called under the store's lock, the others outside of it."""
-
-    name: TierName
-
-    def reserve(self, n_bytes: int) -> bool:
-        """Take room for a chunk, if there is any."""
-
-    def release(self, n_bytes: int) -> None:
-        """Give room back."""
-
-    def put(self, key: int, chunk: Any) -> None: ...
-
-    def get(self, key: int) -> Chunk: ...
-
-    def delete(self, key: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass
-class RamTier:
-    """Chunks as they are, up to a budget."""
-
-    budget_bytes: int | None
-    """None for no limit."""
-    used_bytes: int = 0
-    name: TierName = "ram"
-    _chunks: dict[int, Chunk] = field(default_factory=dict)
-
-    def reserve(self, n_bytes: int) -> bool:
-        if self.budget_bytes is not None and self.used_bytes + n_bytes > self.budget_bytes:
-            return False
-        self.used_bytes += n_bytes
-        return True
-
-    def release(self, n_bytes: int) -> None:
-        self.used_bytes -= n_bytes
-
-    def put(self, key: int, chunk: Chunk) -> None:
-        self._chunks[key] = chunk
-
-    def get(self, key: int) -> Chunk:
-        return self._chunks[key]
-
-    def delete(self, key: int) -> None:
-        self._chunks.pop(key, None)
-
-    def close(self) -> None:
-        self._chunks.clear()
-
-
-class DeviceTier(RamTier):
-    """Chunks in a GPU's memory, which is taken when they are made: more than it has is refused then."""
-
-    def __init__(self) -> None:
-        super().__init__(budget_bytes=None, name="device")
-
-
-class DiskTier:
-    """One file per chunk, in a fresh private directory that goes away with this object."""
-
-    name: TierName = "disk"
-
-    def __init__(self, parent: Path) -> None:
-        self.used_bytes = self.reads = self.read_bytes = 0
-        self._parent = parent
-        self._directory: Path | None = None
-        self._layouts: dict[int, Layout] = {}
-        self._closed = False
-        self._lock = threading.Lock()
-        self._cleanup: weakref.finalize[[Path, int], DiskTier] | None = None
-
-    def reserve(self, n_bytes: int) -> bool:
-        self.used_bytes += n_bytes
-        return True
-
-    def release(self, n_bytes: int) -> None:
-        self.used_bytes -= n_bytes
-
-    def put(self, key: int, chunk: QuantizedChunk) -> None:
-        path = self._path(key)
-        try:
-            self._make_directory()
-            path = self._path(key)
-            write_chunk(path, chunk)
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                error.errno,
-                f"could not write a chunk of {chunk.nbytes} bytes: {error.strerror or error}; free space there, or "
-                "point spill_directory to a disk with room",
-                str(path),
-            ) from error
-        self._layouts[key] = chunk.layout
-
-    def get(self, key: int, into: UInt8 | None = None) -> QuantizedChunk:
-        chunk = read_chunk(self._path(key), self._layouts[key], into)
-        with self._lock:
-            self.reads += 1
-            self.read_bytes += chunk.nbytes
-        return chunk
-
-    def delete(self, key: int) -> None:
-        self._layouts.pop(key, None)
-        with contextlib.suppress(FileNotFoundError):
-            self._path(key).unlink()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-        self._layouts.clear()
-        if self._cleanup is not None:
-            self._cleanup()
-
-    def _path(self, key: int) -> Path:
-        return (self._directory or self._parent) / f"{key}.chunk"
-
-    def _make_directory(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise StorageError("the chunk store is closed")
-            if self._directory is None:
-                self._parent.mkdir(parents=True, exist_ok=True)
-                self._directory = Path(tempfile.mkdtemp(prefix="daskboost-chunks-", dir=self._parent))
-                # Also runs when the object is collected and when the interpreter exits.
-                self._cleanup = weakref.finalize(self, _remove_own_directory, self._directory, os.getpid())
-
-
-def _remove_own_directory(directory: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child inherits the finalizer but not the files
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 class ChunkStore:
@@ -214,6 +71,8 @@ class ChunkStore:
         self._closed = False
         self._lock = threading.Lock()
         self._pinned: dict[int, UInt8] = {}
+        self._pinned_by: int | None = None
+        """The process that has them."""
         self._pinning = threading.Lock()
 
     def __enter__(self) -> ChunkStore:
@@ -243,6 +102,11 @@ class ChunkStore:
     def get(self, handle: ChunkHandle) -> Chunk:
         """The chunk; from disk, in fresh memory at each call."""
         tier = self._home(handle)
+        if handle.key in self._pinned and os.getpid() != self._pinned_by:  # reading it would end the process
+            raise StorageError(
+                f"the chunk of rows from {handle.first_row} on was moved to page-locked memory to stream to a GPU, "
+                "which a forked process does not have: start processes by 'spawn', or fork before training"
+            )
         try:
             return tier.get(handle.key)
         except KeyError:
@@ -267,6 +131,7 @@ class ChunkStore:
         with self._pinning:
             todo = [handle for handle in handles if handle.key not in self._pinned]
             if todo:
+                self._pinned_by = os.getpid()
                 with ThreadPoolExecutor(min(len(todo), PIN_THREADS), "daskboost-pin") as pool:
                     for _ in pool.map(lambda handle: self._pin(handle, allocate), todo):
                         pass

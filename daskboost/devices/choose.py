@@ -79,7 +79,7 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
     if kind != "cpu":
         from daskboost.devices.gpu.cuda import get_runtime
         from daskboost.devices.gpu.device import GpuDevice
-        from daskboost.devices.gpu.memory import gpu_plan
+        from daskboost.devices.gpu.plans import gpu_plan
 
         try:
             runtime = get_runtime(gpu_of(name, number, frozenset() if size is None else size.gpus))

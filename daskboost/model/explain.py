@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from daskboost.model.booster import Booster
 
 
+EMPTY_SHARE = 2.0**-40
+"""Of a tree's cover, what a leaf without any gets: too little to show, while TreeSHAP can divide by it."""
+
+
 def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple[int, int]) -> Float32:
     """How much each feature moves each margin.
 
@@ -45,6 +49,7 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     """
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
+    part = replace(part, trees=tuple(map(_covered, part.trees)))
     if find_spec("xgboost") is not None and not booster.has_vectors:  # XGBoost has no contributions of vectors
         values = _with_xgboost(part, rows)
         bias = start.astype(np.float64) - booster.base_margin
@@ -57,6 +62,18 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
         raise MissingDependencyError("contributions need xgboost or shap; install one of them: pip install xgboost")
     values[:, :, -1] += bias
     return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
+
+
+def _covered(tree: TreeTable) -> TreeTable:
+    """The tree with some cover in all nodes: symmetric trees split nodes without training rows as well, and hessians of
+    settled rows may sum to 0."""
+    empty = tree.cover <= 0
+    if not empty.any():
+        return tree
+    cover = np.where(empty, EMPTY_SHARE * (tree.cover[0] if tree.cover[0] > 0 else 1.0), tree.cover)
+    for node in np.flatnonzero(empty & ~tree.is_leaf)[::-1].tolist():  # children come after their parents
+        cover[node] = cover[tree.left_child[node]] + cover[tree.right_child[node]]
+    return replace(tree, cover=cover.astype(np.float32))
 
 
 def _matrix(rows: Features) -> Any:

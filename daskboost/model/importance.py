@@ -22,6 +22,7 @@ def importance(booster: Booster, importance_type: str = "gain") -> Float64:
     ----------
     importance_type : {"weight", "gain", "cover", "total_gain", "total_cover"}
         Number of splits; or the loss reduction (gain) or sum of hessians (cover) of the splits, averaged or in total.
+        Of symmetric trees, and where splits are scored by weights, single gains may be below 0.
 
     Raises
     ------

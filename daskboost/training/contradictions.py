@@ -29,6 +29,20 @@ LOSS_PARAMETERS = {
 """Parameters of some losses only, and what has them; `num_class` is judged by the outputs it makes."""
 
 
+def check_contradictions(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
+    """Refuse parameters that contradict each other or the objective; `train`, estimators and `plan` ask the same.
+
+    Raises
+    ------
+    ParameterError
+        Naming what does not go together.
+    """
+    check_loss_parameters(params, objective)
+    check_multi_strategy(params, objective)
+    check_out_of_core(params, objective, eval_names)  # before what "auto" would score by
+    check_score_function(params, objective)
+
+
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
     """Refuse parameters without effect on the objective, and constraints that its leaves would break.
 

@@ -18,19 +18,13 @@ from daskboost.data.source import kind_of, make_source
 from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.memory import gpu_plan
+from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import FitSize, Plan, SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
-from daskboost.training.contradictions import (
-    check_loss_parameters,
-    check_metrics,
-    check_multi_strategy,
-    check_out_of_core,
-    device_of,
-)
+from daskboost.training.contradictions import check_contradictions, check_metrics, device_of
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 from daskboost.tree.split import SplitRules
@@ -114,9 +108,7 @@ def plan(
 def _check_objective(params: TrainParams) -> None:
     """Refuse what contradicts the objective, as `train` does."""
     objective = make_objective(params.objective, objective_params(params))
-    check_loss_parameters(params, objective)
-    check_multi_strategy(params, objective)
-    check_out_of_core(params, objective)
+    check_contradictions(params, objective)
     check_metrics(params.eval_metric, objective)
 
 

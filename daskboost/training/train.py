@@ -24,12 +24,9 @@ from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
 from daskboost.training.contradictions import (
     as_booster,
-    check_loss_parameters,
+    check_contradictions,
     check_made_with,
     check_metrics,
-    check_multi_strategy,
-    check_out_of_core,
-    check_score_function,
     device_of,
 )
 from daskboost.training.dataset import QuantizedDataset
@@ -171,10 +168,7 @@ def make_spec(
     check_data(objective, dtrain, evals)
     check_init_model(init_model, objective, dtrain, params.has_vector_leaves(objective.n_outputs))
     check_made_with(params, dtrain.made_with)
-    check_loss_parameters(params, objective)
-    check_multi_strategy(params, objective)
-    check_score_function(params, objective)
-    check_out_of_core(params, objective, [name for _, name in evals])
+    check_contradictions(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
     ignored = ignored_features(params.ignored_features, schema)
     params = replace(params, device=device_of(params), ignored_features=ignored)
@@ -221,10 +215,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
         that there are not, callbacks that are none.
     """
     objective = make_objective(params.objective, objective_params(params))
-    check_loss_parameters(params, objective)
-    check_multi_strategy(params, objective)
-    check_score_function(params, objective)
-    check_out_of_core(params, objective)
+    check_contradictions(params, objective)
     check_metrics(params.eval_metric, objective)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)

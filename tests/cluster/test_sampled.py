@@ -152,6 +152,36 @@ def test_a_wrong_guess_costs_a_pass_and_changes_nothing(guess: float, engines: i
     assert "draws again" in caplog.text
 
 
+def exploding(label: Any, margin: Any) -> tuple[Any, Any]:
+    """Gradients a thousand times those of the round before."""
+    return (margin * np.float32(1_000) + label).astype(np.float32), np.ones_like(margin)
+
+
+def constant(label: Any, margin: Any) -> tuple[Any, Any]:
+    return np.ones_like(margin), np.ones_like(margin)
+
+
+@pytest.mark.parametrize(("loss", "share", "passes", "rows"), [
+    (exploding, 0.2, [1, 2, 2], 200), (constant, 0.2, [1, 1, 1], 200), (constant, 1e-9, [1, 1, 1], 0),
+    (constant, 1 - 2**-53, [1, 1, 1], 1_001),
+])  # fmt: skip
+def test_a_round_takes_two_passes_at_most(loss: Any, share: float, passes: list[int], rows: int,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Whatever gradients do; engines without rows take part, and a sample may have none."""
+    monkeypatch.setattr(sampled, "SLACK_ROWS", 10)
+    models = set()
+    for engines in (1, 5):
+        with quantized(data_of("few rows"), partitions=3 if engines > 1 else 1, engines=engines) as dataset:
+            found: dict[str, Any] = {}
+            params = {**SAMPLED, "subsample": share, "max_depth": 3, "learning_rate": 1.0, "n_jobs": 1}
+            booster = train(params, dataset, 3, objective=loss, evals_result=found)
+        models.add(booster.to_bytes())
+        assert found["out_of_core"]["passes"] == passes
+        assert found["out_of_core"]["rows"] == pytest.approx([rows] * 3, rel=0.3)
+        assert rows or [tree.n_nodes for tree in booster.trees] == [1, 1, 1]
+    assert len(models) == 1
+
+
 def test_a_fit_that_goes_on_is_one_that_was_never_interrupted() -> None:
     params = {**SAMPLED, **FITS["logistic, monotone"], "n_jobs": 1}
     with quantized(data_of("logistic, monotone")) as dataset:

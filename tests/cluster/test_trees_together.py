@@ -13,7 +13,7 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.devices.gpu import cuda, growth, memory, sparse_columns, views
+from daskboost.devices.gpu import cuda, growth, memory, plans, sparse_columns, views
 from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
 from daskboost.devices.plan import FitSize, SetSize
 
@@ -90,7 +90,7 @@ def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> G
         grow(self, *arguments)
 
     monkeypatch.setattr(growth.TreeGrower, "grow", noted)
-    monkeypatch.setattr(memory, "trees_together", found.take)
+    monkeypatch.setattr(plans, "trees_together", found.take)
     return found
 
 
@@ -207,19 +207,19 @@ SIZE = FitSize(
 
 
 def test_plans_count_what_grows_together() -> None:
-    whole = memory.gpu_plan(SIZE, None)
-    alone = memory.gpu_plan(replace(SIZE, grow_policy="lossguide", max_leaves=64), None)
+    whole = plans.gpu_plan(SIZE, None)
+    alone = plans.gpu_plan(replace(SIZE, grow_policy="lossguide", max_leaves=64), None)
     assert (whole.trees_together, alone.trees_together) == (12, 1)
     assert whole.order_bytes == 12 * 16 * 100_000 == 12 * alone.order_bytes
     assert whole.histograms_bytes == 12 * 48 * 16 * SIZE.n_slots
-    assert memory.gpu_plan(replace(SIZE, without_host=False), None).trees_together == 1
-    assert memory.gpu_plan(replace(SIZE, width=12), None).trees_together == 1
+    assert plans.gpu_plan(replace(SIZE, without_host=False), None).trees_together == 1
+    assert plans.gpu_plan(replace(SIZE, width=12), None).trees_together == 1
 
 
 def test_fewer_grow_together_where_there_is_little_room() -> None:
     """Before anything else is left out."""
-    found, free = [], memory.gpu_plan(SIZE, None).total_bytes
-    while (planned := memory.gpu_plan(SIZE, free)).columns_bytes:
+    found, free = [], plans.gpu_plan(SIZE, None).total_bytes
+    while (planned := plans.gpu_plan(SIZE, free)).columns_bytes:
         assert planned.fits
         found.append(planned.trees_together)
         free = planned.total_bytes - 1

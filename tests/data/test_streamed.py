@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_a_failing_read_says_so_and_the_next_pass_may_work(tmp_path: Path, harm:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_chunks_in_ram_are_moved_once(tmp_path: Path) -> None:
+def test_chunks_in_ram_are_moved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, 6)
     with store:
@@ -185,6 +186,10 @@ def test_chunks_in_ram_are_moved_once(tmp_path: Path) -> None:
         store.delete(handles[0])
         with pytest.raises(StorageError, match="is not in this store"):
             store.pin([handles[0]], runtime.pinned)
+        mine = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: mine + 1)
+        with pytest.raises(StorageError, match=r"page-locked memory .* a forked process does not have"):
+            store.get(handles[1])
     with pytest.raises(StorageError, match="closed"):
         store.pin([], runtime.pinned)
 

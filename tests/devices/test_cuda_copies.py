@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 
 import pytest
 
+from daskboost.devices.gpu import cuda_copies
 from daskboost.devices.gpu.cuda_copies import pinned_bytes
 from daskboost.errors import DeviceError
 
@@ -53,3 +55,15 @@ def test_a_host_that_refuses() -> None:
     with pytest.raises(DeviceError, match=r"does not page-lock 8,192 bytes more.*ulimit -l"):
         pinned_bytes(driver, mmap.PAGESIZE + 1)
     assert driver.locked == {}
+
+
+def test_a_fork_leaves_what_it_does_not_have_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is the driver there told, nor what lies at the address by then unmapped."""
+    driver, mine = Driver(), os.getpid()
+    memory = pinned_bytes(driver, 5)
+    monkeypatch.setattr(cuda_copies, "_of_parent", [])
+    monkeypatch.setattr(os, "getpid", lambda: mine + 1)
+    del memory
+    gc.collect()
+    assert len(driver.locked) == 1
+    assert [len(pages) for pages in cuda_copies._of_parent] == [mmap.PAGESIZE]

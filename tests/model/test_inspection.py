@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
@@ -100,6 +101,32 @@ def test_contributions_through_xgboost(rng: np.random.Generator, objective: Obje
 def test_contributions_through_shap(rng: np.random.Generator, objective: Objective, only_shap: None) -> None:
     booster = random_booster(rng, objective)
     check_contributions(rng, booster, exported(booster))
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize("hidden", ["shap", "xgboost"])
+def test_contributions_of_nodes_without_rows(rng: np.random.Generator, hidden: str, monkeypatch: pytest.MonkeyPatch
+                                             ) -> None:  # fmt: skip
+    """Symmetric trees have such nodes; what lies below them weighs nothing, and rows may go there nevertheless."""
+    booster = random_booster(rng, Logistic(), n_splits=30)
+    emptied, trimmed = [], []
+    for tree in booster.trees:
+        cover, below = tree.cover.copy(), [int(tree.left_child[0])]
+        while below:
+            node = below.pop()
+            cover[node] = 0
+            if tree.left_child[node] >= 0:
+                below += [int(tree.left_child[node]), int(tree.right_child[node])]
+        cover[0] = cover[tree.right_child[0]]
+        emptied.append(replace(tree, cover=cover))
+        trimmed.append(replace(tree, cover=np.where(cover > 0, cover, tree.cover * np.float32(1e-6))))
+    rows = random_rows(rng, 60)
+    expected = replace(booster, trees=tuple(trimmed)).predict(rows, output="contributions")
+    hide(monkeypatch, hidden)
+    booster = replace(booster, trees=tuple(emptied))
+    found = booster.predict(rows, output="contributions")
+    np.testing.assert_allclose(found.sum(axis=-1), booster.predict(rows, output="margin"), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found[:, -1], expected[:, -1], rtol=1e-4, atol=1e-4)
 
 
 def test_contributions_without_either(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

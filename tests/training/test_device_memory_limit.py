@@ -206,6 +206,22 @@ def test_ends_in_mid_stream_free_everything(
 
 
 @pytest.mark.emulated
+def test_a_sample_that_cannot_be_read_ends_its_threads_at_once(
+    rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path
+) -> None:
+    """While the exception, whose traceback refers to the device, is still there."""
+    with chunked(rows, host_memory_limit=1, spill_directory=tmp_path) as dataset:
+        path = sorted(tmp_path.glob("*/*.chunk"))[0]
+        path.write_bytes(path.read_bytes()[:-5])
+        with pytest.raises(StorageError, match="is damaged: truncated") as caught:
+            train({**PARAMS, "out_of_core": "certified", "device": "cuda"}, dataset, 1)
+        assert not [each.name for each in threading.enumerate() if each.name.startswith("daskboost-read")]
+        del caught
+        gc.collect()
+        assert runtime.meter.bytes == 0
+
+
+@pytest.mark.emulated
 def test_models_that_share_a_stream(runtime: TrackedRuntime) -> None:
     """Two where there is room for both and nothing else; each is that of its own fit."""
     candidates = [{**PARAMS, "max_depth": 2, "learning_rate": rate} for rate in (0.1, 0.9)]

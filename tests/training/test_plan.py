@@ -12,7 +12,7 @@ from training.plan_shapes import LOGISTIC, VECTORS, make_data
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.gpu import cuda
-from daskboost.devices.gpu.memory import POOL_SHARE
+from daskboost.devices.gpu.plans import POOL_SHARE
 from daskboost.errors import DeviceError
 
 if TYPE_CHECKING:

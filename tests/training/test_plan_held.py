@@ -15,7 +15,7 @@ from strategies.device_arrays import EmulatedPlace, Place, place
 from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data
 
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda, memory, turned, views
+from daskboost.devices.gpu import cuda, plans, turned, views
 
 __all__ = ["place"]
 
@@ -59,7 +59,7 @@ def test_a_fit_stays_within_its_plan(name: str, n_rows: int, monkeypatch: pytest
 def test_trees_that_grow_together_stay_within_their_plan(n_trees: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = TrackedRuntime()
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
-    monkeypatch.setattr(memory, "trees_together", lambda *_: n_trees)
+    monkeypatch.setattr(plans, "trees_together", lambda *_: n_trees)
     planned = fit({**CLASSES, "max_depth": 5, "device": "cuda"}, make_data(num_class=6), False, lambda _: None)
     assert planned.trees_together == n_trees
     within(runtime.meter.peak_bytes, planned)
@@ -172,7 +172,7 @@ def test_rows_that_lie_on_the_device_are_not_planned_again(
 
 @pytest.mark.parametrize("name", [
     "depthwise", "symmetric", "lossguide", "classes", "wide", "sparse", "evaluation", "vectors", "sketched vectors",
-    "packed", "certified", "certified classes", "sampled",
+    "packed", "certified", "certified classes", "sampled", "symmetric trees of few rows",
 ])  # fmt: skip
 def test_a_fit_on_the_cpu_stays_within_its_plan(name: str) -> None:
     params, given = SHAPES_OF_CPUS[name]

@@ -61,6 +61,16 @@ def test_bad_input_is_named(given: dict[str, Any], error: type[Exception], messa
         ({"eval_metric": ["auc", "auc"]}, "eval_metric has 'auc' twice"),
         ({"eval_metric": "mlogloss"}, "eval_metric='mlogloss' does not suit objective 'reg:squarederror'"),
         ({"scale_pos_weight": 3}, "scale_pos_weight=3 has no effect"),
+        ({"sketch_outputs": 1}, "sketch_outputs=1 has no effect"),
+        ({"out_of_core": "sampled"}, "out_of_core='sampled' draws the share subsample of the rows, which is 1"),
+        (
+            {"objective": "binary:logistic", "score_function": "l2", "out_of_core": "certified"},
+            "score_function='l2' does not go with out_of_core='certified'",
+        ),
+        (
+            {"objective": "binary:logistic", "grow_policy": "symmetric", "out_of_core": "certified"},
+            "out_of_core='certified' does not go with grow_policy='symmetric'",
+        ),
     ],
 )
 def test_what_train_refuses_has_no_plan(given: dict[str, Any], message: str) -> None:

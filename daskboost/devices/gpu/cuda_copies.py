@@ -2,12 +2,14 @@
 
 Memory that is touched by several threads and then registered took .09 s/GiB, CUDA's own allocation of such memory .28
 (one H200's host): so pages are mapped, touched and registered. Each array has pages of its own, since a page can be
-registered once only, and forks do not inherit them: their writes would part the host's pages from the device's.
+registered once only, and forks do not inherit them: their writes would part the host's pages from the device's. What
+else a fork may have mapped at such an address is left alone there.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import weakref
 from typing import Any
 
@@ -20,6 +22,8 @@ HOST_TO_DEVICE = 1
 """`cudaMemcpyHostToDevice`."""
 PORTABLE = 1
 """`cudaHostRegisterPortable`: for all devices of the process."""
+_of_parent: list[mmap.mmap] = []
+"""Of a fork: pages that only its parent has, never unmapped."""
 
 
 class CudaCopies:
@@ -60,13 +64,16 @@ class _Locked:
                 f"the host does not page-lock {n_bytes:,} bytes more, to stream chunks to the GPU from ({error}): "
                 "raise the limit of locked memory (ulimit -l), or set a lower host_memory_limit with a spill_directory"
             ) from error
-        # The last argument keeps the pages mapped until the driver has let go of them.
-        weakref.finalize(self, _unlock, runtime, address, pages).atexit = False
+        # The finalizer keeps the pages mapped until the driver has let go of them.
+        weakref.finalize(self, _unlock, runtime, address, pages, os.getpid()).atexit = False
         self.__array_interface__ = {"data": (address, False), "shape": (n_bytes,), "typestr": "|u1", "version": 3}
 
 
-def _unlock(runtime: Any, address: int, pages: mmap.mmap) -> None:
-    runtime.hostUnregister(address)
+def _unlock(runtime: Any, address: int, pages: mmap.mmap, owner: int) -> None:
+    if os.getpid() == owner:
+        runtime.hostUnregister(address)
+    else:
+        _of_parent.append(pages)
 
 
 def pinned_bytes(runtime: Any, n_bytes: int) -> UInt8:

@@ -1,4 +1,4 @@
-"""Bytes that streaming chunks take on a GPU and, page-locked, of its host: parts of the plan of `memory.py`."""
+"""Bytes that streaming chunks take on a GPU and, page-locked, of its host: parts of the plan of `plans.py`."""
 
 from __future__ import annotations
 

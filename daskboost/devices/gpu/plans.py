@@ -1,0 +1,186 @@
+"""The plan of a fit on a GPU: what it takes in all, and what it does without where that is too much.
+
+`memory.py` has the bytes of each thing; the docstring of `gpu_plan` says in which order fits do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from daskboost.devices.cpu.memory import sample_rows
+from daskboost.devices.gpu.memory import (
+    ID_BYTES,
+    PAIR_SLOT_BYTES,
+    columns_bytes,
+    copied_entries,
+    evaluation_bytes,
+    gradients_bytes,
+    histograms_bytes,
+    label_bytes,
+    order_bytes,
+    passing_bytes,
+    root_copy_bytes,
+    scratch_bytes,
+    search_bytes,
+    split_bytes,
+    step_bytes,
+    tree_bytes,
+    view_bytes,
+)
+from daskboost.devices.gpu.sparse_columns import SORT_BYTES
+from daskboost.devices.gpu.streaming_memory import POOL_CHUNK_BYTES, n_streamed, streaming_parts
+from daskboost.devices.gpu.tree_groups import trees_together
+from daskboost.devices.plan import FitSize, Plan, SetSize
+
+POOL_SHARE = 16
+"""CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
+POOL_SCRATCH_SHARE = 3
+"""And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
+POOL_LEVEL_SHARE = 8
+"""And this part of histograms that are new with each level, where the host grows trees."""
+POOL_ROUNDING_BYTES = 64 * 512
+"""For each of so many small arrays."""
+
+
+def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """The plan of an engine on a GPU with so many free bytes.
+
+    What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
+    that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with
+    room for nodes that are not there. Where that is not enough, chunks are streamed.
+    """
+    free_bytes, limited = allowed_bytes(size, free_bytes)
+    if size.resident is not None:
+        return replace(_streaming(size, free_bytes, size.resident), limited=limited)
+    found = _resident_plan(size, free_bytes)
+    if found.fits is False and any(rows.chunks for rows in (size.train, *size.evals)):
+        streaming = _streaming_plan(size, free_bytes)
+        found = streaming if streaming.fits else min(found, streaming, key=lambda plan: plan.total_bytes)
+    return replace(found, limited=limited)
+
+
+def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bool]:
+    """What the fit may take, of what is free, and whether its own limit says so."""
+    limit = size.device_memory_limit
+    if limit is None or (free_bytes is not None and free_bytes <= limit):
+        return free_bytes, False
+    return limit, True
+
+
+def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """Of a fit all of whose chunks in the host's memory become resident."""
+    if size.resident_share:
+        plans = [certified_plan(size, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+        return next((plan for plan in plans if plan.fits is not False), plans[-1])
+    alone = replace(size, trees_together=1)
+    n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
+    if turned:
+        together = replace(size, trees_together=n_trees)
+        plans.append(_arrays(together, free_bytes, has_columns=True, turned=turned))
+    while n_trees > 1:
+        plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
+        n_trees = -(-n_trees // 2)
+    plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+    plans.append(_arrays(replace(alone, without_host=False), free_bytes, has_columns=False))
+    return next((plan for plan in plans if plan.fits is not False), plans[-1])
+
+
+def _streaming_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """The plan that keeps most chunks: those of the training set first, which is read once a level and not once a
+    tree. If it has no room, it is the least that there is."""
+    counts = [len(rows.chunks) for rows in (size.train, *size.evals)]
+
+    def planned(n_kept: int) -> Plan:
+        kept = []
+        for count in counts:
+            kept.append(min(count, n_kept))
+            n_kept -= kept[-1]
+        return _streaming(size, free_bytes, tuple(kept))
+
+    low, high = 0, sum(counts)  # the first fits, or nothing does; the last does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if planned(middle).fits is not False else (low, middle)
+    return planned(low)
+
+
+def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...]) -> Plan:
+    """The plan that keeps so many chunks of each set, without what makes passes over resident rows faster."""
+    train, *evals = (rows.keeping(n) for rows, n in zip((size.train, *size.evals), resident, strict=True))
+    kept = replace(size, train=train, evals=tuple(evals), trees_together=1)
+    shapes = [replace(kept, without_host=False)]
+    if size.without_host and not train.streamed_rows:
+        shapes.insert(0, kept)
+    if size.resident_share:
+        plans = [certified_plan(kept, free_bytes, has_columns=False)]
+    else:
+        plans = [_arrays(shape, free_bytes, has_columns=False) for shape in shapes]
+    return replace(next((plan for plan in plans if plan.fits is not False), plans[-1]), resident=resident)
+
+
+def most_together(size: FitSize) -> int:
+    """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
+    does."""
+    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1:
+        return 1
+    return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
+
+
+def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
+    train, k = size.train, size.n_outputs
+    passing = passing_bytes(size, has_columns=has_columns)
+    arrays = Plan(
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
+        chunks_bytes=view_bytes(train),
+        columns_bytes=columns_bytes(train, size.n_slots) if has_columns else 0,
+        order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data, size.width),
+        gradients_bytes=gradients_bytes(size),
+        margins_bytes=4 * k * train.n_rows,
+        labels_bytes=label_bytes(size),
+        histograms_bytes=histograms_bytes(size),
+        evaluation_bytes=evaluation_bytes(size),
+        scratch_bytes=scratch_bytes(size, passing), **streaming_parts(size),
+        turned_bytes=turned,
+    )  # fmt: skip
+    lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
+    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_CHUNK_BYTES * n_streamed(size))
+
+
+def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
+    """Of trees that are grown on a sample, another set of rows on the device; all rows have margins and labels."""
+    train, k = size.train, size.n_outputs
+    sample = sample_set(size)
+    own = replace(size, train=sample, evals=(), depth=max(1, size.depth - 1))
+    turn = max(train.resident_rows, min(train.chunk_rows, train.streamed_rows))
+    places = max(1, min(1 << (size.depth - 1), train.n_rows))
+    of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
+    taken = 0 if train.symbol_bytes else view_bytes(sample) + SORT_BYTES * copied_entries(sample, size.n_slots)
+    passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
+    by_turn = size.gpu_gradients in ("expressions", "uploaded")
+    of_sample = histograms_bytes(own)
+    arrays = Plan(
+        device="cuda", free_bytes=free_bytes, frontier=(k * places, 2 * places - 1),
+        chunks_bytes=view_bytes(train) + view_bytes(sample),
+        columns_bytes=columns_bytes(sample, size.n_slots) if has_columns else 0,
+        order_bytes=order_bytes(sample.n_rows, size.small_data) + ID_BYTES * sample.n_rows,
+        gradients_bytes=gradients_bytes(replace(own, keep_gradients=True))
+        + (8 * k * turn if by_turn else gradients_bytes(size)),
+        margins_bytes=4 * k * (train.n_rows + sample.n_rows),
+        labels_bytes=label_bytes(size) + label_bytes(own),
+        histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
+        evaluation_bytes=evaluation_bytes(size),
+        scratch_bytes=tree_bytes(own) + split_bytes(own) + max(passing, taken, steps, of_turn - of_sample),
+        **streaming_parts(size),
+    )  # fmt: skip
+    lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
+    lost += of_sample // POOL_SCRATCH_SHARE + POOL_CHUNK_BYTES * n_streamed(size)
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
+
+
+def sample_set(size: FitSize) -> SetSize:
+    """The rows that certified trees are grown on, as a data set."""
+    n_rows = sample_rows(size.resident_share, size.train.n_rows)
+    return SetSize(
+        n_rows, size.train.n_features, size.train.symbol_bytes, n_entries=int(n_rows * size.train.entries_per_row)
+    )
