@@ -1,4 +1,4 @@
-"""Gradients of an engine's training rows: computed, sketched, kept or not, and the columns of them that trees are of."""
+"""Gradients of an engine's training rows: computed, sketched, kept or not; and columns of them, which trees are of."""
 
 from __future__ import annotations
 
