@@ -127,7 +127,7 @@ class SampledEngine(StreamedEngine):
 
             share = xp.concatenate([own[rows] for own, rows in zip(shares, kept, strict=True)])
             arrays = {name: joined(name) for name in ("ids", "g", "h", "margin", "label", "weight")}
-            copies = n_rows * row_bytes(self.train.shard.layout) <= self._column_room
+            copies = 0 < self._column_room >= n_rows * row_bytes(self.train.shard.layout)
             view = self._sampling.sample_view(self._handed_over(kept), n_rows, copy_columns=copies)
             group = RowGroup(range(0), n_rows, arrays["ids"], ChunkRows(arrays["label"]))
             self.sample.hold(TakenRows(self.train, group, view, arrays["margin"]), arrays, share)

@@ -70,7 +70,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
 
 def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """`cpu_plan` of trees that grow on rows drawn by their gradients: those, the candidates that they are taken from,
-    and what one chunk's turn in a pass takes."""
+    and what one chunk's turn in a pass takes. Of several engines, that with larger gradients than others takes more."""
     train, k = size.train, size.n_outputs
     sampled = sample_rows(size.drawn_share, train.n_rows)
     candidates = min(train.n_rows, 2 * sampled + 1_000)  # `cluster/sampled.py`: MOST_CANDIDATES, SLACK_ROWS
