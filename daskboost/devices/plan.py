@@ -145,22 +145,27 @@ class FitSize:
     def open_histograms(self) -> int:
         """Histograms in memory at the same time where only nodes that are there have some: those of a level and of the
         level above, from which half of them are subtracted, or those of all leaves."""
-        most = max(1, min(self.train.n_rows, self.max_leaves or self.train.n_rows))
         if self.grow_policy == "lossguide":
-            return min(most, 1 << self.depth) + 1
-        return self.deepest_nodes + (min(1 << (self.depth - 2), most) if self.depth > 1 else 0)
+            return self.most_leaves + 1
+        return self.deepest_nodes + (self._nodes_at(self.depth - 2) if self.depth > 1 else 0)
 
     @property
     def most_leaves(self) -> int:
         """Of a tree."""
-        return max(1, min(1 << self.depth, self.train.n_rows, self.max_leaves or self.train.n_rows))
+        return self._nodes_at(self.depth)
 
     @property
     def deepest_nodes(self) -> int:
         """Most nodes that are searched at a time."""
         if self.grow_policy == "lossguide":
             return 2
-        return max(1, min(1 << (self.depth - 1), self.train.n_rows, self.max_leaves or self.train.n_rows))
+        return self._nodes_at(self.depth - 1)
+
+    def _nodes_at(self, depth: int) -> int:
+        """Most nodes of a level, which have rows unless trees are symmetric."""
+        if self.grow_policy == "symmetric":
+            return 1 << depth
+        return max(1, min(1 << depth, self.train.n_rows, self.max_leaves or self.train.n_rows))
 
 
 NO_PARTS = ("free_bytes", "host_pinned_bytes")

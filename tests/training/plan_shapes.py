@@ -52,6 +52,9 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 SHAPES_OF_CPUS = SHAPES | {
+    "symmetric trees of few rows": (
+        {**LOGISTIC, "max_depth": 11, "grow_policy": "symmetric"}, {"n_rows": 60, "n_features": 20}
+    ),
     "sampled": ({**LOGISTIC, "max_depth": 6, "out_of_core": "sampled", "subsample": 0.2}, {}),
 }
 
