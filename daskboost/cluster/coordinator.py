@@ -196,9 +196,9 @@ def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterato
             partial(round_columns, spec, which, ranges, total_weight, spec.largest_searched)
             for which in (iteration, iteration + 1)
         )
-        following: list[m.StartTree | None] = [None] * len(spec.tree_outputs)
+        following: list[Callable[[], m.StartTree] | None] = [None] * len(spec.tree_outputs)
         if iteration < last:  # by this round's range, since powers of two rarely change
-            following[-1] = start_tree(spec, spec.tree_outputs[0], next_roundings)
+            following[-1] = partial(start_tree, spec, spec.tree_outputs[0], next_roundings)
         trees = [
             grow_tree(outbox, reduction, spec, iteration, outputs, roundings, learning_rate, after)
             for outputs, after in zip(spec.tree_outputs, following, strict=True)

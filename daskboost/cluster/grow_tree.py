@@ -57,9 +57,9 @@ def start_tree(spec: FitSpec, outputs: Sequence[int], roundings: Roundings) -> m
 
 
 def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: int, outputs: Sequence[int],
-              roundings: Roundings, learning_rate: float, following: m.StartTree | None = None
+              roundings: Roundings, learning_rate: float, following: Callable[[], m.StartTree] | None = None
               ) -> TreeTable:  # fmt: skip
-    """Grow one tree of some outputs and add it to all margins; `following` : see `FinishTree`."""
+    """Grow one tree of some outputs and add it to all margins; `following` makes what `FinishTree` has of the next."""
     start = start_tree(spec, outputs, roundings)
     searched, replies = start.roundings, reduction.start_tree(start)
     features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, iteration, outputs[0])
@@ -75,7 +75,7 @@ def grow_tree(outbox: Outbox, reduction: Reduction, spec: FitSpec, iteration: in
     table = tree.table(learning_rate, exact)
     if adaptive:
         table = _with_quantiles(outbox, spec, outputs, table, learning_rate)
-    outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0], following))
+    outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0], following and following()))
     return table
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, plan
+from daskboost.devices.gpu.ring import N_BUFFERS
 
 
 def test_plans_are_those_of_the_parameters() -> None:
@@ -33,5 +34,5 @@ def test_shapes_know_the_limit_of_host_memory(limit: int, tmp_path: Path) -> Non
     ) as dataset:
         expected = plan(params, dataset, memory="1GB")
     found = plan({**params, "host_memory_limit": limit}, X, memory="1GB")
-    assert found.parts == pytest.approx(expected.parts, abs=4)
+    assert found.parts == pytest.approx(expected.parts, abs=4 * N_BUFFERS)  # a chunk may end with a word more
     assert found.columns_bytes < plan(params, X, memory="1GB").columns_bytes, "streamed rows have no copy"
