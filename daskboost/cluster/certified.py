@@ -18,7 +18,7 @@ As (G/f)^2 / (H/f + lambda) = G^2 / (H + f lambda) / f, that is the same as scal
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,13 +58,6 @@ class _Tree:
     @property
     def certified(self) -> bool:
         return self.verdict is not None and not len(self.verdict.replaced)
-
-
-def certified_rounds(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Round]:
-    """The rounds of a fit, each grown when it is asked for."""
-    rounds = CertifiedRounds(outbox, spec, threads)
-    for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        yield rounds.grow(iteration, learning_rate)
 
 
 class CertifiedRounds:

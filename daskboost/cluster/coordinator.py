@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
-from daskboost.cluster.certified import certified_rounds
+from daskboost.cluster.certified import CertifiedRounds
 from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round, start_tree
 from daskboost.cluster.outbox import AsksEngines, Outbox
 from daskboost.cluster.quantiles import residual_quantiles
 from daskboost.cluster.reduce.strategies import Reduction, make_reduction
-from daskboost.cluster.sampled import sampled_rounds
+from daskboost.cluster.sampled import SampledRounds
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
@@ -177,12 +177,20 @@ def fit(
 def rounds_of(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Round]:
     """The rounds of a fit as its parameters want them grown."""
     if spec.params.out_of_core == "certified":
-        return certified_rounds(outbox, spec, threads)
+        return _rounds_on_samples(CertifiedRounds, outbox, spec, threads)
     if spec.params.out_of_core == "sampled":
-        return sampled_rounds(outbox, spec, threads)
+        return _rounds_on_samples(SampledRounds, outbox, spec, threads)
     return grown_rounds(
         outbox, make_reduction(spec.params.reduction, outbox, spec.layout, spec.search_rules, threads), spec
     )
+
+
+def _rounds_on_samples(kind: type[CertifiedRounds] | type[SampledRounds], outbox: Outbox, spec: FitSpec,
+                       threads: Threads) -> Iterator[m.Round]:  # fmt: skip
+    """The rounds of a fit whose trees grow on a sample, each grown when it is asked for."""
+    rounds = kind(outbox, spec, threads)
+    for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
+        yield rounds.grow(iteration, learning_rate)
 
 
 def grown_rounds(outbox: Outbox, reduction: Reduction, spec: FitSpec) -> Iterator[m.Round]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -43,13 +42,6 @@ MOST_CANDIDATES = 2
 """So many times the rows of a sample may be candidates: memory is planned for it."""
 SLACK_ROWS = 1_000
 """And so many more, that chance may not bring small data another pass."""
-
-
-def sampled_rounds(outbox: Outbox, spec: FitSpec, threads: Threads) -> Iterator[m.Round]:
-    """The rounds of a fit, each grown when it is asked for."""
-    rounds = SampledRounds(outbox, spec, threads)
-    for iteration, learning_rate in enumerate(spec.learning_rates, spec.first_iteration):
-        yield rounds.grow(iteration, learning_rate)
 
 
 class SampledRounds:

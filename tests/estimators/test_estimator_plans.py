@@ -34,5 +34,7 @@ def test_shapes_know_the_limit_of_host_memory(limit: int, tmp_path: Path) -> Non
     ) as dataset:
         expected = plan(params, dataset, memory="1GB")
     found = plan({**params, "host_memory_limit": limit}, X, memory="1GB")
-    assert found.parts == pytest.approx(expected.parts, abs=4 * N_BUFFERS)  # a chunk may end with a word more
+    ring = expected.parts["ring"]
+    assert ring <= found.parts["ring"] <= ring + 4 * N_BUFFERS  # a chunk of a shape may end with a word more
+    assert {**found.parts, "ring": ring} == pytest.approx(expected.parts, abs=4)
     assert found.columns_bytes < plan(params, X, memory="1GB").columns_bytes, "streamed rows have no copy"
