@@ -230,8 +230,9 @@ def test_errors_are_the_cpus(rng: np.random.Generator, monkeypatch: pytest.Monke
     monkeypatch.setattr(blocks, "MAX_ROWS", 100)
     infinite = with_values(rng, {(90, 0): np.inf, (110, 2): -np.inf, (195, 1): 1e39})
     later = with_values(rng, {(110, 2): np.inf, (195, 1): 1e39})
-    sparse = scipy.sparse.csr_matrix(np.where(rng.random((200, 3)) < 0.5, 0, later))
-    sparse[150, 1] = np.inf
+    holes = np.where(rng.random((200, 3)) < 0.5, 0, later)
+    holes[150, 1] = np.inf
+    sparse = scipy.sparse.csr_matrix(holes)
     bad_labels = np.where(np.arange(200) < 5, np.nan, 1.0)
     for X in (infinite, later, later.astype(np.float32), pd.DataFrame(later, columns=list("abc")), sparse):
         for y in (np.ones(200), bad_labels, np.where(np.arange(200) > 198, np.nan, 1.0)):

@@ -73,7 +73,7 @@ def test_rows_on_the_host_are_quantized_on_the_gpu(
     with caplog.at_level(logging.DEBUG, "daskboost.data.shard"):
         found = DaskBoostRegressor(**settings, device="cuda").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
     assert sorted({record.getMessage() for record in caplog.records}) == [
-        "rows 0 to 4999 were quantized on GPU 0", "rows 0 to 49 were quantized on GPU 0",
+        "rows 0 to 49 were quantized on GPU 0", "rows 0 to 4999 were quantized on GPU 0",
     ]  # fmt: skip
     expected = DaskBoostRegressor(**settings, device="cpu").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
     assert found.booster_.to_bytes() == expected.booster_.to_bytes()
