@@ -99,7 +99,7 @@ class CertifiedEngine(StreamedEngine):
         self.sample.forget_search()
         ends = np.cumsum([tree.n_places for tree in message.trees]).tolist()
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
-        frontier = self._certifying.frontier(ends[-1])
+        frontier = self._certifying.frontier(ends[-1], max(map(len, self.train.margins), default=0))
         tops = [np.zeros((2, self.setup.objective.n_outputs))]
         for index, view in self.pass_over_rows():
             margin, pieces = self.train.margins[index], self.train.groups[index].pieces

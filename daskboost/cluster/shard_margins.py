@@ -151,13 +151,14 @@ class ShardMargins:
 
     def add_tree(self, tree: WalkArrays, output: int) -> None:
         """Add a tree's values to the margins of one output, or vectors to those of all."""
+        add = self.adder(tree, output)
         for index, view in self.views():
-            self.add_to(index, view, tree, output)
+            add(index, view)
 
-    def add_to(self, index: int, view: View, tree: WalkArrays, output: int) -> None:
-        """`add_tree` of one chunk."""
-        margin = self.margins[index]
-        self._device.walk(view, tree, margin if tree.value.ndim == 2 else margin[:, output])
+    def adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
+        """What does `add_tree` for one chunk."""
+        walk, vectors = self._device.walker(tree), tree.value.ndim == 2
+        return lambda index, view: walk(view, self.margins[index] if vectors else self.margins[index][:, output])
 
 
 def row_bytes(layout: Layout) -> int:

@@ -58,9 +58,10 @@ class StreamedEngine(Engine):
 
     def pass_over_rows(self) -> Iterator[tuple[int, View]]:
         """Each chunk's index and view, once; by then its margins have every finished tree."""
+        adders = [self.train.adder(tree, output) for tree, output in self._finished]
         for index, view in self.train.views():
-            for tree, output in self._finished:
-                self.train.add_to(index, view, tree, output)
+            for add in adders:
+                add(index, view)
             yield index, view
         self._finished.clear()
 

@@ -134,7 +134,8 @@ class CertifyingDevice(Protocol):
     def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
         """The view of some rows of several views, in order, `n_rows` in all."""
 
-    def frontier(self, n_places: int) -> Frontier: ...
+    def frontier(self, n_places: int, most_rows: int) -> Frontier:
+        """Of a pass over chunks of at most `most_rows` rows."""
 
 
 @runtime_checkable
@@ -208,8 +209,8 @@ class Device(Protocol):
              weights: Sequence[Float32] | None, *, packed: bool = False) -> Rows:  # fmt: skip
         """Row state of training rows, see `CpuRows`; `packed` : trees are searched on gradients of few levels."""
 
-    def walk(self, view: View, tree: WalkArrays, margin: Array) -> None:
-        """Add a tree's leaf values to the margins of all rows of a chunk, by bins."""
+    def walker(self, tree: WalkArrays) -> Callable[[View, Array], None]:
+        """What adds a tree's leaf values to the margins of all rows of a chunk, by bins; for any number of chunks."""
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         """Do `work(begin, end)` on ranges of rows that may go side by side."""

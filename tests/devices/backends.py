@@ -188,7 +188,7 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
         return margins
     assert len(some) == len(margins)
     on_device = view.runtime.xp.asarray(margins)
-    gpu_views.walk(view.runtime, view, tree, on_device[:, output])
+    gpu_views.walk_nodes(view.runtime, view, gpu_views.tree_columns(view.runtime, tree), on_device[:, output])
     return to_host(on_device)
 
 

@@ -101,7 +101,7 @@ def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
     for n_rows in (40, 1, 333):
         symbols = make_symbols(rng, n_rows, N_BINS)
         view = make_view(encoding, symbols, layout, threads)
-        frontier = frontier or device_of(view, layout, EagerThreads(threads)).frontier(7)
+        frontier = frontier or device_of(view, layout, EagerThreads(threads)).frontier(7, 333)
         weight = rng.integers(0, 3, n_rows).astype(np.float32) if small else None
         for (first, last), tree in zip(spans, trees, strict=True):
             g, h = rng.integers(-9, 9, n_rows), rng.integers(0, 9, n_rows)  # integers, which no draw rounds

@@ -314,7 +314,7 @@ def test_values_are_added_to_all_margins(
         expected[row] += tree.value[partition.leaf(tree, symbols[row], layout.n_bins)]
     walked, margins, gathered = (put_beside(rows.chunks[0].order, given.copy()) for _ in range(3))
     if walks_all(view):
-        gpu_views.walk(view.runtime, view, tree, walked)
+        gpu_views.walk_nodes(view.runtime, view, gpu_views.tree_columns(view.runtime, tree), walked)
     else:
         walk(view, tree, np.arange(150, dtype=np.uint32), walked, EagerThreads(threads))
     assert to_host(walked).tobytes() == expected.tobytes()

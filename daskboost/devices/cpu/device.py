@@ -83,11 +83,11 @@ class CpuDevice:
             counts += own
         return DrawnRows(*(np.concatenate(arrays) for arrays in zip(*(drawn for _, drawn in parts), strict=True)))
 
-    def frontier(self, n_places: int) -> CpuFrontier:
+    def frontier(self, n_places: int, most_rows: int) -> CpuFrontier:
         return CpuFrontier(n_places, self._layout, self.threads)
 
-    def walk(self, view: View, tree: WalkArrays, margin: Float32) -> None:
-        walk(view, tree, np.arange(len(margin), dtype=np.uint32), margin, self.threads)
+    def walker(self, tree: WalkArrays) -> Callable[[View, Float32], None]:
+        return lambda view, margin: walk(view, tree, np.arange(len(margin), dtype=np.uint32), margin, self.threads)
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return self.threads.run([partial(work, begin, end) for begin, end in self.threads.ranges(n_rows)])

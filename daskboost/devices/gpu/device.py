@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.frontier import GpuFrontier, HistogramRoom
+from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
@@ -19,7 +19,7 @@ from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.taken_rows import sample_view
 from daskboost.devices.gpu.vector_rows import VectorRows
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, walk
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
@@ -51,10 +51,7 @@ class GpuDevice:
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads
-        places, nodes = (0, 0) if plan is None else plan.frontier
-        self._frontier_rooms = (
-            HistogramRoom(runtime, layout.n_entries, places), HistogramRoom(runtime, layout.n_entries, nodes)
-        )  # fmt: skip
+        self._passes = PassMemory(runtime, layout, *((0, 0) if plan is None else plan.frontier))
         self.xp = runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
@@ -80,8 +77,8 @@ class GpuDevice:
     def sample_view(self, parts: Iterable[tuple[GpuView, Int64]], n_rows: int, *, copy_columns: bool) -> GpuView:
         return sample_view(self._layout, parts, n_rows, copy_columns=copy_columns)
 
-    def frontier(self, n_places: int) -> GpuFrontier:
-        return GpuFrontier(self._runtime, n_places, self._slots, self._frontier_rooms)
+    def frontier(self, n_places: int, most_rows: int) -> GpuFrontier:
+        return GpuFrontier(self._passes, n_places, most_rows)
 
     def pinned(self, n_bytes: int) -> UInt8:
         return self._runtime.pinned(n_bytes)
@@ -102,8 +99,9 @@ class GpuDevice:
             self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, packed=packed
         )
 
-    def walk(self, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
-        walk(self._runtime, view, tree, margin)
+    def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
+        columns = tree_columns(self._runtime, tree)
+        return lambda view, margin: walk_nodes(self._runtime, view, columns, margin)
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return [work(0, n_rows)]

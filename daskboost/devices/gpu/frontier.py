@@ -5,14 +5,18 @@ Nothing waits for the device until sums are asked for, and no view is kept.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.known_tree import THREADS, KnownTree, known_tree
-from daskboost.devices.gpu.rows import GpuRows, as_columns
+from daskboost.devices.gpu.gradients import Quantizer
+from daskboost.devices.gpu.known_tree import THREADS, KnownTree, known_tree, sum_segments
+from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
+from daskboost.devices.gpu.rows import GpuRows, as_columns, joined_pieces
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.views import GpuView
 from daskboost.dtypes import Int32, Int64
@@ -43,27 +47,72 @@ class HistogramRoom:
         return self._array[:n]
 
 
+class PassMemory:
+    """What all passes of an engine use again: of small chunks hundreds come in a pass, each in as little time as it
+    takes the host to launch some forty kernels, so that nothing may be made or uploaded for each that can be kept.
+
+    Parameters
+    ----------
+    runtime : Runtime
+    layout : SlotLayout
+    most_places, most_nodes : int
+        Histograms of places and of a tree's nodes that are expected at most.
+    """
+
+    def __init__(self, runtime: Runtime, layout: SlotLayout, most_places: int, most_nodes: int) -> None:
+        self.runtime, self.layout = runtime, layout
+        self.of_places = HistogramRoom(runtime, layout.n_entries, most_places)
+        self.of_nodes = HistogramRoom(runtime, layout.n_entries, most_nodes)
+        self._rows: GpuRows | None = None
+        self._most_rows = 0
+        self._quantizers: dict[Hashable, Quantizer] = {}
+
+    def rows(self, n_rows: int, *, small: bool) -> GpuRows:
+        """Rows whose one chunk has room for the order of `n_rows`; what was in it is lost."""
+        if self._rows is None or n_rows > self._most_rows:
+            self._rows = None  # before the next are made
+            weights = [np.empty(0, np.float32)] if small else None  # the quantizers below have them
+            self._rows = GpuRows(self.runtime, lambda: [], [n_rows], [()], self.layout, weights)
+            self._most_rows = n_rows
+        return self._rows
+
+    def quantizer(self, pieces: Pieces, n_rows: int, weight: DeviceArray | None) -> Quantizer:
+        """Of a chunk, by its rows' global ids; `weight` : of small data's rows."""
+        if weight is not None or isinstance(pieces, np.ndarray):
+            return Quantizer(self.runtime, joined_pieces(pieces), n_rows, weight)
+        key = n_rows, tuple(pieces)
+        if key not in self._quantizers:
+            self._quantizers[key] = Quantizer(self.runtime, joined_pieces(pieces), n_rows)
+        return self._quantizers[key]
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """One of a pass, on the device."""
+
+    known: KnownTree
+    rounding: OutputRounding
+
+
 class GpuFrontier:
     """Sums over the rows of places 0 to `n_places`.
 
     Parameters
     ----------
-    runtime : Runtime
+    memory : PassMemory
+        Of one frontier at a time.
     n_places : int
         Nodes of all trees together.
-    layout : SlotLayout
-    rooms : (HistogramRoom, HistogramRoom)
-        For histograms of places and of nodes of a tree; of one frontier at a time.
+    most_rows : int
+        Of a chunk.
     """
 
-    def __init__(self, runtime: Runtime, n_places: int, layout: SlotLayout, rooms: tuple[HistogramRoom, HistogramRoom]
-                 ) -> None:  # fmt: skip
-        self._runtime, self._layout = runtime, layout
-        of_places, self._of_nodes = rooms
-        self.histograms = of_places.take(n_places)
+    def __init__(self, memory: PassMemory, n_places: int, most_rows: int) -> None:
+        self._runtime, self._memory, self._most_rows = memory.runtime, memory, most_rows
+        self.histograms = memory.of_places.take(n_places)
         self.histograms.fill(0)
-        self._sums = runtime.xp.zeros((n_places, 2), np.int64)
-        self._known: dict[tuple[int, int], KnownTree] = {}
+        self._sums = self._runtime.xp.zeros((n_places, 2), np.int64)
+        self._trees: dict[tuple[int, int], _Tree] = {}
         """By places."""
 
     @property
@@ -75,18 +124,28 @@ class GpuFrontier:
     def add(self, view: GpuView, tree: WalkArrays, places: tuple[int, int], gradient: Any, pieces: Pieces,
             weight: DeviceArray | None, rounding: Rounding) -> None:  # fmt: skip
         """Enqueue: a chunk's rows are added to the places `[first, last)` of one tree, see `Frontier`."""
-        known = self._known.get(places)
-        if known is None:
-            known = self._known[places] = known_tree(self._runtime, tree, places[1] - places[0])
-        columns, own = as_columns(gradient), slice(*places)
-        rows = GpuRows(
-            self._runtime, lambda: [], [len(columns.first)], [pieces], self._layout,
-            None if weight is None else [weight],
-        )  # fmt: skip
-        rows.fill_roots(lambda _: columns, rounding)
-        rows.move_along(view, rows.chunks[0], known, self._sums[own])
-        if rows.chunks[0].n_rows:
-            rows.build(view, rows.chunks[0], known.places, self.histograms[own], adds=True)
+        own, columns, these = self._tree(tree, places, rounding), as_columns(gradient), slice(*places)
+        n_rows = len(columns.first)
+        if n_rows == 0:
+            return
+        rows = self._memory.rows(max(n_rows, self._most_rows), small=weight is not None)
+        chunk = rows.chunks[0]
+        chunk.n_rows = n_rows
+        chunk.start(n_rows)
+        self._memory.quantizer(pieces, n_rows, weight)(
+            columns, own.rounding, rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
+        )
+        rows.move_to_leaves(view, chunk, own.known)
+        sum_segments(self._runtime, chunk, own.known.leaves, self._sums[these])
+        rows.build(view, chunk, own.known.leaves, self.histograms[these], adds=True)
+
+    def _tree(self, tree: WalkArrays, places: tuple[int, int], rounding: Rounding) -> _Tree:
+        """What its first chunk uploads for the others."""
+        if places not in self._trees:
+            known, decided = known_tree(self._runtime, tree, places[1] - places[0]), DeviceRounding(self._runtime, 1)
+            decided.put(0, rounding)
+            self._trees[places] = _Tree(known, decided.of(0))
+        return self._trees[places]
 
     def of_nodes(self, nodes: Int32, place: Int32, left: Int32, right: Int32) -> DeviceArray:
         """Histograms of nodes of one tree, see `Frontier`; until those of other nodes are asked for."""
@@ -96,8 +155,8 @@ class GpuFrontier:
             origins[i, 0] = place[node]
             if place[node] < 0:
                 origins[i, 1:] = at[int(left[node])], at[int(right[node])]
-        runtime, n_words = self._runtime, 2 * self._layout.n_entries
-        out = self._of_nodes.take(len(nodes))
+        runtime, n_words = self._runtime, 2 * self._memory.layout.n_entries
+        out = self._memory.of_nodes.take(len(nodes))
         runtime.kernel("frontier", "sum_children", SMALL=0)(
             -(-n_words // THREADS), THREADS, self.histograms, n_words, to_device(runtime, origins), len(nodes), out
         )

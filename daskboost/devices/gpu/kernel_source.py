@@ -96,7 +96,21 @@ class Entry:
         """
         if len(arguments) != len(self.parameters):
             raise TypeError(f"{self.name} takes {len(self.parameters)} arguments, got {len(arguments)}")
-        return [self._bind(*pair) for pair in zip(self.parameters, arguments, strict=True)]
+        bound = []
+        for parameter, argument in zip(self.parameters, arguments, strict=True):
+            dtype = parameter.dtype
+            if dtype is not None:  # what is usual first: passes over small chunks launch thousands of kernels
+                if not parameter.is_pointer:
+                    if type(argument) is int:
+                        bound.append(dtype.type(argument))
+                        continue
+                elif argument is None or (
+                    getattr(argument, "dtype", None) is dtype and not isinstance(argument, np.generic)
+                ):
+                    bound.append(argument)
+                    continue
+            bound.append(self._bind(parameter, argument))
+        return bound
 
     def _bind(self, parameter: Parameter, argument: Any) -> Any:
         dtype = getattr(argument, "dtype", None)

@@ -144,7 +144,7 @@ class GpuRows:
         self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
         self.quantizers = [
-            Quantizer(runtime, _joined(own), chunk.n_rows, chunk.weight, n_trees)
+            Quantizer(runtime, joined_pieces(own), chunk.n_rows, chunk.weight, n_trees)
             for own, chunk in zip(pieces, self.chunks, strict=True)
         ]
         """Of each chunk's gradients."""
@@ -196,13 +196,17 @@ class GpuRows:
         shape (places, 2), grow by theirs."""
         if not chunk.n_rows:
             return
-        self.reserve(known.n_nodes, known.most_splits)
-        for splits in known.levels:
-            self.split_rows(view, chunk, splits)
+        self.move_to_leaves(view, chunk, known)
         segments = chunk.bounds[known.leaves]
         chunk.bounds[:] = 0
         chunk.bounds[: len(segments)] = segments
         sum_segments(self._runtime, chunk, known.places, sums)
+
+    def move_to_leaves(self, view: GpuView, chunk: DeviceOrder, known: KnownTree) -> None:
+        """Enqueue: a chunk's rows go from the root to the leaves of a tree."""
+        self.reserve(known.n_nodes, known.most_splits)
+        for splits in known.levels:
+            self.split_rows(view, chunk, splits)
 
     def column_leaf_sums(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding,
                          leaves: Int32) -> Int64:  # fmt: skip
@@ -374,7 +378,7 @@ def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
     return gradient if isinstance(gradient, Columns) else Columns(*gradient)
 
 
-def _joined(pieces: Pieces) -> Pieces:
+def joined_pieces(pieces: Pieces) -> Pieces:
     """The same stretches of rows, those with consecutive ids as one, for kernels to look through fewer."""
     if isinstance(pieces, np.ndarray):
         return pieces

@@ -278,19 +278,13 @@ def small_data(pairs: DeviceArray) -> int:
     return int(pairs.itemsize == 8)
 
 
-def walk(runtime: Runtime, view: GpuView, tree: WalkArrays, margin: DeviceArray) -> None:
-    """Add a tree's leaf values to the margins of all rows, by bins."""
-    walk_nodes(runtime, view, tree_columns(runtime, tree), margin)
-
-
 def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
     """The leaf of every row of a tree on the device; `columns` as in `walk_nodes`, `leaves` int32, shape (rows,)."""
     _walk(runtime, view, tuple(column[None] for column in columns), leaves[:, None], find=1)
 
 
 def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
-    """A tree on the device, as `walk_nodes` takes it. One copy: each takes as long as a launch, and of streamed rows
-    every chunk waits for them."""
+    """A tree on the device, as `walk_nodes` takes it; one copy, since each takes as long as a launch."""
     n, n_words = len(tree.left_child), tree.value.size
     numbers = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, tree.value.ravel().view(np.int32))
     words = np.zeros(4 * n + n_words + -(-n // 4), np.int32)
@@ -303,7 +297,7 @@ def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
 
 
 def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
-    """The same for a tree on the device.
+    """Add a tree's leaf values to the margins of all rows, by bins.
 
     `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32. Of vectors, the value
     and `margin` have a column for each output, and are C-contiguous.
