@@ -117,7 +117,7 @@ class CertifiedEngine(StreamedEngine):
             tops.append(self.losses.found_ranges())
         self._frontier_rows.hold(frontier, message.trees, spans)
         top = np.max(np.stack(tops), axis=0)
-        sums = frontier.sums
+        sums = frontier.end_pass()
         return m.Certified(m.GradientRange(top[0], top[1]), tuple(sums[a:b] for a, b in spans))
 
     def _computed(self, index: int, output: int) -> Any:

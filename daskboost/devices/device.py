@@ -99,9 +99,8 @@ class VectorRows(Rows, Protocol):
 class Frontier(Protocol):
     """Histograms of the nodes that known trees end in, see `devices/cpu/frontier.py`."""
 
-    @property
-    def sums(self) -> Int64:
-        """Integer sums of g and h of all places; int64, shape (places, 2), on the host."""
+    def end_pass(self) -> Int64:
+        """Integer sums of g and h of all places; int64, shape (places, 2), on the host. Nothing is added later."""
 
     def add(self, view: View, tree: WalkArrays, places: tuple[int, int], gradient: Any, pieces: Pieces,
             weight: Array | None, rounding: Rounding) -> None:  # fmt: skip

@@ -24,7 +24,11 @@ class CpuFrontier:
     def __init__(self, n_places: int, layout: SlotLayout, threads: Threads) -> None:
         self._layout, self._threads = layout, threads
         self.histograms: Int64 = np.zeros((n_places, layout.n_entries, 2), np.int64)
-        self.sums: Int64 = np.zeros((n_places, 2), np.int64)
+        self._sums: Int64 = np.zeros((n_places, 2), np.int64)
+
+    def end_pass(self) -> Int64:
+        """Integer sums of g and h of all places; int64, shape (places, 2)."""
+        return self._sums
 
     def add(self, view: View, tree: WalkArrays, places: tuple[int, int], gradient: tuple[Float32, Float32],
             pieces: Pieces, weight: Float32 | None, rounding: Rounding) -> None:  # fmt: skip
@@ -33,7 +37,7 @@ class CpuFrontier:
         weights = None if weight is None else [weight]
         rows = CpuRows(lambda: [(0, view)], [len(gradient[0])], [pieces], self._layout, self._threads, weights)
         rows.start_tree(lambda _: gradient, rounding)
-        self.sums[first:last] += rows.settle(tree, last - first)
+        self._sums[first:last] += rows.settle(tree, last - first)
         rows.add_histograms(np.arange(last - first, dtype=np.int32), self.histograms[first:last])
 
     def of_nodes(self, nodes: Int32, place: Int32, left: Int32, right: Int32) -> Int64:

@@ -63,18 +63,7 @@ class PassMemory:
         self.runtime, self.layout = runtime, layout
         self.of_places = HistogramRoom(runtime, layout.n_entries, most_places)
         self.of_nodes = HistogramRoom(runtime, layout.n_entries, most_nodes)
-        self._rows: GpuRows | None = None
-        self._most_rows = 0
         self._quantizers: dict[Hashable, Quantizer] = {}
-
-    def rows(self, n_rows: int, *, small: bool) -> GpuRows:
-        """Rows whose one chunk has room for the order of `n_rows`; what was in it is lost."""
-        if self._rows is None or n_rows > self._most_rows:
-            self._rows = None  # before the next are made
-            weights = [np.empty(0, np.float32)] if small else None  # the quantizers below have them
-            self._rows = GpuRows(self.runtime, lambda: [], [n_rows], [()], self.layout, weights)
-            self._most_rows = n_rows
-        return self._rows
 
     def quantizer(self, pieces: Pieces, n_rows: int, weight: DeviceArray | None) -> Quantizer:
         """Of a chunk, by its rows' global ids; `weight` : of small data's rows."""
@@ -114,11 +103,15 @@ class GpuFrontier:
         self._sums = self._runtime.xp.zeros((n_places, 2), np.int64)
         self._trees: dict[tuple[int, int], _Tree] = {}
         """By places."""
+        self._rows: GpuRows | None = None
+        """With one chunk, whose memory each chunk of the pass has in turn."""
 
-    @property
-    def sums(self) -> Int64:
-        """Integer sums of g and h of all places; int64, shape (places, 2), on the host; waits."""
+    def end_pass(self) -> Int64:
+        """Integer sums of g and h of all places; int64, shape (places, 2), on the host; waits. All but histograms is
+        freed."""
         found: Int64 = to_host(self._sums)
+        self._rows = None
+        self._trees.clear()
         return found
 
     def add(self, view: GpuView, tree: WalkArrays, places: tuple[int, int], gradient: Any, pieces: Pieces,
@@ -128,8 +121,12 @@ class GpuFrontier:
         n_rows = len(columns.first)
         if n_rows == 0:
             return
-        rows = self._memory.rows(max(n_rows, self._most_rows), small=weight is not None)
-        chunk = rows.chunks[0]
+        if self._rows is None:
+            weights = [np.empty(0, np.float32)] if weight is not None else None  # which the quantizers have
+            self._rows = GpuRows(
+                self._runtime, lambda: [], [max(n_rows, self._most_rows)], [()], self._memory.layout, weights
+            )
+        rows, chunk = self._rows, self._rows.chunks[0]
         chunk.n_rows = n_rows
         chunk.start(n_rows)
         self._memory.quantizer(pieces, n_rows, weight)(
