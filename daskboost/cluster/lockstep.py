@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from daskboost.errors import FitCancelledError
 
@@ -54,8 +54,20 @@ class Ticket(Generic[T]):
         self.joined: SharedPass[T] | None = None
 
 
+class _Waiting(NamedTuple):
+    """A fit that has no turn."""
+
+    ready: Callable[[], bool]
+    """Whether it could go on; if so it is given a turn at once."""
+    given: threading.Lock
+    """Held until it has one."""
+
+
 class Lockstep(Generic[T]):
     """Where fits meet.
+
+    A fit that has to wait gives its turn to the one that has waited longest of those that can go on, and wakes nobody
+    else: fits change with every chunk, and to wake all of them takes longer than what one does with it.
 
     Parameters
     ----------
@@ -67,8 +79,9 @@ class Lockstep(Generic[T]):
 
     def __init__(self, n_fits: int, at_once: int) -> None:
         self._n_running = n_fits
-        self._turns = threading.Semaphore(at_once)
-        self._changed = threading.Condition()
+        self._free_turns = at_once
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
         self._asking: list[Ticket[T]] = []
         self.failure: BaseException | None = None
         """What ended all fits."""
@@ -76,23 +89,27 @@ class Lockstep(Generic[T]):
     @contextmanager
     def fit(self) -> Iterator[None]:
         """Within it a fit runs; what it raises ends the others."""
+        with self._lock:
+            place = self._queue(lambda: True)
+            self._hand_out()
+        place.given.acquire()
         try:
-            with self._turns:
-                self.check()
-                yield
+            self.check()
+            yield
         except BaseException as error:
             self.fail(error)
             raise
         finally:
-            with self._changed:
+            with self._lock:
                 self._n_running -= 1
+                self._free_turns += 1
                 self._begin()
 
     def fail(self, error: BaseException) -> None:
         """End all fits; the first failure counts."""
-        with self._changed:
+        with self._lock:
             self.failure = self.failure or error
-            self._changed.notify_all()
+            self._hand_out()
 
     def check(self) -> None:
         """Raise FitCancelledError if another fit has failed."""
@@ -110,11 +127,12 @@ class Lockstep(Generic[T]):
             Sources of the lowest rank are read first.
         """
         ticket = Ticket(source, rank)
-        with self._changed:
+        with self._lock:
             self._asking.append(ticket)
             self._begin()
+            place = self._unless(lambda: ticket.joined is not None)
         try:
-            self._wait(lambda: ticket.joined is not None)
+            self._wait(place)
             assert ticket.joined is not None
             n_taken = 0
             while self._next_is_there(ticket.joined, n_taken):
@@ -134,13 +152,10 @@ class Lockstep(Generic[T]):
             begun.members = len(together)
             for ticket in together:
                 ticket.joined = begun
-        self._changed.notify_all()
+        self._hand_out()
 
     def _next_is_there(self, joined: SharedPass[T], n_taken: int) -> bool:
         """Wait for the item behind those that were taken; the last to let go of these reads it."""
-        with self._changed:
-            joined.waiting += 1
-            self._changed.notify_all()
 
         def ready() -> bool:
             if joined.ended or joined.n_read > n_taken:
@@ -150,41 +165,62 @@ class Lockstep(Generic[T]):
             joined.is_reading = True
             return True
 
-        self._wait(ready)
+        with self._lock:
+            joined.waiting += 1
+            place = self._unless(ready)
+        self._wait(place)
         if not joined.ended and joined.n_read == n_taken:  # then the turn to read is this fit's
             try:
                 joined.read()
             except BaseException as error:
                 self.fail(error)  # before others could take the pass for one that has ended
                 raise
-            with self._changed:
+            with self._lock:
                 joined.is_reading = False
                 joined.waiting = 0
                 joined.n_read += 1
-                self._changed.notify_all()
+                self._hand_out()
         return not joined.ended
 
-    def _wait(self, ready: Callable[[], bool]) -> None:
-        """Wait until it is so, while others have the turn; raises FitCancelledError if another fit has failed."""
-        with self._changed:
-            if self.failure is None and ready():
+    def _unless(self, ready: Callable[[], bool]) -> _Waiting | None:
+        """Give the turn away, unless it is so already: then None. Under the lock, as the next two."""
+        if self.failure is not None or ready():
+            return None
+        self._free_turns += 1
+        place = self._queue(ready)
+        self._hand_out()
+        return place
+
+    def _queue(self, ready: Callable[[], bool]) -> _Waiting:
+        place = _Waiting(ready, threading.Lock())
+        place.given.acquire()
+        self._waiting.append(place)
+        return place
+
+    def _hand_out(self) -> None:
+        """Give free turns to fits that can go on. Asked whenever that may have changed."""
+        for place in tuple(self._waiting):
+            if not self._free_turns:
                 return
-        self._turns.release()
-        try:
-            with self._changed:
-                self._changed.wait_for(lambda: self.failure is not None or ready())
-        finally:
-            self._turns.acquire()
+            if self.failure is not None or place.ready():
+                self._waiting.remove(place)
+                self._free_turns -= 1
+                place.given.release()
+
+    def _wait(self, place: _Waiting | None) -> None:
+        """Wait for a turn that was given away; raises FitCancelledError if another fit has failed."""
+        if place is not None:
+            place.given.acquire()
         self.check()
 
     def _leave(self, ticket: Ticket[T]) -> None:
         joined = ticket.joined
-        with self._changed:
+        with self._lock:
             if joined is None:
                 self._asking = [other for other in self._asking if other is not ticket]
                 return
             joined.members -= 1
             last = joined.members == 0
-            self._changed.notify_all()
+            self._hand_out()
         if last:
             joined.close()
