@@ -147,8 +147,8 @@ CASES = {
         Case(Config("quantize_11m", *_HIGGS, kind="quantize"), 1, 3, {"xgboost": 60}, 8),
         Case(Config("predict_11m", *_HIGGS, 8, kind="predict", trees=500), 1, 2, {"xgboost": 43}, 20),
         Case(
-            Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100, draws=6),
-            7, 12, {"catboost": 14.5}, 60,
+            Config("symmetric_11m_depth6", *_HIGGS, 6, **_CATBOOST, trees=100, draws=24),
+            7, 12, {"catboost": 14.5}, 240,
         ),
         Case(
             Config("symmetric_11m_depth8", *_HIGGS, 8, **_CATBOOST, trees=100, draws=3),

@@ -58,16 +58,34 @@ def warm_up(config: Config, ours_on: str, draw: int = 0) -> tuple[dict[str, Cont
     return ready, first, missing
 
 
-def mean_answers(config: Config, ours_on: str, first: Mapping[str, Run]) -> dict[str, Run]:
-    """What contenders gave for the first set of rows, with the scores averaged over all draws."""
-    answers = [{name: run.answer for name, run in first.items()}]
+Draws = Mapping[str, Mapping[str, list[float]]]
+"""Each contender's scores of all draws."""
+
+
+def scores_of_draws(config: Config, ours_on: str, first: Mapping[str, Run]) -> Draws:
+    """Of those who took part in the first draw."""
+    found = {name: {score: [value] for score, value in run.answer.items()} for name, run in first.items()}
     for draw in range(1, config.draws):
         again = warm_up(config, ours_on, draw)[1]
-        answers.append({name: again[name].answer for name in first})
-    return {
-        name: Run(run.seconds, {score: statistics.fmean(each[name][score] for each in answers) for score in run.answer})
-        for name, run in first.items()
-    }
+        for name, scores in found.items():
+            for score, values in scores.items():
+                values.append(again[name].answer[score])
+    return found
+
+
+def means(draws: Draws) -> dict[str, dict[str, float]]:
+    """Over all draws."""
+    return {name: {score: statistics.fmean(values) for score, values in own.items()} for name, own in draws.items()}
+
+
+def standard_errors(own: Mapping[str, list[float]], peer: Mapping[str, list[float]]) -> dict[str, float]:
+    """Of the mean differences of scores, which tells what a number of draws is good for."""
+    found = {}
+    for score, values in own.items():
+        differences = [a - b for a, b in zip(values, peer[score], strict=True)]
+        if len(differences) > 1:
+            found[score] = round(statistics.stdev(differences) / len(differences) ** 0.5, 6)
+    return found
 
 
 def brief(error: Exception) -> str:
@@ -75,15 +93,14 @@ def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def summaries(case: Case, first: Mapping[str, Run], missing: Mapping[str, str], result: Comparison
-              ) -> list[dict[str, Any]]:  # fmt: skip
+def summaries(case: Case, draws: Draws, missing: Mapping[str, str], result: Comparison) -> list[dict[str, Any]]:
     """One row for each contender of ours: both times, their ratio, the floor, and whether they count."""
-    config, floor = case.config, floor_of(case.config)
+    config, floor, answers = case.config, floor_of(case.config), means(draws)
     ms = {name: round(1e3 * result.seconds(name), 4) for name in result.runs}
     rows = []
     for name in [name for name in result.runs if name.startswith("daskboost")]:
         peer = peer_of(name, config.peer, result)
-        why_not = "no peer took part" if peer is None else complaint(first[name].answer, first[peer].answer)
+        why_not = "no peer took part" if peer is None else complaint(answers[name], answers[peer])
         if min(ms[name], ms[peer or name]) <= 0:
             why_not = "the fits are too short to be told apart"
         rows.append({
@@ -92,7 +109,8 @@ def summaries(case: Case, first: Mapping[str, Run], missing: Mapping[str, str], 
             "ratio": None if peer is None or why_not else round(result.ratio(peer, name), 3),
             "score_functions": score_functions(config), "does_not_count": why_not, "asked": case.asked,
             "stretch": case.stretch, "published_ms": dict(case.published), "absent": dict(missing),
-            "answers": {each: dict(run.answer) for each, run in first.items()}, "floor_ms": round(floor.ms, 4),
+            "answers": answers, "standard_errors": standard_errors(draws[name], draws[peer]) if peer else {},
+            "draws": draws, "floor_ms": round(floor.ms, 4),
             "floor_parts_ms": {part: round(value, 4) for part, value in asdict(floor).items()},
             "fraction_of_floor": round(floor.ms / ms[name], 4) if ms[name] > 0 else None,
         })  # fmt: skip
@@ -131,8 +149,7 @@ def bench_once(case: Case, ours_on: str) -> list[dict[str, Any]]:
         print(f"{config.name}: {name} takes no part: {why}", flush=True)
     result = take_turns(ready, config.repeats) if ready else Comparison({})
     del ready
-    first = mean_answers(config, ours_on, first)
-    found = summaries(case, first, missing, result)
+    found = summaries(case, scores_of_draws(config, ours_on, first), missing, result)
     for row in found:
         print(described(row), flush=True)
     absent = [{"case": config.name, "contender": name, "absent": why} for name, why in missing.items()]
