@@ -32,7 +32,7 @@ class EvaluatedRows:
     """
 
     def __init__(self, shard: Shard, kept: ShardMargins, device: Device) -> None:
-        self._kept = kept
+        self._kept, self._xp = kept, device.xp
         self.groups: list[RowGroup] = []
         """Of the rows that count alone."""
         self._places: list[tuple[int, Array | None]] = []
@@ -47,13 +47,17 @@ class EvaluatedRows:
                 for entry, other in zip(entries, kept.shard.entries[group.entries.start :], strict=False)
             )
             self.groups.append(group if same else _compact(group, entries, rows))
-            self._places.append((index, None if rows is None else device.xp.asarray(rows)))
+            self._places.append((index, None if rows is None else self._xp.asarray(rows)))
 
-    @property
-    def margins(self) -> list[Array]:
-        """Of each group, as they are now; copies, but where all rows of a group count."""
+    def margins(self, places: range) -> Array:
+        """Of neighbouring groups, one after the other, as they are now: a copy, but of one group all of whose rows
+        count."""
         every = self._kept.margins
-        return [every[index] if rows is None else every[index][rows] for index, rows in self._places]
+        pieces = [
+            every[index] if rows is None else every[index][rows]
+            for index, rows in self._places[places.start : places.stop]
+        ]
+        return pieces[0] if len(pieces) == 1 else self._xp.concatenate(pieces)
 
 
 def _selected(entries: Sequence[ShardChunk]) -> Int32 | None:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from daskboost.cluster.evaluated_rows import EvaluatedRows
-from daskboost.cluster.row_groups import RowGroup
+from daskboost.cluster.row_groups import RowGroup, joined
 from daskboost.devices.device import Array, Device
+from daskboost.devices.gpu.metrics import SCORE_ROWS
 from daskboost.metrics.base import Arrays, Metric
 from daskboost.objectives.base import Objective
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Neighbouring groups whose rows are evaluated together."""
+
+    places: range
+    groups: Sequence[RowGroup]
+    label: Array | None = None
+    """On the device, one group after the other, where metrics are computed there; likewise the weights."""
+    weight: Array | None = None
 
 
 class Evaluator:
@@ -30,48 +45,75 @@ class Evaluator:
         self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
     ) -> None:
         self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
-        self._on_device: list[tuple[Array, Array | None]] = []
-        """Labels and weights of each group, where metrics are computed on the device."""
-        if device.metric_kernels is not None and any(metric.device_loss is not None for metric in metrics):
-            self._on_device = [
-                (device.put(each.label), None if each.rows.weight is None else device.put(each.rows.weight))
-                for each in evaluated.groups
-            ]
+        # A metric on a GPU waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k.
+        most_rows = 0 if device.metric_kernels is None else SCORE_ROWS
+        self._batches = [self._batch(places) for places in _together(evaluated.groups, most_rows)]
+
+    def _batch(self, places: range) -> _Batch:
+        groups = self._evaluated.groups[places.start : places.stop]
+        if self._device.metric_kernels is None or all(metric.device_loss is None for metric in self._metrics):
+            return _Batch(places, groups)
+        label, weight = joined([group.label for group in groups]), joined([group.rows.weight for group in groups])
+        on_device = (None if each is None else self._device.put(each) for each in (label, weight))
+        return _Batch(places, groups, *on_device)
 
     def states(self) -> list[Arrays]:
         """Of each metric, for the wire, with the margins as they are."""
         objective = self._objective
         no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
         states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self._metrics]
-        for index, (group, margin) in enumerate(zip(self._evaluated.groups, self._evaluated.margins, strict=True)):
-            prediction = objective.evaluation(margin, self._device.xp)
-            fetched: Any = None
-            for place, metric in enumerate(self._metrics):
-                state = self._state_on_device(metric, index, prediction)
-                if state is None:
-                    fetched = self._device.fetch(prediction) if fetched is None else fetched
-                    state = _state_on_host(metric, group, fetched)
-                states[place] = states[place] + state
+        for batch in self._batches:
+            states = [state + more for state, more in zip(states, self._states_of(batch), strict=True)]
         return [state.to_arrays() for state in states]
 
-    def _state_on_device(self, metric: Metric[Any], index: int, prediction: Array) -> Any:
+    def _states_of(self, batch: _Batch) -> list[Any]:
+        prediction = self._objective.evaluation(self._evaluated.margins(batch.places), self._device.xp)
+        found = [self._state_on_device(metric, batch, prediction) for metric in self._metrics]
+        if all(state is not None for state in found):
+            return found
+        fetched = self._device.fetch(prediction)
+        return [
+            _state_on_host(metric, batch.groups, fetched) if state is None else state
+            for metric, state in zip(self._metrics, found, strict=True)
+        ]
+
+    def _state_on_device(self, metric: Metric[Any], batch: _Batch, prediction: Array) -> Any:
         """None where the host has to compute it."""
         kernels = self._device.metric_kernels
-        if kernels is None or metric.device_loss is None:
+        if kernels is None or batch.label is None or metric.device_loss is None:
             return None
-        label, weights = self._on_device[index]
-        return metric.partial_on_device(kernels, label, prediction, weights)
+        return metric.partial_on_device(kernels, batch.label, prediction, batch.weight)
 
 
-def _state_on_host(metric: Metric[Any], group: RowGroup, prediction: Any) -> Any:
-    """Of a group's rows; chunk by chunk where states hold rows, since their global ids follow each other only there."""
-    first, *others = [
+def _together(groups: Sequence[RowGroup], most_rows: int) -> list[range]:
+    """Places of neighbouring groups that have at most so many rows together, or of one that has more alone."""
+    found: list[range] = []
+    n_rows = 0
+    for place, group in enumerate(groups):
+        n_rows += group.n_rows
+        if found and n_rows <= most_rows:
+            found[-1] = range(found[-1].start, place + 1)
+        else:
+            found.append(range(place, place + 1))
+            n_rows = group.n_rows
+    return found
+
+
+def _state_on_host(metric: Metric[Any], groups: Sequence[RowGroup], prediction: Any) -> Any:
+    """Of the rows of groups, whose predictions lie one after the other."""
+    ends = np.cumsum([group.n_rows for group in groups]).tolist()
+    return reduce(add, (
+        _state_of_group(metric, group, prediction[end - group.n_rows : end])
+        for group, end in zip(groups, ends, strict=True)
+    ))  # fmt: skip
+
+
+def _state_of_group(metric: Metric[Any], group: RowGroup, prediction: Any) -> Any:
+    """Chunk by chunk where states hold rows, since their global ids follow each other only there."""
+    return reduce(add, (
         metric.partial(
             group.label[rows], prediction[rows], None if group.rows.weight is None else group.rows.weight[rows],
             first_row=first_row,
         )
         for rows, first_row in (group.parts() if metric.needs_rows else [(slice(None), 0)])
-    ]  # fmt: skip
-    for state in others:
-        first = first + state
-    return first
+    ))  # fmt: skip

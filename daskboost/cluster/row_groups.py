@@ -101,15 +101,17 @@ def _group(shard: Shard, entries: range) -> RowGroup:
     parts = [shard.entries[index] for index in entries]
     begins = np.cumsum([0, *(part.n_rows for part in parts)]).tolist()
     rows = parts[0].rows if len(parts) == 1 else ChunkRows(
-        _joined([part.rows.label for part in parts]),
-        _joined([part.rows.weight for part in parts]),
-        _joined([part.rows.base_margin for part in parts]),
+        joined([part.rows.label for part in parts]),
+        joined([part.rows.weight for part in parts]),
+        joined([part.rows.base_margin for part in parts]),
     )  # fmt: skip
     pieces = tuple((begin, part.first_row) for begin, part in zip(begins, parts, strict=False))
     return RowGroup(entries, begins[-1], pieces, rows)
 
 
-def _joined(arrays: Sequence[Float32 | None]) -> Float32 | None:
-    """All chunks of a shard have such an array, or none has."""
+def joined(arrays: Sequence[Float32 | None]) -> Float32 | None:
+    """Arrays one after the other; of one no copy. All chunks of a shard have such an array, or none has."""
     present = [array for array in arrays if array is not None]
-    return np.concatenate(present) if present else None
+    if len(present) > 1:
+        return np.concatenate(present)
+    return present[0] if present else None

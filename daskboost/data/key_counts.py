@@ -114,6 +114,9 @@ class KeyTable:
 
         if not np.array_equal(self.capacities, other.capacities) or self.counts.shape[1] != other.counts.shape[1]:
             raise DataError("other: key counts merge only if they have the same series, capacities and count columns")
+        for nothing, whole in ((self, other), (other, self)):
+            if not len(nothing.lower) and (nothing.bits >= whole.bits).all():
+                return whole
         cells = int(np.minimum(np.diff(self.offsets) + np.diff(other.offsets), self.capacities).sum())
         table = self._allocate(self.capacities, cells, self.counts.shape[1])
         merge_cells(self.capacities, *self._cell_arrays(), *other._cell_arrays(), *table._cell_arrays())

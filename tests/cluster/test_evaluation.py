@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from kernels.emulation import EmulatedRuntime
 
 from daskboost import QuantizedDataset, train
+from daskboost.cluster import evaluation
+from daskboost.cluster.evaluated_rows import EvaluatedRows
 from daskboost.cluster.evaluation import Evaluator
-from daskboost.cluster.row_groups import RowGroup
+from daskboost.cluster.row_groups import row_groups
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.labels import LabelStats
+from daskboost.data.shard import ShardChunk
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime
+from daskboost.dtypes import Bool, Float32
+from daskboost.metrics.elementwise import Rmse
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic
@@ -31,17 +42,43 @@ def worst(y_true: Any, y_pred: Any) -> float:
     return float(np.abs(y_true - y_pred).max())
 
 
-def groups(rng: np.random.Generator, n_classes: int, weighted: bool) -> list[RowGroup]:
-    """Two, the first of two chunks."""
-    found, first_row = [], 0
-    for sizes in ((100, 41), (300,)):
-        n = sum(sizes)
-        weight = rng.random(n).astype(np.float32) if weighted else None
-        rows = ChunkRows(rng.integers(0, n_classes, n).astype(np.float32), weight, None)
-        begins = np.cumsum([0, *sizes[:-1]]).tolist()
-        found.append(RowGroup(range(len(sizes)), n, tuple((begin, first_row + begin) for begin in begins), rows))
-        first_row += n
-    return found
+@dataclass
+class Rows:
+    """Of an evaluation set: what each has, and whether it counts."""
+
+    label: Float32
+    weight: Float32 | None
+    margin: Float32
+    selected: Bool | None = None
+
+    @classmethod
+    def make(cls, rng: np.random.Generator, n_outputs: int, weighted: bool = False) -> Rows:
+        weight = rng.random(441).astype(np.float32) if weighted else None
+        label = rng.integers(0, max(n_outputs, 2), 441).astype(np.float32)
+        return cls(label, weight, rng.normal(size=(441, n_outputs)).astype(np.float32))
+
+    def evaluated(self, device: Device, sizes: Sequence[int], n_resident: int) -> EvaluatedRows:
+        """On a device, in chunks of those sizes, of which the first `n_resident` do not stream."""
+        bounds = np.cumsum([0, *sizes]).tolist()
+        handle: Any = SimpleNamespace(nbytes=1)
+        entries = [
+            ShardChunk(handle, ChunkRows(self.label[a:b], None if self.weight is None else self.weight[a:b]), a, b - a)
+            for a, b in pairwise(bounds)
+        ]
+        kept: Any = SimpleNamespace(shard=SimpleNamespace(entries=entries))
+        kept.groups = row_groups(kept.shard, 2**31, math.inf, frozenset(range(n_resident, len(sizes))))
+        places = np.cumsum([0, *(group.n_rows for group in kept.groups)]).tolist()
+        kept.margins = [device.xp.asarray(self.margin[a:b]) for a, b in pairwise(places)]
+        shard = kept.shard
+        if self.selected is not None:
+            shard = SimpleNamespace(entries=[
+                replace(entry, selected=self.selected[entry.first_row :][: entry.n_rows]) for entry in entries
+            ])  # fmt: skip
+        return EvaluatedRows(shard, kept, device)
+
+
+CHUNKS = [((441,), 1), ((100, 41, 300), 0), ((100, 41, 300), 2), ((63,) * 7, 0)]
+"""Sizes, and how many of them are one group."""
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -51,53 +88,95 @@ def groups(rng: np.random.Generator, n_classes: int, weighted: bool) -> list[Row
      (SoftMax(4), ["merror"])],
 )  # fmt: skip
 def test_states_are_the_hosts(
-    runtime: Runtime, objective: Objective, names: list[str], weighted: bool, rng: np.random.Generator
-) -> None:
-    k = objective.n_outputs
-    parts = groups(rng, max(k, 2), weighted)
-    margins = [rng.normal(size=(group.n_rows, k)).astype(np.float32) for group in parts]
-    stats = LabelStats(441, max_weight=1.0)
-    metrics = [make_metric(name).prepare(stats) for name in names]
-    states = []
-    for device in (CpuDevice(LAYOUT, Threads(1)), GpuDevice(runtime, LAYOUT, Threads(1))):
-        if isinstance(device, GpuDevice):
-            device.fetch = pytest.fail  # type: ignore[method-assign,assignment]
-        on_device = [device.xp.asarray(margin) for margin in margins]
-        evaluated: Any = SimpleNamespace(groups=parts, margins=on_device)
-        evaluator = Evaluator(device, objective, metrics, evaluated)
-        states += [evaluator.states(), evaluator.states()]
+    runtime: Runtime, objective: Objective, names: list[str], weighted: bool, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """To the byte, whatever the chunks, and however many of them are put together; of a fold's rows as well."""
+    rows = Rows.make(rng, objective.n_outputs, weighted)
+    metrics = [make_metric(name).prepare(LabelStats(441, max_weight=1.0)) for name in names]
+    some = rng.random(441) < 0.4
+    some[100:141] = False  # a chunk of which none counts
+    for rows.selected in (None, some):
+        states = []
+        host = CpuDevice(LAYOUT, Threads(1))
+        for sizes, n_resident in CHUNKS[:2]:
+            states.append(Evaluator(host, objective, metrics, rows.evaluated(host, sizes, n_resident)).states())
+        device = GpuDevice(runtime, LAYOUT, Threads(1))
+        device.fetch = pytest.fail  # type: ignore[method-assign,assignment]
+        for (sizes, n_resident), most_rows in zip(CHUNKS, (2**22, 2**22, 200, 150), strict=True):
+            monkeypatch.setattr(evaluation, "SCORE_ROWS", most_rows)
+            evaluator = Evaluator(device, objective, metrics, rows.evaluated(device, sizes, n_resident))
+            states += [evaluator.states(), evaluator.states()]
+        host.close()
         device.close()
-    for other in states[1:]:
-        for state, expected in zip(other, states[0], strict=True):
-            assert {name: array.tobytes() for name, array in state.items()} == {
-                name: array.tobytes() for name, array in expected.items()
-            }
+        for other in states[1:]:
+            for state, expected in zip(other, states[0], strict=True):
+                assert {name: array.tobytes() for name, array in state.items()} == {
+                    name: array.tobytes() for name, array in expected.items()
+                }
 
 
-def test_metrics_of_the_host_get_a_copy(runtime: Runtime, rng: np.random.Generator) -> None:
-    """One for all of them; users' functions see NumPy."""
-    parts = groups(rng, 2, False)
-    device, fetched = GpuDevice(runtime, LAYOUT, Threads(1)), []
-    fetch = device.fetch
-    device.fetch = lambda array: fetched.append(array) or fetch(array)  # type: ignore[method-assign,func-returns-value]
-    margins = [rng.normal(size=(group.n_rows, 1)).astype(np.float32) for group in parts]
-    evaluated: Any = SimpleNamespace(groups=parts, margins=[device.xp.asarray(margin) for margin in margins])
-    metrics = [make_metric(worst), make_metric("poisson-deviance"), make_metric("logloss")]
-    arrays = Evaluator(device, Logistic(), metrics, evaluated).states()
-    assert len(fetched) == len(parts)
-    label = np.concatenate([group.label for group in parts])
-    prediction = Logistic().evaluation(np.concatenate(margins))
-    assert metrics[0].named_value(metrics[0].state_from_arrays(arrays[0])) == ("worst", worst(label, prediction))
+@pytest.mark.parametrize(("most_rows", "expected"), [
+    (1_000, [range(4)]), (440, [range(3), range(3, 4)]), (150, [range(2), range(2, 3), range(3, 4)]),
+    (0, [range(1), range(1, 2), range(2, 3), range(3, 4)]),
+])  # fmt: skip
+def test_neighbours_are_evaluated_together(
+    most_rows: int, expected: list[range], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels and weights lie on the device once, and a metric is asked once for each batch."""
+    runtime, batches = EmulatedRuntime(), []
+
+    @dataclass(frozen=True)
+    class Noting(Rmse):
+        def partial_on_device(self, kernels: Any, label: Any, prediction: Any, weight: Any = None) -> Any:
+            batches.append((label, prediction, weight))
+            return super().partial_on_device(kernels, label, prediction, weight)
+
+    monkeypatch.setattr(evaluation, "SCORE_ROWS", most_rows)
+    rows, device = Rows.make(rng, 1, weighted=True), GpuDevice(runtime, LAYOUT, Threads(1))
+    evaluator = Evaluator(device, Logistic(), [Noting()], rows.evaluated(device, (100, 41, 299, 1), 0))
+    evaluator.states()
+    assert len(batches) == len(expected)
+    assert rows.weight is not None
+    bounds = np.array([0, 100, 141, 440, 441])
+    for (label, prediction, weight), places in zip(batches, expected, strict=True):
+        own = slice(bounds[places.start], bounds[places.stop])
+        assert label.tobytes() == rows.label[own].tobytes()
+        assert weight.tobytes() == rows.weight[own].tobytes()
+        assert prediction.tobytes() == Logistic().evaluation(rows.margin[own]).tobytes()
     device.close()
 
 
+@pytest.mark.parametrize("most_rows", [2**22, 150])
+def test_metrics_of_the_host_get_a_copy(
+    runtime: Runtime, most_rows: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for all of them; users' functions see NumPy, and rows by their global ids."""
+    monkeypatch.setattr(evaluation, "SCORE_ROWS", most_rows)
+    rows, device, fetched = Rows.make(rng, 1, weighted=True), GpuDevice(runtime, LAYOUT, Threads(1)), []
+    fetch = device.fetch
+    device.fetch = lambda array: fetched.append(array) or fetch(array)  # type: ignore[method-assign,func-returns-value]
+    metrics = [make_metric(worst), make_metric("poisson-deviance"), make_metric("logloss")]
+    arrays = Evaluator(device, Logistic(), metrics, rows.evaluated(device, (100, 41, 300), 0)).states()
+    assert len(fetched) == (1 if most_rows == 2**22 else 2)
+    device.close()
+    host = CpuDevice(LAYOUT, Threads(1))
+    expected = Evaluator(host, Logistic(), metrics, rows.evaluated(host, (100, 41, 300), 0)).states()
+    host.close()
+    assert metrics[0].named_value(metrics[0].state_from_arrays(arrays[0])) == (
+        "worst", worst(rows.label, Logistic().evaluation(rows.margin)[:, 0])
+    )  # fmt: skip
+    for state, wanted in zip(arrays, expected, strict=True):
+        assert {name: array.tobytes() for name, array in state.items()} == {
+            name: array.tobytes() for name, array in wanted.items()
+        }
+
+
 def test_a_bad_label_is_the_hosts_to_refuse(runtime: Runtime, rng: np.random.Generator) -> None:
-    parts = groups(rng, 3, False)
-    device = GpuDevice(runtime, LAYOUT, Threads(1))
-    margins = [device.xp.zeros((group.n_rows, 1), np.float32) for group in parts]
-    evaluated: Any = SimpleNamespace(groups=parts, margins=margins)
+    rows, device = Rows.make(rng, 1), GpuDevice(runtime, LAYOUT, Threads(1))
+    rows.label[:] = rng.integers(0, 3, 441)
     with pytest.raises(ValueError, match="label 2 for metric 'auc': labels must be 0 or 1"):
-        Evaluator(device, Logistic(), [make_metric("auc")], evaluated).states()
+        Evaluator(device, Logistic(), [make_metric("auc")], rows.evaluated(device, (100, 341), 0)).states()
     device.close()
 
 

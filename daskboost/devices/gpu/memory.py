@@ -164,10 +164,20 @@ def tree_bytes(size: FitSize) -> int:
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
-    """Of predictions while they are made, or of them and what metrics take."""
-    predictions = 4 * size.n_outputs * rows.n_rows
-    scores = SCORE_ROW_BYTES * min(rows.n_rows, SCORE_ROWS) if size.counts_scores else 0
-    return max(EVALUATION_TEMPORARIES * predictions, predictions + max(scores, LIMB_BYTES))
+    """Of margins that are put together and predictions while these are made, or of them and what metrics take."""
+    n_rows, is_copied = evaluated_together(rows, size.train)
+    predictions = 4 * size.n_outputs * n_rows
+    scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
+    return max((EVALUATION_TEMPORARIES + is_copied) * predictions, predictions + max(scores, LIMB_BYTES))
+
+
+def evaluated_together(rows: SetSize, train: SetSize) -> tuple[int, bool]:
+    """Most rows of an evaluation set whose metrics are computed at a time (`cluster/evaluation.py`), and whether their
+    margins are copied for that: of several groups, or of some of their rows."""
+    grouped = train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
+    groups = [n for n in (grouped.resident_rows, *(chunk.n_rows for chunk in grouped.streamed)) if n]
+    is_copied = len(groups) > 1 or rows.n_rows < grouped.n_rows
+    return min(rows.n_rows, max([SCORE_ROWS, *groups])), is_copied
 
 
 def upload_bytes(rows: SetSize) -> int:

@@ -24,7 +24,7 @@ UNIT_EXPONENT = -100
 BLOCKS_PER_MULTIPROCESSOR = 4
 """Enough to hide the latency of reading rows; threads stride over the rest."""
 SCORE_ROWS = 2**22
-"""Rows whose scores are counted at a time."""
+"""Rows whose scores are counted at a time, and up to which neighbouring groups of rows are evaluated together."""
 SCORE_ROW_BYTES = 42
 """Memory of each: words, their sorted copy and what sorting takes; or words, units and their running sums."""
 LIMB_BYTES = 2 * 2048 * 2 * 8
@@ -124,12 +124,12 @@ class MetricKernels:
         self._kernel("sort_counts", n, words, n, KEY_BITS - bits, label, weight, scale, begins, units)
         first = xp.flatnonzero(begins)
         last = xp.concatenate([first[1:], xp.asarray([n])]) - 1
-        running = xp.stack([xp.cumsum(own)[last] for own in units])
+        running = xp.stack([xp.cumsum(own)[last] for own in units], axis=1)
         counts = running.copy()
-        counts[:, 1:] -= running[:, :-1]
+        counts[1:] -= running[:-1]
         shift = np.uint64(KEY_BITS)
         lower, upper = ((words[places] >> shift).astype(np.uint32) for places in (first, last))
-        return ScoreCells(bits, to_host(lower), to_host(upper), np.ascontiguousarray(to_host(counts).T))
+        return ScoreCells(bits, to_host(lower), to_host(upper), to_host(counts))
 
     def _resolution(self, words: DeviceArray, n: int, capacity: int) -> int:
         """The most leading bits of the keys by which they occupy at most `capacity` cells."""
