@@ -164,7 +164,7 @@ def test_metrics_of_the_host_get_a_copy(
     expected = Evaluator(host, Logistic(), metrics, rows.evaluated(host, (100, 41, 300), 0)).states()
     host.close()
     assert metrics[0].named_value(metrics[0].state_from_arrays(arrays[0])) == (
-        "worst", worst(rows.label, Logistic().evaluation(rows.margin)[:, 0])
+        "worst", worst(rows.label, Logistic().evaluation(rows.margin))
     )  # fmt: skip
     for state, wanted in zip(arrays, expected, strict=True):
         assert {name: array.tobytes() for name, array in state.items()} == {
