@@ -18,12 +18,13 @@ from training.plan_shapes import LOGISTIC
 from training.plan_shapes import make_data as make_rows
 
 from daskboost import Callback, DaskBoostClassifier, QuantizedDataset, plan, train, train_many
-from daskboost.cluster import in_process
+from daskboost.cluster import evaluation, in_process
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.data.pack import DenseLayout
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, memory
 from daskboost.errors import DeviceError, ParameterError, StorageError
+from daskboost.metrics import auc
 from daskboost.training.callbacks import RoundInfo
 
 PARAMS = {**LOGISTIC, "max_depth": 4, "max_bin": 16, "n_jobs": 1, "device": "cuda"}
@@ -152,6 +153,44 @@ def test_a_limit_below_the_least_is_refused_and_the_least_works(
         assert train({**PARAMS, "device_memory_limit": least}, dataset, 1).to_bytes() == train(
             {**PARAMS, **HOST}, dataset, 1
         ).to_bytes()  # fmt: skip
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("which", ["another set", "rows trained on", "a fold"])
+@pytest.mark.parametrize(("metrics", "classes"), [(["auc", "logloss"], 2), (["mlogloss"], 5)])
+def test_streamed_rows_are_evaluated_together(
+    which: str, metrics: list[str], classes: int, runtime: TrackedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the plan, and to the CPU's values, however many chunks' margins are put together."""
+    n_rows = 3 * SMALL_ROWS // 2
+    rows = make_rows(n_rows=n_rows, n_features=8, weight=True, num_class=classes)
+    params = {**PARAMS, "max_depth": 1, "eval_metric": metrics}
+    if classes > 2:
+        params |= {"objective": "multi:softprob", "num_class": classes}
+    found = []
+    for place in ("cluster.in_process", "training.plan"):
+        monkeypatch.setattr(f"daskboost.{place}.engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 0}))
+    with chunked(rows) as whole, chunked(make_rows(n_rows=2_000, n_features=8), reference=whole) as few:
+        held_out = np.arange(n_rows) % 3 == 0
+        data, other = {
+            "another set": (few, whole), "rows trained on": (whole, whole),
+            "a fold": (whole.subset(~held_out), whole.subset(held_out)),
+        }[which]  # fmt: skip
+        for most_rows in (None, 2**22, 2_500):
+            params["device"] = "cpu" if most_rows is None else "cuda"
+            for module in (auc, evaluation, memory) if most_rows is not None else ():
+                monkeypatch.setattr(module, "SCORE_ROWS", most_rows)
+            given = {**params, "device_memory_limit": 1}
+            planned = plan(given, data, evals=[(other, "o")], num_boost_round=2)
+            results: Any = {}
+            runtime.meter.restart()
+            given["device_memory_limit"] = planned.total_bytes
+            train(given, data, 2, evals=[(other, "o")], evals_result=results)
+            found.append(results)
+            if most_rows is not None:
+                assert planned.resident == (0, 0)
+                assert 0.7 * planned.total_bytes <= runtime.meter.pool.total_bytes <= planned.total_bytes
+    assert found[0] == found[1] == found[2]
 
 
 def test_what_plans_say(rows: dict[str, Any]) -> None:
