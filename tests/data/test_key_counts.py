@@ -89,7 +89,9 @@ def test_merging_is_associative_and_commutative(a: list[float], b: list[float], 
     x, y, z = (KeyCounts.of(part, capacity=capacity) for part in (a, b, c))
     assert dump((x + y) + z) == dump(x + (y + z))
     assert dump(x.merge(y)) == dump(y.merge(x))
-    assert dump(x + KeyCounts.of([], capacity=capacity)) == dump(x)
+    nothing = KeyCounts.of([], capacity=capacity)
+    assert dump(x + nothing) == dump(nothing + x) == dump(x)
+    assert (nothing + x).table is x.table, "which takes no time"
 
 
 def test_many_values_of_every_shape_merge_to_the_whole(rng: np.random.Generator) -> None:

@@ -98,6 +98,63 @@ def test_copies_are_ahead_of_their_use_across_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_in_ram", [2, N_CHUNKS])
+def test_chunks_of_the_first_set_are_copied_when_others_have_passed(tmp_path: Path, n_in_ram: int) -> None:
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, n_in_ram)
+    taken: list[tuple[str, int]] = []
+
+    class Noting(StreamedChunks):
+        name = ""
+
+        def take(self, number: int) -> PackedRows:
+            taken.append((self.name, number))
+            return super().take(number)
+
+    with store:
+        sets = {
+            "trained": Noting(store, handles, runtime.pinned), "small": Noting(store, handles[:2], runtime.pinned),
+            "evaluated": Noting(store, handles[3:], runtime.pinned),
+        }  # fmt: skip
+        for name, chunks in sets.items():
+            chunks.name = name
+        ring, first = Ring(runtime), {"trained": 0, "small": 0, "evaluated": 3}
+        for name in ["trained", "trained", "evaluated", "small", "trained", "evaluated", "trained"]:
+            seen: list[tuple[int, bytes]] = []
+            n = len(list(ring.passing(sets[name], read(seen))))
+            expected = [dense(first[name] + i) for i in range(len(sets[name]))]
+            assert n == len(expected)
+            assert seen == [(chunk.n_rows, packed(chunk)) for chunk in expected]
+            if n_in_ram == N_CHUNKS:
+                ahead = range(N_BUFFERS)
+                assert [(by, number % N_CHUNKS) for by, number in taken[-N_BUFFERS:]] == [("trained", i) for i in ahead]
+        assert max(number for name, number in taken if name == "small") == 1, "nothing that is not used at once"
+        ring.close()
+        for chunks in sets.values():
+            chunks.close()
+
+
+def test_a_pass_does_not_go_on_behind_others(tmp_path: Path) -> None:
+    """Not even where the buffers are filled with its chunks again, or still."""
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, N_CHUNKS)
+    with store:
+        chunks, other = (StreamedChunks(store, some, runtime.pinned) for some in (handles, handles[:3]))
+        ring = Ring(runtime)
+        for between in (other, chunks):
+            left = ring.passing(chunks, read([]))
+            next(left)
+            seen: list[tuple[int, bytes]] = []
+            passed = list(ring.passing(between, read(seen)))
+            assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(len(between))]
+            assert len(passed) == len(between)
+            with pytest.raises(RuntimeError, match="goes on where another one has begun"):
+                next(left)
+        ring.close()
+        for each in (chunks, other):
+            each.close()
+
+
+@pytest.mark.parametrize("n_in_ram", [2, N_CHUNKS])
 def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int) -> None:
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, n_in_ram)

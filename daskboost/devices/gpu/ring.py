@@ -82,7 +82,11 @@ class Ring:
         self._buffers: list[_Buffer] = []
         self._chunks: PackedChunks | None = None
         """What the buffers are filled with."""
+        self._first: PackedChunks | None = None
+        """The set of the first pass, with which they are filled between passes."""
         self._n_copied = self._n_used = 0
+        self._pass = 0
+        """Number of the last pass that has begun."""
         # Memory that copies are under way to may not be anybody else's, however the ring ends.
         self._drain = weakref.finalize(self, _drain, self._copies, self._buffers)
         self._drain.atexit = False
@@ -98,24 +102,32 @@ class Ring:
 
         What is left early begins anew with the next pass.
         """
+        self._first = chunks if self._first is None else self._first
+        self._pass += 1
+        own = self._pass
         self._turn_to(chunks)
         is_done = False
         try:
             for _ in range(len(chunks)):
+                if self._pass != own:
+                    raise RuntimeError("a pass over streamed chunks goes on where another one has begun")
                 yield self._next(chunks, use)
             is_done = True
         finally:
-            if not is_done and self._chunks is chunks:  # else another pass has stopped this one
+            if not is_done and self._pass == own:  # else another pass has stopped this one
                 self._stop()
+        if self._pass == own and self._first is not chunks:
+            self._turn_to(self._first)
+            self._copy_ahead(self._first, must=-1)
 
     def close(self) -> None:
         """Wait for copies and free the buffers."""
         self._stop()
+        self._first = None
+        self._pass += 1
         self._free()
 
     def _next(self, chunks: PackedChunks, use: Callable[[PackedRows, DeviceArray], T]) -> T:
-        if self._chunks is not chunks:
-            raise RuntimeError("a pass over streamed chunks goes on where another one has begun")
         self._copy_ahead(chunks, must=self._n_used)
         buffer = self._buffers[self._n_used % N_BUFFERS]
         assert buffer.copied is not None and buffer.rows is not None
@@ -130,8 +142,10 @@ class Ring:
 
     def _copy_ahead(self, chunks: PackedChunks, must: int) -> None:
         """Enqueue copies to all buffers that were unpacked, of chunks that are there; that of number `must` is waited
-        for."""
-        while self._n_copied < self._n_used + N_BUFFERS:
+        for. Of the next pass only those of the first set, which has the buffers then."""
+        end = self._n_used + N_BUFFERS
+        end = end if chunks is self._first else min(end, len(chunks))
+        while self._n_copied < end:
             number = self._n_copied
             if number > must and not chunks.is_ready(number):
                 return
@@ -143,7 +157,7 @@ class Ring:
             self._n_copied += 1
 
     def _turn_to(self, chunks: PackedChunks) -> None:
-        if self._chunks is not chunks:
+        if self._chunks is not chunks or self._n_used % len(chunks):  # of another set, or in the midst of a pass
             self._stop()
             self._chunks = chunks
         if not self._buffers or self._buffers[0].memory.nbytes < chunks.most_bytes:
