@@ -11,6 +11,7 @@ from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.memory import (
     ID_BYTES,
     PAIR_SLOT_BYTES,
+    between_bytes,
     columns_bytes,
     copied_entries,
     evaluation_bytes,
@@ -25,6 +26,7 @@ from daskboost.devices.gpu.memory import (
     split_bytes,
     step_bytes,
     tree_bytes,
+    upload_bytes,
     view_bytes,
 )
 from daskboost.devices.gpu.sampling_memory import drawn_rooms, room_bytes, state_bytes, taking_bytes
@@ -198,7 +200,10 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
         of_all = order_bytes(train.n_rows, False, size.width) + split_bytes(size)
         order = max(order, of_all - rooms - state_bytes(size) - splitting)
     by_turn = size.gpu_gradients in ("expressions", "uploaded")
-    passing = max(passing_bytes(size, has_columns=False), taking_bytes(size, turn))
+    held = rooms + order + state_bytes(size) + histograms_bytes(own)
+    opening = max(0, upload_bytes(train) - held)  # before all these
+    passing = max(between_bytes(size), taking_bytes(size, turn), *(upload_bytes(each) for each in size.evals))
+    steps = step_bytes(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes,
         drawn=((candidates.n_rows, candidates.n_entries), (sample.n_rows, sample.n_entries)),
@@ -211,11 +216,12 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(own),
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + splitting + max(passing, step_bytes(own)),
+        scratch_bytes=tree_bytes(own) + splitting + max(opening, passing, steps),
         **streaming_parts(size),
     )  # fmt: skip
-    lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(own)) // POOL_SCRATCH_SHARE
-    lost += arrays.histograms_bytes // POOL_LEVEL_SHARE + POOL_CHUNK_BYTES * n_streamed(size)
+    # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
+    lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
+    lost += POOL_CHUNK_BYTES * n_streamed(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
