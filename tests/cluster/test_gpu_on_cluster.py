@@ -104,7 +104,7 @@ def _device_bytes(place: WorkerPlace, name: str) -> int:
 
 
 def test_workers_draw_rows_on_their_gpu(gpu_workers: Client) -> None:
-    """One by the gradients of each; the bytes and the report are those of the CPU."""
+    """Each its own, and more where gradients are larger; the bytes and the report are those of the CPU."""
     rows = make_data(np.random.default_rng(8), "multi:softprob", 3_000, 6, n_values=500, missing=0.3)
     params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 3, "out_of_core": "sampled", "subsample": 0.3}
     found: list[Any] = []
