@@ -61,6 +61,8 @@ SCORE_FUNCTIONS = ("auto", "newton", "l2")
 DEVICES = ("auto", "cpu", "cuda", "gpu")
 REDUCTIONS = ("auto", "coordinator", "peers")
 OUT_OF_CORE = ("auto", "exact", "certified", "sampled")
+ON_SAMPLES = ("certified", "sampled")
+"""Values of `out_of_core` whose trees grow on some of the rows."""
 UNLIMITED_DEPTH = 512
 """`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
 MAX_DEPTH = {

@@ -60,6 +60,19 @@ __device__ __forceinline__ T max_of_block(T value, T* storage) {
     return fold_of_block<Larger, N_THREADS>(value, storage);
 }
 
+// The sum of the counts of blocks before `block`, known to all threads; `storage` holds one value per warp.
+template <u32 N_THREADS>
+__device__ __forceinline__ i64 sum_before(const u32* counts, u32 block, i64* storage) {
+    i64 before = 0;
+    for (u32 i = threadIdx.x; i < block; i += N_THREADS) before += counts[i];
+    before = sum_of_block<N_THREADS>(before, storage);
+    if (threadIdx.x == 0) storage[0] = before;
+    __syncthreads();
+    before = storage[0];
+    __syncthreads();  // `storage` may be used again
+    return before;
+}
+
 // How many threads before this one, and in the whole block, are `true`; `storage` holds one value per warp.
 struct Rank {
     u32 before;

@@ -104,13 +104,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4 - SAMPLED) quantize_grad
     GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
     u32 place = start + own.begin;
     if (SAMPLED) {
-        i64 before = 0;
-        for (u32 i = threadIdx.x; i < part.block; i += THREADS) before += counts[part.tree * part.blocks + i];
-        before = sum_of_block<THREADS>(before, partial);
-        if (threadIdx.x == 0) partial[0] = before;
-        __syncthreads();
-        place = start + static_cast<u32>(partial[0]);
-        __syncthreads();
+        const u32* const own_counts = counts + part.tree * part.blocks;
+        place = start + static_cast<u32>(sum_before<THREADS>(own_counts, part.block, partial));
     }
     i64 sum_g = 0, sum_h = 0;
     for (u32 tile = 0; tile < own.n; tile += TILE) {

@@ -166,6 +166,7 @@ class Engine(EngineGradients):
         return self.device.rows(
             self.train.views, [group.n_rows for group in groups], [group.pieces for group in groups],
             [group.weight for group in groups] if self.setup.small_data else None, packed=self.setup.packed,
+            room_rows=self.train.room_rows,
         )  # fmt: skip
 
     def handle(self, message: Any) -> Any:

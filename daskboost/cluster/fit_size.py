@@ -20,7 +20,7 @@ from daskboost.devices.plan import ChunkSize, FitSize, GpuGradients, SetSize
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
-from daskboost.params import TrainParams
+from daskboost.params import ON_SAMPLES, TrainParams
 from daskboost.tree.device_trees import growth_rules
 from daskboost.tree.split import SplitRules
 
@@ -135,7 +135,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     vectors = params.has_vector_leaves(objective.n_outputs)
     needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None or vectors
     needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
-    needs_host = needs_host or params.out_of_core == "certified"
+    needs_host = needs_host or params.out_of_core in ON_SAMPLES
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,

@@ -16,7 +16,7 @@ import numpy as np
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.rows import Pieces
-from daskboost.dtypes import Float32, Int64, UInt64
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 
@@ -51,14 +51,6 @@ class RowGroup:
             return ExactSum.of(label), ExactSum.of([end - begin])
         weight = self.rows.weight[begin:end].astype(np.float64)
         return ExactSum.of(label * weight), ExactSum.of(weight)
-
-    def ids(self, rows: Int64) -> UInt64:
-        """Global ids of some rows."""
-        if isinstance(self.pieces, np.ndarray):
-            return self.pieces[rows]
-        begins, firsts = (np.array(column, np.int64) for column in zip(*self.pieces, strict=True))
-        piece = np.searchsorted(begins, rows, side="right") - 1
-        return np.asarray(firsts[piece] + rows - begins[piece], np.uint64)
 
     def parts(self) -> Iterator[tuple[slice, int]]:
         """The rows of each chunk within the group, and the global id of the first."""

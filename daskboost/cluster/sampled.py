@@ -25,7 +25,7 @@ from daskboost.cluster.grow_tree import grow_tree, round_columns, start_round
 from daskboost.cluster.outbox import Outbox, SampleOutbox
 from daskboost.cluster.reduce.strategies import make_reduction
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.sampling import NORM_LAMBDA, cell_norms
+from daskboost.devices.sampling import MOST_CANDIDATES, NORM_LAMBDA, SLACK_ROWS, cell_norms
 from daskboost.dtypes import Int64
 from daskboost.hashing import Purpose, key
 
@@ -38,10 +38,6 @@ GUESS = 0.9
 """What is taken of the threshold that the last rounds lead one to expect."""
 FIRST_GUESS = 0.7
 """In the second round there is only one to go by, and losses fall fastest."""
-MOST_CANDIDATES = 2
-"""So many times the rows of a sample may be candidates: memory is planned for it."""
-SLACK_ROWS = 1_000
-"""And so many more, that chance may not bring small data another pass."""
 
 
 class SampledRounds:

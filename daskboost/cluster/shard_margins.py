@@ -26,6 +26,8 @@ class ShardMargins:
     """Views and margins of one shard's chunks; `shared` gives the views where several fits share them, and `n_resident`
     of the chunks in RAM, or all, stay in the device's memory."""
 
+    room_rows = 0
+    """Rows of a chunk that memory is taken for, if it has fewer."""
     _streamed: frozenset[int] = frozenset()
     """Places of the chunks that are read in every pass."""
     _stream: ChunkStream | None = None

@@ -79,12 +79,15 @@ class TakenRows(ShardMargins):
         Their bins.
     margins : Array, optional
         float32, shape (rows, outputs); zeros by default.
+    room_rows : int, default 0
+        As `Device.rows` takes it.
     """
 
     is_resident = True
 
     def __init__(self, of: ShardMargins, group: RowGroup | None = None, view: View = None,
-                 margins: Array | None = None) -> None:  # fmt: skip
+                 margins: Array | None = None, room_rows: int = 0) -> None:  # fmt: skip
+        self.room_rows = room_rows
         self.shard, self._device, self._shared, self.n_outputs = of.shard, of._device, None, of.n_outputs
         self._kept, self.groups, self.margins = {}, [], []
         if group is not None:

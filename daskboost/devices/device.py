@@ -19,7 +19,7 @@ from daskboost.devices.gpu.ring import PackedChunks
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.losses import DeviceLoss
-from daskboost.devices.sampling import DrawnRows
+from daskboost.devices.sampling import RowsToDraw, Sample
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
 
 T = TypeVar("T")
@@ -71,6 +71,9 @@ class LossRows(Protocol):
 
     def find_range(self, index: int) -> None:
         """Take a chunk into the range, by its margins as they are now, which stored gradients are computed from."""
+
+    def compute(self, index: int) -> None:
+        """Have a chunk's gradients there, by its margins as they are now, if that needs anything."""
 
     def found_ranges(self) -> Float64:
         """As `ranges`, of the chunks that `find_range` took in since the last time."""
@@ -137,16 +140,36 @@ class CertifyingDevice(Protocol):
         """Of a pass over chunks of at most `most_rows` rows."""
 
 
+class Candidates(Protocol):
+    """Rows that may be of a round's sample, copied out of the chunks of a pass, see `devices/sampling.py`."""
+
+    n_drawn: int
+    """Rows that the pass has drawn."""
+
+    @property
+    def counts(self) -> Int64:
+        """The rows of the pass by the cells of their norms; int64, shape (N_CELLS,), on the host."""
+
+    def start(self, key: int, threshold: float, most_rows: int) -> None:
+        """Begin a pass, forgetting the last one: rows with draw < norm / threshold are kept, of an infinite threshold
+        none; if they are more than `most_rows`, none is kept any longer."""
+
+    def add(self, view: View, rows: RowsToDraw) -> None:
+        """Count the norms of a chunk's rows and keep those that are drawn. The view, which need not be there for an
+        infinite threshold, and gradients are not needed afterwards."""
+
+    def take(self, threshold: float) -> Sample | None:
+        """The candidates with draw < norm / threshold, if any, as they stand for all rows; the threshold is not below
+        the pass's. Candidates may be gone then; the sample is until the next one is taken."""
+
+
 @runtime_checkable
 class SamplingDevice(Protocol):
     """A device whose trees can be grown on rows drawn by their gradients."""
 
-    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
-        """See `CertifyingDevice`."""
-
-    def draw_rows(self, g: Array, h: Array, pieces: Pieces, key: int, threshold: float, counts: Int64) -> DrawnRows:
-        """Count the norms of a chunk's rows in `counts`, int64, shape (N_CELLS,), on the host, and draw those with
-        draw < norm / threshold, see `devices/sampling.py`; float32 gradients, shape (rows, outputs)."""
+    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> Candidates:
+        """For all rounds of a fit; `copies_columns` says whether a sample of so many rows has room for a column-major
+        copy."""
 
 
 @runtime_checkable
@@ -205,8 +228,9 @@ class Device(Protocol):
         """The view of CSR rows whose entries are histogram slots; `copy_columns` : where a copy by feature helps."""
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False) -> Rows:  # fmt: skip
-        """Row state of training rows, see `CpuRows`; `packed` : trees are searched on gradients of few levels."""
+             weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> Rows:  # fmt: skip
+        """Row state of training rows, see `CpuRows`; `packed` : trees are searched on gradients of few levels;
+        `room_rows` : memory may be taken for so many rows of a chunk, that the state of others fits it later."""
 
     def walker(self, tree: WalkArrays) -> Callable[[View, Array], None]:
         """What adds a tree's leaf values to the margins of all rows of a chunk, by bins; for any number of chunks."""

@@ -215,6 +215,9 @@ class Plan:
     """Trees of a round that grow together there, each with its own order and histograms."""
     frontier: tuple[int, int] = (0, 0)
     """Where trees are certified there: nodes of all trees of a round, and of one, that have histograms at a time."""
+    drawn: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    """Where trees grow on rows drawn by their gradients there: rows of candidates, and entries if they are CSR, that
+    memory is taken for at once; then the same of the sample."""
     resident: tuple[int, ...] | None = None
     """Chunks in the host's memory, of the training set and of each evaluation set, that a GPU keeps, the first of each
     set; None where it keeps all."""

@@ -12,7 +12,9 @@ worker changes, from which the threshold follows.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +29,10 @@ LEAST_EXPONENT = -128
 N_CELLS = 256 << CELL_BITS
 FIRST_CELL = (1023 + LEAST_EXPONENT) << CELL_BITS
 """Of the leading bits of a float64, those of the first cell."""
+MOST_CANDIDATES = 2
+"""So many times the rows of a sample may be candidates: memory is planned for it."""
+SLACK_ROWS = 1_000
+"""And so many more, that chance may not bring small data another pass."""
 
 
 def cell_norms() -> Float64:
@@ -36,12 +42,53 @@ def cell_norms() -> Float64:
     return np.asarray(np.ldexp(1 + (leading + 0.5) / (1 << CELL_BITS), exponent + LEAST_EXPONENT), np.float64)
 
 
-class DrawnRows(NamedTuple):
-    """Rows of a chunk that may be kept, in order; arrays of the device."""
+def most_drawn(share: float, n_rows: int) -> int:
+    """Most rows that a round draws of so many, on average the `share` of them: a norm is counted as the middle of its
+    cell, which is off by 1/128 at most, and chance adds more only once in ten thousand rounds."""
+    chance = 4 * math.sqrt(share * (1 - share) * n_rows)
+    return min(n_rows, math.ceil(share * n_rows * (1 + 1 / (2 << CELL_BITS)) + chance))
 
-    rows: Any
-    """int64."""
-    norms: Any
-    """float64; infinite where gradients are not finite."""
-    draws: Any
-    """float64 in [0, 1): a row is kept if its draw is less than norm / threshold."""
+
+def most_candidates(share: float, n_rows: int) -> int:
+    """Most rows among which they are looked for (`cluster/sampled.py`)."""
+    return min(n_rows, MOST_CANDIDATES * most_drawn(share, n_rows) + SLACK_ROWS)
+
+
+@dataclass(frozen=True)
+class RowsToDraw:
+    """What the rows of a chunk are drawn by, and what goes with those that are; arrays of the device."""
+
+    index: int
+    """Of the chunk."""
+    gradients: Any
+    """g and h, weighted: float32, shape (rows, outputs); or what a kernel makes the first output's of."""
+    searched: Any
+    """What takes the place of h in norms: float32, shape (rows,); None for h."""
+    margin: Any
+    """float32, shape (rows, outputs)."""
+    label: Any
+    """float32, shape (rows,)."""
+    weight: Any
+    """float32, shape (rows,); None for ones."""
+    pieces: Any
+    """Global ids, `Pieces`."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows that trees grow on, with what stands for all rows; arrays of the device, of shape (rows, ...)."""
+
+    n_rows: int
+    view: Any
+    """Of them alone; it may have room for more."""
+    ids: Any
+    """Global ones."""
+    g: Any
+    h: Any
+    """float32, of all outputs, divided by the share of like rows that were drawn."""
+    margin: Any
+    label: Any
+    weight: Any
+    """Divided likewise; of rows without weights, that of 1."""
+    room_rows: int = 0
+    """Rows that memory is taken for at once, so that samples of about as many take the same."""

@@ -26,7 +26,7 @@ from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, EvaluationLog, check_callbacks
 from daskboost.training.clients import current_client, run_or_await
-from daskboost.training.contradictions import as_booster, device_of
+from daskboost.training.contradictions import as_booster
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.plan import plan
 from daskboost.training.train import check_params, train
@@ -249,14 +249,13 @@ class BoostedTrees(EstimatorParameters):
         given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}
-        device = device_of(params)
         with ExitStack() as opened:
-            dtrain = opened.enter_context(self._quantized(source, params, device, objective, init))
+            dtrain = opened.enter_context(self._quantized(source, params, objective, init))
             evals = []
             for i, (one, own) in enumerate(zip(sets, given_sets, strict=True)):
                 data = dtrain
                 if not one.same_as(given) or source.spec.class_weights is not None:
-                    data = opened.enter_context(self._quantized(own, params, device, objective, init, dtrain))
+                    data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
                 evals.append((data, f"validation_{i}"))
             booster = train(
                 params, dtrain, self.n_estimators, evals=evals, early_stopping_rounds=self.early_stopping_rounds,
@@ -274,19 +273,19 @@ class BoostedTrees(EstimatorParameters):
         )  # fmt: skip
 
     def _quantized(
-        self, source: Source, params: TrainParams, device: str, objective: Objective, init: Booster | None,
+        self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,
         reference: QuantizedDataset | None = None,
     ) -> QuantizedDataset:  # fmt: skip
         limit, budget = params.host_memory_limit, None
         device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
         if client_for(source) is None:  # what the workers of a cluster have is not known here
-            budget = budget_of(device, device_limit)
+            budget = budget_of(params.device, device_limit)
         options = BuildOptions(params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget)
         return QuantizedDataset.from_source(
             source, options, reference=reference, init_model=init,
             n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
             spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
-            device=device, device_memory_limit=device_limit,
+            device=params.device, device_memory_limit=device_limit,
         )  # fmt: skip
 
     def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:

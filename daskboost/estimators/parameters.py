@@ -103,7 +103,7 @@ SHARED_PARAMETERS = """
     out_of_core : {"auto", "exact", "certified", "sampled"}
         A pass over the rows per level, which is also what "auto" does; or trees grown on a sample of them and held to
         exact histograms of all rows in one pass, or more where they lost too much; or trees grown on the share
-        `subsample` of the rows, drawn by their gradients, one pass per round, on the CPU only.
+        `subsample` of the rows, drawn by their gradients, one pass per round.
     certify_tolerance : float in [0, 1], default 0.3
         Share of a certified tree's gain that may be lost before it takes another pass; 0 gives the exact model.
     resident_share : float in (0, 1], default 0.25

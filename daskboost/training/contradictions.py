@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective, scores_weights
-from daskboost.params import TrainParams
-
-logger = logging.getLogger(__name__)
+from daskboost.params import ON_SAMPLES, TrainParams
 
 LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
@@ -124,10 +121,6 @@ def check_score_function(params: TrainParams, objective: Objective) -> None:
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
-ON_SAMPLES = ("certified", "sampled")
-"""Values of `out_of_core` whose trees grow on some of the rows."""
-ON_CPUS = ("sampled",)
-"""Values of `out_of_core` that GPUs do not have."""
 
 
 def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
@@ -157,31 +150,23 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
             "out_of_core='sampled' draws the share subsample of the rows, which is 1; set subsample=0.1, for instance, "
             "or use out_of_core='exact'"
         )
-    refused = {f"device={params.device!r}": mode in ON_CPUS and params.device not in ("auto", "cpu")}
-    if mode == "certified":
-        refused |= {
-            f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
-            f"max_leaves={params.max_leaves}": params.max_leaves > 0,
-            "monotone_constraints": params.is_monotone,
-            "interaction_constraints": params.interaction_constraints is not None,
-            f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
-            "gradient_precision='packed'": params.gradient_precision == "packed",
-            "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
-            f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
-        }
+    if mode != "certified":
+        return
+    refused = {
+        f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
+        f"max_leaves={params.max_leaves}": params.max_leaves > 0,
+        "monotone_constraints": params.is_monotone,
+        "interaction_constraints": params.interaction_constraints is not None,
+        f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
+        "gradient_precision='packed'": params.gradient_precision == "packed",
+        "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
+        f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
+    }
     for what, found in refused.items():
         if found:
             raise ParameterError(
                 f"out_of_core={mode!r} does not go with {what}; leave one of the two out (out_of_core='exact' does)"
             )
-
-
-def device_of(params: TrainParams) -> str:
-    """The device that a fit asks for: "auto" means the CPU where GPUs do not grow trees so, which the log then says."""
-    if params.device == "auto" and params.out_of_core in ON_CPUS:
-        logger.info("device='auto' trains on the CPU: out_of_core=%r is not for GPUs", params.out_of_core)
-        return "cpu"
-    return params.device
 
 
 def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
-from daskboost.training.contradictions import check_contradictions, check_metrics, device_of
+from daskboost.training.contradictions import check_contradictions, check_metrics
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 from daskboost.tree.split import SplitRules
@@ -102,7 +102,7 @@ def plan(
         ]
         size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
-    return _plan_on(device_of(chosen), size, room, here)
+    return _plan_on(chosen.device, size, room, here)
 
 
 def _check_objective(params: TrainParams) -> None:

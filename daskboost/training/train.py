@@ -22,13 +22,7 @@ from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
 from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
-from daskboost.training.contradictions import (
-    as_booster,
-    check_contradictions,
-    check_made_with,
-    check_metrics,
-    device_of,
-)
+from daskboost.training.contradictions import as_booster, check_contradictions, check_made_with, check_metrics
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
@@ -171,7 +165,7 @@ def make_spec(
     check_contradictions(params, objective, [name for _, name in evals])
     schema, cuts = dtrain.schema, dtrain.cuts
     ignored = ignored_features(params.ignored_features, schema)
-    params = replace(params, device=device_of(params), ignored_features=ignored)
+    params = replace(params, ignored_features=ignored)
     rules = SplitRules(
         params.reg_lambda, params.reg_alpha,
         objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,

@@ -13,7 +13,7 @@ from daskboost.cluster.in_process import LocalShards
 from daskboost.cluster.together import Member, fit_together
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
-from daskboost.params import TrainParams
+from daskboost.params import ON_SAMPLES, TrainParams
 from daskboost.training.callbacks import Callback
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
@@ -118,7 +118,7 @@ def prepare_many(
 ) -> list[PreparedModel]:  # fmt: skip
     """Check the arguments of `train_many` for each model; `evaluate_training` rows of folds too, named "train"."""
     check_rounds(n_rounds, None, evals)
-    unlike = next((each.out_of_core for each in candidates if each.out_of_core in ("certified", "sampled")), None)
+    unlike = next((each.out_of_core for each in candidates if each.out_of_core in ON_SAMPLES), None)
     if unlike is not None:
         raise ParameterError(
             f"out_of_core={unlike!r} does not go with several models at once, whose passes are not alike; train them "

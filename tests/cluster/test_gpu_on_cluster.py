@@ -37,7 +37,7 @@ def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("reduction", ["auto", "coordinator", "peers"])
 @pytest.mark.parametrize("n_workers", [1, 2])
-@pytest.mark.parametrize("mode", ["exact", "certified"])
+@pytest.mark.parametrize("mode", ["exact", "certified", "sampled"])
 def test_workers_with_a_gpu(
     mode: str, n_workers: int, reduction: str, cluster_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +101,20 @@ def _set_kept_share(share: float) -> None:
 def _device_bytes(place: WorkerPlace, name: str) -> int:
     device_bytes: int = place.shards.parts(name)["store"].counters().device_bytes
     return device_bytes
+
+
+def test_workers_draw_rows_on_their_gpu(gpu_workers: Client) -> None:
+    """Each its own, and more where gradients are larger; the bytes and the report are those of the CPU."""
+    rows = make_data(np.random.default_rng(8), "multi:softprob", 3_000, 6, n_values=500, missing=0.3)
+    params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 3, "out_of_core": "sampled", "subsample": 0.3}
+    found: list[Any] = []
+    for client in (None, gpu_workers):
+        data = {"X": rows.X, "y": rows.y, "weight": rows.weight} if client is None else on_dask(rows, 3_000)
+        report: dict[str, Any] = {}
+        with QuantizedDataset.from_dask(**data, client=client) as dataset:
+            given = {**params, "device": "cpu" if client is None else "cuda"}
+            found.append((train(given, dataset, 2, evals_result=report).to_bytes(), report))
+    assert found[0] == found[1]
 
 
 def test_a_worker_without_a_gpu_says_so(cluster_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_classes(labels: str, rng: np.random.Generator, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("settings, device", [
-    ({}, "auto"), ({"device": "cpu"}, "cpu"), ({"out_of_core": "sampled", "subsample": 0.5}, "cpu"),
+    ({}, "auto"), ({"device": "cpu"}, "cpu"), ({"out_of_core": "sampled", "subsample": 0.5}, "auto"),
 ])  # fmt: skip
 def test_data_sets_are_told_the_device_of_the_fit(
     settings: dict[str, Any], device: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ def squared(label: Any, margin: Any) -> tuple[Any, Any]:
 LOGISTIC = {"objective": "binary:logistic", "min_child_weight": 0}
 CLASSES = {"objective": "multi:softprob", "num_class": 6, "min_child_weight": 0}
 VECTORS = {**CLASSES, "multi_strategy": "multi_output_tree"}
+SAMPLED = {"out_of_core": "sampled", "subsample": 0.2}
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "depthwise": ({**LOGISTIC, "max_depth": 6}, {}),
     "histograms": ({**LOGISTIC, "max_depth": 8, "max_bin": 256}, {"n_rows": 4_500, "missing": 0.1}),
@@ -50,12 +51,18 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "certified without a kernel": (
         {"objective": squared, "max_depth": 5, "min_child_weight": 0, "out_of_core": "certified"}, {}
     ),
+    "sampled": ({**LOGISTIC, "max_depth": 6, **SAMPLED}, {"evaluated": True}),
+    "sampled wide": ({**LOGISTIC, "max_depth": 4, **SAMPLED, "subsample": 0.5}, {"n_features": 70, "weight": True}),
+    "sampled classes": ({**CLASSES, "max_depth": 4, **SAMPLED}, {"n_features": 60, "density": 0.1}),
+    "sampled quantiles": ({"objective": "reg:absoluteerror", "max_depth": 4, **SAMPLED}, {}),
+    "sampled without a kernel": ({"objective": squared, "max_depth": 5, "min_child_weight": 0, **SAMPLED}, {}),
+    "sampled by weight": ({**LOGISTIC, "max_depth": 5, "score_function": "l2", **SAMPLED}, {"weight": True}),
+    "sampled vectors": ({**VECTORS, "max_depth": 4, "sketch_outputs": 2, **SAMPLED}, {}),
 }
 SHAPES_OF_CPUS = SHAPES | {
     "symmetric trees of few rows": (
         {**LOGISTIC, "max_depth": 11, "grow_policy": "symmetric"}, {"n_rows": 60, "n_features": 20}
     ),
-    "sampled": ({**LOGISTIC, "max_depth": 6, "out_of_core": "sampled", "subsample": 0.2}, {}),
 }
 
 

@@ -29,6 +29,7 @@ from daskboost.training.callbacks import RoundInfo
 
 PARAMS = {**LOGISTIC, "max_depth": 4, "max_bin": 16, "n_jobs": 1, "device": "cuda"}
 HOST = {"device": "cpu"}
+SAMPLED = {"out_of_core": "sampled", "subsample": 0.2}
 SAMPLES = {"subsample": 0.7, "colsample_bylevel": 0.8, "max_depth": 3}
 FITS: dict[str, dict[str, Any]] = {
     "samples": {**SAMPLES, "objective": "binary:logistic"},
@@ -37,6 +38,8 @@ FITS: dict[str, dict[str, Any]] = {
     "lossguide": {"grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0},
     "symmetric": {"grow_policy": "symmetric", "max_depth": 3},
     "certified": {"out_of_core": "certified", "max_depth": 3},
+    "sampled": {**SAMPLED, "max_depth": 3},
+    "sampled classes": {**SAMPLED, "objective": "multi:softprob", "num_class": 5, "max_depth": 2},
     "packed": {**SAMPLES, "gradient_precision": "packed"},
     "vectors": {"objective": "multi:softprob", "num_class": 5, "max_depth": 2, "multi_strategy": "multi_output_tree"},
 }  # fmt: skip
@@ -73,14 +76,21 @@ def least_of(dataset: QuantizedDataset, **more: Any) -> int:
 
 
 @pytest.mark.emulated
-def test_bytes_and_peaks_of_all_budgets(rows: dict[str, Any], runtime: TrackedRuntime) -> None:
+@pytest.mark.parametrize(("mode", "shares"), [
+    ({}, (0, 0.1, 0.2, 1)), (SAMPLED, (0, 0.5, 0.8, 1)),
+], ids=["exact", "sampled"])  # fmt: skip
+def test_bytes_and_peaks_of_all_budgets(
+    mode: dict[str, Any], shares: tuple[float, ...], rows: dict[str, Any], runtime: TrackedRuntime
+) -> None:
+    params = {**PARAMS, **mode}
     with chunked(rows) as dataset:
-        expected = train({**PARAMS, **HOST}, dataset, 2).to_bytes()
-        least, most = least_of(dataset), plan(PARAMS, dataset).total_bytes
+        expected = train({**params, **HOST}, dataset, 2).to_bytes()
+        least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
+        most = plan(params, dataset).total_bytes
         kept = []
-        for share in (0, 0.1, 0.2, 1):
+        for share in shares:
             limit = int(least + share * (most - least))
-            given = {**PARAMS, "device_memory_limit": limit}
+            given = {**params, "device_memory_limit": limit}
             runtime.meter.restart()
             runtime.pinned_bytes = 0
             planned = plan(given, dataset)
@@ -101,6 +111,7 @@ def test_bytes_and_peaks_of_all_budgets(rows: dict[str, Any], runtime: TrackedRu
 @pytest.mark.parametrize(("name", "place"), [
     ("samples", "tight"), ("classes", "disk"), ("absolute error", "csr"), ("lossguide", "disk"), ("symmetric", "csr"),
     ("packed", "tight"), ("vectors", "csr"), ("certified", "disk"), ("certified", "csr"),
+    ("sampled", "tight"), ("sampled classes", "csr"),
 ])  # fmt: skip
 def test_bytes_of_any_residency(name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluation sets stream too; threads of kernels run out of order."""
@@ -321,14 +332,15 @@ def test_sizes_say_what_is_kept() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("mode", [{}, SAMPLED], ids=["exact", "sampled"])
 @pytest.mark.parametrize("options", [{}, {"encoding": "csr"}, {"disk": True}], ids=["dense", "csr", "disk"])
-def test_bytes_on_a_gpu(options: dict[str, Any], tmp_path: Path) -> None:
+def test_bytes_on_a_gpu(options: dict[str, Any], mode: dict[str, Any], tmp_path: Path) -> None:
     options = dict(options)
     if options.pop("disk", False):
         options |= {"host_memory_limit": 4_000_000, "spill_directory": tmp_path}
     rows = make_rows(n_rows=300_000, n_features=40)
     with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=20_000, packing="tight", **options) as dataset:
-        params = {**PARAMS, "max_bin": 64, "max_depth": 6}
+        params = {**PARAMS, "max_bin": 64, "max_depth": 6, **mode}
         expected = train({**params, **HOST}, dataset, 5).to_bytes()
         least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
         most = plan(params, dataset).total_bytes

@@ -9,16 +9,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from daskboost.devices.cpu.candidates import CpuCandidates
 from daskboost.devices.cpu.frontier import CpuFrontier
 from daskboost.devices.cpu.gradients import largest
-from daskboost.devices.cpu.rows import CpuRows, Pieces, row_ranges, walk
-from daskboost.devices.cpu.sampling import draw_rows
+from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays, joined_view
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
-from daskboost.devices.sampling import DrawnRows
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 
 T = TypeVar("T")
@@ -62,26 +61,17 @@ class CpuDevice:
         return SparseView(indptr, slots, self._layout)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False) -> CpuRows:  # fmt: skip
-        """Words of 64 bits hold either kind of gradients: `packed` makes no difference."""
+             weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> CpuRows:  # fmt: skip
+        """Words of 64 bits hold either kind of gradients: `packed` makes no difference, nor does `room_rows`, since
+        memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
     def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
         taken = (view.take(rows) for view, rows in parts)
         return joined_view(taken, n_rows, self._layout, self.threads if copy_columns else None)
 
-    def draw_rows(self, g: Float32, h: Float32, pieces: Pieces, key: int, threshold: float, counts: Int64
-                  ) -> DrawnRows:  # fmt: skip
-        def draw(begin: int, end: int, first_row: Any) -> tuple[Int64, tuple[Int64, Float64, Float64]]:
-            own, n = np.zeros_like(counts), end - begin
-            out = np.empty(n, np.int64), np.empty(n, np.float64), np.empty(n, np.float64)
-            kept = draw_rows(g, h, np.uint64(key), threshold, first_row, begin, end, own, *out)
-            return own, (out[0][:kept].copy(), out[1][:kept].copy(), out[2][:kept].copy())
-
-        parts = self.threads.run([partial(draw, *each) for each in row_ranges(pieces, len(g), self.threads)])
-        for own, _ in parts:
-            counts += own
-        return DrawnRows(*(np.concatenate(arrays) for arrays in zip(*(drawn for _, drawn in parts), strict=True)))
+    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> CpuCandidates:
+        return CpuCandidates(self._layout, self.threads, copies_columns)
 
     def frontier(self, n_places: int, most_rows: int) -> CpuFrontier:
         return CpuFrontier(n_places, self._layout, self.threads)

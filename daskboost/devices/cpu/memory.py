@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.plan import FitSize, Plan, SetSize
+from daskboost.devices.sampling import most_candidates, most_drawn
 
 GROUP_ROWS = 2**18
 """`CpuDevice.group_rows`."""
@@ -72,8 +73,8 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     """`cpu_plan` of trees that grow on rows drawn by their gradients: those, the candidates that they are taken from,
     and what one chunk's turn in a pass takes. Of several engines, that with larger gradients than others takes more."""
     train, k = size.train, size.n_outputs
-    sampled = sample_rows(size.drawn_share, train.n_rows)
-    candidates = min(train.n_rows, 2 * sampled + 1_000)  # `cluster/sampled.py`: MOST_CANDIDATES, SLACK_ROWS
+    sampled = most_drawn(size.drawn_share, train.n_rows)
+    candidates = most_candidates(size.drawn_share, train.n_rows)
     chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
     columns = sampled * train.n_features * train.symbol_bytes
     order = order_bytes(replace(train, n_rows=sampled, chunk_rows=sampled), False, size.width)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.candidates import GpuCandidates
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
@@ -17,7 +18,7 @@ from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
-from daskboost.devices.gpu.taken_rows import sample_view
+from daskboost.devices.gpu.taken_rows import RoomSize, sample_view
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
 from daskboost.devices.losses import DeviceLoss
@@ -77,6 +78,11 @@ class GpuDevice:
     def sample_view(self, parts: Iterable[tuple[GpuView, Int64]], n_rows: int, *, copy_columns: bool) -> GpuView:
         return sample_view(self._layout, parts, n_rows, copy_columns=copy_columns)
 
+    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> GpuCandidates:
+        """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
+        sizes = (RoomSize(), RoomSize()) if self._plan is None else [RoomSize(*size) for size in self._plan.drawn]
+        return GpuCandidates(self._layout, n_outputs, *sizes)
+
     def frontier(self, n_places: int, most_rows: int) -> GpuFrontier:
         return GpuFrontier(self._passes, n_places, most_rows)
 
@@ -94,10 +100,11 @@ class GpuDevice:
         return self._streams[-1]
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False) -> VectorRows:  # fmt: skip
+             weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> VectorRows:  # fmt: skip
         return VectorRows(
-            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, packed=packed
-        )
+            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, packed=packed,
+            room_rows=room_rows,
+        )  # fmt: skip
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
         columns = tree_columns(self._runtime, tree)

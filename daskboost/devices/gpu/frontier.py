@@ -16,7 +16,7 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import Quantizer
 from daskboost.devices.gpu.known_tree import THREADS, KnownTree, known_tree, sum_segments
 from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
-from daskboost.devices.gpu.rows import GpuRows, as_columns, joined_pieces
+from daskboost.devices.gpu.rows import GpuRows, as_columns
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.views import GpuView
 from daskboost.dtypes import Int32, Int64
@@ -68,10 +68,10 @@ class PassMemory:
     def quantizer(self, pieces: Pieces, n_rows: int, weight: DeviceArray | None) -> Quantizer:
         """Of a chunk, by its rows' global ids; `weight` : of small data's rows."""
         if weight is not None or isinstance(pieces, np.ndarray):
-            return Quantizer(self.runtime, joined_pieces(pieces), n_rows, weight)
+            return Quantizer(self.runtime, pieces, n_rows, weight)
         key = n_rows, tuple(pieces)
         if key not in self._quantizers:
-            self._quantizers[key] = Quantizer(self.runtime, joined_pieces(pieces), n_rows)
+            self._quantizers[key] = Quantizer(self.runtime, pieces, n_rows)
         return self._quantizers[key]
 
 

@@ -6,8 +6,9 @@ round; `DeviceRounding` says in which order. `losses.py` has what gradients are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -64,9 +65,8 @@ class Quantizer:
     Parameters
     ----------
     runtime : Runtime
-    pieces : sequence of (int, int), or uint64 array of shape (rows,)
-        Stretches of rows with consecutive global ids: place of the first, which is 0 for the first one, and its id. Or
-        all ids.
+    pieces : Pieces
+        As `device_pieces` takes them.
     n_rows : int
         Less than 2**32.
     weight : float32, shape (rows,), optional
@@ -78,18 +78,10 @@ class Quantizer:
     def __init__(self, runtime: Runtime, pieces: Pieces, n_rows: int,
                  weight: DeviceArray | None = None, most_trees: int = 1) -> None:  # fmt: skip
         self._runtime, self._n_rows, self._weight = runtime, n_rows, weight
-        if isinstance(pieces, np.ndarray):
-            self._n_pieces, self._pieces = 0, to_device(runtime, pieces.view(np.int64))
-        else:
-            self._n_pieces = max(1, len(pieces))
-            self._pieces = to_device(runtime, np.array(pieces or [(0, 0)], np.int64))
+        self.pieces = device_pieces(runtime, pieces)
+        """Global ids of the rows, as kernels take them."""
         self._blocks, self._block_rows = stretches(runtime, n_rows)
         self._counts = runtime.xp.empty(self._blocks * most_trees, np.uint32)
-
-    @property
-    def pieces(self) -> tuple[DeviceArray, int]:
-        """Global ids of the rows, as kernels take them (`kernels/global_ids.cuh`)."""
-        return self._pieces, self._n_pieces
 
     def __call__(self, columns: Columns, rounding: OutputRounding, sample_below: int, order: DeviceArray | None,
                  pairs: DeviceArray, bounds: DeviceArray, n_trees: int = 1, nodes_per_tree: int = 0
@@ -163,6 +155,23 @@ class RoundGradients:
         """Enqueue: all sampled rows into the root, or into the roots of several outputs' trees, see `Quantizer`."""
         columns, rounding = self._source.columns(output, by_weight=self._by_weight), self._rounding.of(output)
         self._quantizer(columns, rounding, self._sample_below, order, pairs, bounds, n_trees, nodes_per_tree)
+
+
+def device_pieces(runtime: Runtime, pieces: Pieces) -> tuple[DeviceArray, int]:
+    """Global ids of a chunk's rows as kernels take them (`kernels/global_ids.cuh`).
+
+    `pieces` : (int, int) of stretches of rows with consecutive ids: place of the first, which is 0 for the first one,
+    and its id; neighbours that go on become one, for kernels to look through fewer. Or all ids, of 64 bits, shape
+    (rows,), on the host or the device.
+    """
+    if not isinstance(pieces, Sequence):
+        ids: Any = pieces.view(np.int64)
+        return (ids if isinstance(ids, runtime.xp.ndarray) else to_device(runtime, ids)), 0
+    found: list[tuple[int, int]] = []
+    for begin, first_row in pieces:
+        if not found or first_row - begin != found[-1][1] - found[-1][0]:
+            found.append((begin, first_row))
+    return to_device(runtime, np.array(found or [(0, 0)], np.int64)), max(1, len(found))
 
 
 def stretches(runtime: Runtime, n_rows: int) -> tuple[int, int]:

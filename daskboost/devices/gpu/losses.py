@@ -73,7 +73,7 @@ class StoredChunk:
         _find_largest(self._runtime, self._h, tops[1])
 
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
-        return _given_columns(self._g, self._weight if by_weight else self._h, output)
+        return given_columns(self._g, self._weight if by_weight else self._h, output)
 
 
 class SoftmaxChunk:
@@ -104,11 +104,11 @@ class SoftmaxChunk:
 
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
         g, h = self.gradients
-        return _given_columns(g, self._multiplied if by_weight else h, output)
+        return given_columns(g, self._multiplied if by_weight else h, output)
 
 
-def _given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
-    """`h` : of all outputs, or one column for all of them."""
+def given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
+    """Gradients of an output that are there; `h` : of all outputs, or one column for all of them."""
     own, step = (h, 0) if h.ndim == 1 else (h[:, output], _column_stride(h))
     return Columns(g[:, output], own, next_first=_column_stride(g), next_second=step)
 
@@ -166,6 +166,11 @@ class LossRows:
     def find_range(self, index: int) -> None:
         """Enqueue: a chunk enters the range, by its margins as they are now; computes gradients that are stored."""
         self.sources[index].find_range(self._rounding.tops)
+
+    def compute(self, index: int) -> None:
+        """Enqueue: a chunk's gradients are stored, where they are, by its margins as they are now."""
+        if isinstance(self.sources[index], SoftmaxChunk):
+            self.find_range(index)
 
     def found_ranges(self) -> Float64:
         """As `ranges`, of the chunks that entered since the last time; waits."""

@@ -211,9 +211,13 @@ def scratch_bytes(size: FitSize, passing: int) -> int:
 
 def passing_bytes(size: FitSize, *, has_columns: bool) -> int:
     """The largest of what is needed before and after trees, and freed each time."""
+    return max(opening_bytes(size, has_columns=has_columns), between_bytes(size))
+
+
+def between_bytes(size: FitSize) -> int:
+    """The same once views are there."""
     rows, k = size.train, size.n_outputs
-    upload = opening_bytes(size, has_columns=has_columns)
     gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
     leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.refits) * size.most_leaves
-    return max(upload, gradients, evaluation, leaves)
+    return max(gradients, evaluation, leaves)

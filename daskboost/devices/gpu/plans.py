@@ -11,6 +11,7 @@ from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.memory import (
     ID_BYTES,
     PAIR_SLOT_BYTES,
+    between_bytes,
     columns_bytes,
     copied_entries,
     evaluation_bytes,
@@ -25,8 +26,10 @@ from daskboost.devices.gpu.memory import (
     split_bytes,
     step_bytes,
     tree_bytes,
+    upload_bytes,
     view_bytes,
 )
+from daskboost.devices.gpu.sampling_memory import drawn_rooms, room_bytes, state_bytes, taking_bytes
 from daskboost.devices.gpu.sparse_columns import SORT_BYTES
 from daskboost.devices.gpu.streaming_memory import POOL_CHUNK_BYTES, n_streamed, streaming_parts
 from daskboost.devices.gpu.tree_groups import trees_together
@@ -72,6 +75,8 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     if size.resident_share:
         plans = [certified_plan(size, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
         return next((plan for plan in plans if plan.fits is not False), plans[-1])
+    if size.drawn_share:
+        return sampled_plan(size, free_bytes)
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
     if turned:
@@ -113,6 +118,8 @@ def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...])
         shapes.insert(0, kept)
     if size.resident_share:
         plans = [certified_plan(kept, free_bytes, has_columns=False)]
+    elif size.drawn_share:
+        plans = [sampled_plan(kept, free_bytes)]
     else:
         plans = [_arrays(shape, free_bytes, has_columns=False) for shape in shapes]
     return replace(next((plan for plan in plans if plan.fits is not False), plans[-1]), resident=resident)
@@ -175,6 +182,46 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
     lost += of_sample // POOL_SCRATCH_SHARE + POOL_CHUNK_BYTES * n_streamed(size)
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
+
+
+def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """Of trees that are grown on rows drawn by their gradients: candidates and sample have bins of their own on the
+    device, all rows have margins and labels, and one chunk's turn in a pass takes what it does."""
+    train, k = size.train, size.n_outputs
+    candidates, sample = drawn_rooms(size)
+    own = replace(size, evals=(), keep_gradients=True, train=SetSize(
+        sample.n_rows, train.n_features, train.symbol_bytes, n_entries=sample.n_entries
+    ))  # fmt: skip
+    turn = max(train.resident_rows, min(train.chunk_rows, train.streamed_rows))
+    rooms = room_bytes(train, candidates) + room_bytes(train, sample)
+    order, splitting = order_bytes(sample.n_rows, False, size.width), split_bytes(own)
+    if size.leaf_count_bytes:  # for a base score that is a quantile, before there are others
+        of_all = order_bytes(train.n_rows, False, size.width) + split_bytes(size)
+        order = max(order, of_all - rooms - state_bytes(size) - splitting)
+    by_turn = size.gpu_gradients in ("expressions", "uploaded")
+    held = rooms + order + state_bytes(size) + histograms_bytes(own)
+    opening = max(0, upload_bytes(train) - held)  # before all these
+    passing = max(between_bytes(size), taking_bytes(size, turn), *(upload_bytes(each) for each in size.evals))
+    steps = step_bytes(own)
+    arrays = Plan(
+        device="cuda", free_bytes=free_bytes,
+        drawn=((candidates.n_rows, candidates.n_entries), (sample.n_rows, sample.n_entries)),
+        chunks_bytes=view_bytes(train) + rooms,
+        columns_bytes=0,
+        order_bytes=order,
+        gradients_bytes=state_bytes(size) + 8 * size.width * size.sketched * sample.n_rows
+        + (8 * k * turn if by_turn else gradients_bytes(replace(size, sketched=False))),
+        margins_bytes=4 * k * train.n_rows,
+        labels_bytes=label_bytes(size),
+        histograms_bytes=histograms_bytes(own),
+        evaluation_bytes=evaluation_bytes(size),
+        scratch_bytes=tree_bytes(own) + splitting + max(opening, passing, steps),
+        **streaming_parts(size),
+    )  # fmt: skip
+    # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
+    lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
+    lost += POOL_CHUNK_BYTES * n_streamed(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 

@@ -50,14 +50,15 @@ class DeviceOrder:
     """
 
     def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, n_trees: int = 1,
-                 width: int = 1) -> None:  # fmt: skip
+                 width: int = 1, room_rows: int = 0) -> None:  # fmt: skip
         xp = runtime.xp
-        self.n_rows, self.n_trees = n_rows, n_trees
+        self.n_rows, self.n_trees, self.room_rows = n_rows, n_trees, max(n_rows, room_rows)
         self.weight = None if weight is None else xp.asarray(weight)
-        self.order = xp.empty(2 * self.half, np.uint32)
+        self.order = xp.empty(2 * n_trees * self.room_rows, np.uint32)[: 2 * self.half]
         """Row by position; uint32, shape (2 * trees * rows,)."""
-        shape = 2 * self.half if width == 1 else (n_rows, width)
-        self.pairs = xp.empty(shape, np.int32 if weight is None else np.int64)
+        shape = 2 * n_trees * self.room_rows if width == 1 else (self.room_rows, width)
+        pairs = xp.empty(shape, np.int32 if weight is None else np.int64)
+        self.pairs = pairs[: 2 * self.half if width == 1 else n_rows]
         """Quantized g and h by position; of several outputs by row, shape (rows, width)."""
         self.kept = 0
         """Rows that grow the tree, or each of several."""
@@ -130,21 +131,24 @@ class GpuRows:
         Trees that may grow together.
     packed : bool
         Whether trees are searched on packed gradients (`kernels/packed.cuh`).
+    room_rows : int, default 0
+        Rows of a chunk that memory is taken for, if it has fewer: what comes and goes in another size each time would
+        leave CuPy's pool in pieces.
     """
 
     def __init__(self, runtime: Runtime, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int],
                  pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None,
-                 n_trees: int = 1, *, packed: bool = False) -> None:  # fmt: skip
+                 n_trees: int = 1, *, packed: bool = False, room_rows: int = 0) -> None:  # fmt: skip
         self._runtime, self._views, self._layout, self._packed = runtime, views, layout, packed
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [
-            DeviceOrder(runtime, size, weight, n_trees, layout.width)
+            DeviceOrder(runtime, size, weight, n_trees, layout.width, room_rows)
             for size, weight in zip(sizes, of_chunks, strict=True)
         ]
         self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
         self.quantizers = [
-            Quantizer(runtime, joined_pieces(own), chunk.n_rows, chunk.weight, n_trees)
+            Quantizer(runtime, own, chunk.n_rows, chunk.weight, n_trees)
             for own, chunk in zip(pieces, self.chunks, strict=True)
         ]
         """Of each chunk's gradients."""
@@ -376,14 +380,3 @@ class GpuRows:
 def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
     """One output's gradients, or what a kernel makes them of."""
     return gradient if isinstance(gradient, Columns) else Columns(*gradient)
-
-
-def joined_pieces(pieces: Pieces) -> Pieces:
-    """The same stretches of rows, those with consecutive ids as one, for kernels to look through fewer."""
-    if isinstance(pieces, np.ndarray):
-        return pieces
-    found: list[tuple[int, int]] = []
-    for begin, first_row in pieces:
-        if not found or first_row - begin != found[-1][1] - found[-1][0]:
-            found.append((begin, first_row))
-    return found

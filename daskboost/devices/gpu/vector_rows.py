@@ -110,7 +110,7 @@ class VectorRows(GpuRows):
 
     def _room(self, chunk: DeviceOrder) -> DeviceArray:
         if self._gathered is None:
-            most = max((each.n_rows for each in self.chunks), default=0)
+            most = max((each.room_rows for each in self.chunks), default=0)
             shape = (min(AT_ONCE, self._layout.width), 2 * most)
             self._gathered = self._runtime.xp.empty(shape, chunk.pairs.dtype)
         return self._gathered

@@ -1,0 +1,51 @@
+"""Bytes that rows drawn by their gradients take on a GPU: parts of the plan of `plans.py`."""
+
+from __future__ import annotations
+
+import math
+
+from daskboost.devices.gpu.streaming_memory import unpacked_bytes
+from daskboost.devices.gpu.taken_rows import RoomSize
+from daskboost.devices.plan import FitSize, SetSize
+from daskboost.devices.sampling import most_candidates, most_drawn
+
+STATE_BYTES = 8 + 4 + 4
+"""Of a row in `RowColumns`: its id, label and weight; `OUTPUT_BYTES` for each output."""
+OUTPUT_BYTES = 3 * 4
+"""g, h and margin."""
+CANDIDATE_BYTES = 8 + 8 + 4
+"""What candidates have beside that: norm and draw, and a number where rows are chosen."""
+PLACES_BYTES = 4 * 8 + 4
+"""Of a CSR row whose entries are about to be taken: `_entry_places` and its temporary arrays."""
+MORE_ENTRIES = 1.05
+"""Drawn rows may have so many times the entries of others, and more at the price of a copy."""
+
+
+def drawn_rooms(size: FitSize) -> tuple[RoomSize, RoomSize]:
+    """What candidates and the sample are expected to be. Of several engines, that with larger gradients than others has
+    more."""
+    share, n_rows = size.drawn_share, size.train.n_rows
+    found = most_candidates(share, n_rows), most_drawn(share, n_rows)
+    per_row = MORE_ENTRIES * size.train.entries_per_row
+    candidates, sample = (RoomSize(n, math.ceil(per_row * n)) for n in found)
+    return candidates, sample
+
+
+def room_bytes(rows: SetSize, room: RoomSize) -> int:
+    """Of the bins in `RowRoom`."""
+    return unpacked_bytes(rows, room.n_rows, room.n_entries)
+
+
+def state_bytes(size: FitSize) -> int:
+    """Of what goes with the rows of both rooms."""
+    candidates, sample = drawn_rooms(size)
+    per_row = STATE_BYTES + OUTPUT_BYTES * size.n_outputs
+    return (CANDIDATE_BYTES + per_row) * candidates.n_rows + per_row * sample.n_rows
+
+
+def taking_bytes(size: FitSize, turn_rows: int) -> int:
+    """Of temporary arrays while rows are drawn and taken, `turn_rows` at a time: places of CSR entries, and what splits
+    are scored by."""
+    candidates, sample = drawn_rooms(size)
+    entries = 0 if size.train.symbol_bytes else PLACES_BYTES * max(sample.n_rows, min(turn_rows, candidates.n_rows))
+    return max(entries, 4 * turn_rows if size.refits and size.has_weight else 0)
