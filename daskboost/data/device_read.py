@@ -18,6 +18,7 @@ from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.features import Matrix, as_float32, convert
 from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
 from daskboost.devices.gpu.labels import summarize_labels
+from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
 from daskboost.dtypes import Bool
 from daskboost.errors import DataTypeError, DeviceError
@@ -188,7 +189,8 @@ def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, v
         present = entries.present(runtime)[:, 0]
         kept = xp.zeros(n_entries + 1, np.int64)
         kept[1:] = xp.cumsum(present, dtype=np.int64)
-        values, indices, indptr = values[present], indices[present], kept[indptr]
+        places = true_places(runtime, xp.ascontiguousarray(present))
+        values, indices, indptr = values[places], indices[places], kept[indptr]
     rows = DeviceSparseRows(runtime, indptr, indices, values, n_features)
     columns_beyond = np.zeros(n_features, np.bool_)
     if beyond[0]:
@@ -221,8 +223,9 @@ def sparse_of_dense(rows: DeviceDenseRows) -> DeviceSparseRows:
     present = Matrix(rows.values, rows.missing).present(rows.runtime)
     indptr = xp.zeros(rows.n_rows + 1, np.int64)
     indptr[1:] = xp.cumsum(present.sum(axis=1), dtype=np.int64)
-    indices = xp.nonzero(present)[1].astype(np.int32)
-    return DeviceSparseRows(rows.runtime, indptr, indices, rows.values[present], rows.n_features)
+    places = true_places(rows.runtime, xp.ascontiguousarray(present).ravel())
+    values, indices = xp.ascontiguousarray(rows.values).ravel()[places], (places % rows.n_features).astype(np.int32)
+    return DeviceSparseRows(rows.runtime, indptr, indices, values, rows.n_features)
 
 
 def _require_number(dtype: Any, what: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.dtypes import Int64, UInt32
 
@@ -122,7 +123,7 @@ class MetricKernels:
         bits = self._resolution(words, n, capacity)
         begins, units = xp.empty(n, np.uint8), xp.empty((2, n), np.int64)
         self._kernel("sort_counts", n, words, n, KEY_BITS - bits, label, weight, scale, begins, units)
-        first = xp.flatnonzero(begins)
+        first = true_places(self._runtime, begins)
         last = xp.concatenate([first[1:], xp.asarray([n])]) - 1
         running = xp.stack([xp.cumsum(own)[last] for own in units], axis=1)
         counts = running.copy()

@@ -19,7 +19,7 @@ from daskboost.devices.gpu.forest import (
     rank_bytes_of,
     rank_forest,
 )
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_host
 from daskboost.dtypes import Int32
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ class DeviceForest:
                     self._walk_keys(values, _strides(values), rows, out[part])
                 else:
                     self._walk_ranks(*self._ranked, values, rows.missing, out[part], infinite)
-        found = xp.flatnonzero(infinite)
-        return np.asarray(found.get() if hasattr(found, "get") else found).astype(np.int32)
+        return np.flatnonzero(to_host(infinite)).astype(np.int32)
 
     def _parts(self, rows: DenseValues) -> list[slice]:
         """Rows whose ranks, or converted values, fit the memory set aside for them."""
