@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,21 @@ def xgboost_streamed(blocks: Iterable[tuple[Matrix, Vector]], *, max_bin: int, h
             self._left = iter(blocks)
 
     of_gpus = {"cache_host_ratio": host_ratio} if device == "cuda" else {}
-    return xgboost.ExtMemQuantileDMatrix(Blocks(), max_bin=max_bin, nthread=threads(), **of_gpus)
+    with _pooled(device):
+        return xgboost.ExtMemQuantileDMatrix(Blocks(), max_bin=max_bin, nthread=threads(), **of_gpus)
+
+
+def xgboost_train_streamed(params: Mapping[str, Any], matrix: Any, rounds: int) -> Any:
+    """The same as `xgboost_train` on external memory."""
+    with _pooled(params["device"]):
+        return xgboost_train(params, matrix, rounds)
+
+
+def _pooled(device: str) -> AbstractContextManager[Any]:
+    """XGBoost asks for a pool of the GPU's memory where pages are made and freed all the time."""
+    import xgboost
+
+    return xgboost.config_context(use_cuda_async_pool=True) if device == "cuda" else nullcontext()
 
 
 def xgboost_train(params: Mapping[str, Any], matrix: Any, rounds: int) -> Any:
