@@ -53,7 +53,9 @@ def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     """The case on the device and with the sizes of the command line."""
     sizes = {name: getattr(options, name) for name in ("trees", "repeats", "rounds", "chunk_rows")}
     given = {name: size for name, size in sizes.items() if size}
-    config = replace(case.config, device=options.device, quantize_on=options.quantize_on, **given)
+    config = replace(
+        case.config, device=options.device, quantize_on=options.quantize_on, host_gb=options.host_gb, **given
+    )
     if options.rows and options.rows < config.n_rows:
         config = replace(
             config, n_rows=options.rows, test_rows=min(config.test_rows, options.rows),
@@ -77,6 +79,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--chunk-rows", type=int, default=0, help="of our chunks; 0 for the default of data sets")
+    parser.add_argument("--host-gb", type=float, default=0.0, help="memory of a host that shows less of it")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args(arguments)
 

@@ -35,6 +35,8 @@ class Config:
     device: str = "cuda"
     quantize_on: str = "device"
     """Where ours quantizes large data, "device" or "host". Bins go to the host's memory either way."""
+    host_gb: float = 0.0
+    """Memory of a host that shows less, as virtual machines do whose memory grows with use; 0 for what it shows."""
 
     def params(self, **more: Any) -> dict[str, Any]:
         """Training parameters by the names that XGBoost and daskboost share, and `more`."""

@@ -348,7 +348,7 @@ def billion(bench: Bench) -> Found:
 
     config = bench.config
     needed = int(1.25 * config.n_rows * (config.n_features + 24))
-    if (free := psutil.virtual_memory().available) < needed:
+    if (free := int(1e9 * config.host_gb) or psutil.virtual_memory().available) < needed:
         raise MemoryError(f"{config.n_rows} rows need {needed / 1e9:.0f} GB of the host, {free / 1e9:.0f} are free")
     quantizing_s, data = timed(bench.dataset)
     params = bench.certified(data)
