@@ -181,9 +181,14 @@ def choose_layout(
     return csr
 
 
+def dense_words(n_rows: int, layout: DenseLayout) -> UInt32:
+    """Words of so many rows, all symbols 0."""
+    return np.zeros(n_words(8 * n_rows * layout.row_stride_bytes), SYMBOL_WORD)
+
+
 def pack_dense(symbols: UInt8 | UInt16, layout: DenseLayout, threads: int = 1) -> UInt32:
     """Pack a (rows, features) matrix of symbols into words."""
-    words = np.zeros(n_words(8 * symbols.shape[0] * layout.row_stride_bytes), SYMBOL_WORD)
+    words = dense_words(symbols.shape[0], layout)
     if layout.is_aligned:
         dense_view(words, symbols.shape[0], layout)[:] = symbols
         return words

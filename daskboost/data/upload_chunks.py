@@ -18,10 +18,10 @@ from daskboost.data.build import DatasetInfo
 from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
 from daskboost.data.device_chunk import Chunk, DeviceChunk, fill_symbols, symbol_places
 from daskboost.data.device_read import on_device, sparse_of_dense
-from daskboost.data.pack import DenseLayout, pack_csr, pack_dense
+from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows, UploadedRows
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, copy_to_host, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.dtypes import Int64
 
@@ -121,7 +121,7 @@ def _dense_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, span
     with on_device(runtime):
         places = symbol_places(runtime, quantizer)
         whole, origin = (None, 0) if home is None else home.symbols(runtime, places, first_row, rows.n_rows)
-    symbols: Any = None
+    room = _HostRoom(layout, threads)
     for start, block, at, is_last in _blocks_of(rows, spans, threads):
         (begin, end), stop = spans[at], start + block.n_rows
         with on_device(runtime):
@@ -130,16 +130,43 @@ def _dense_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, span
             worst[at] = max(worst[at], fill_symbols(quantizer, block, target, place, rows.scratch_bytes // 2))
             del block
             if whole is None:
-                symbols = np.empty((end - begin, layout.n_features), places.dtype) if start == begin else symbols
-                symbols[start - begin : stop - begin] = to_host(target.rows(0, stop - start))
+                if start == begin:
+                    room.take(end - begin)
+                copy_to_host(target.rows(0, stop - start), room.symbols[start - begin : stop - begin])
             del target
         if whole is None and is_last and worst.max() < 0:
-            words = pack_dense(symbols, layout, threads)
-            yield QuantizedChunk(first_row + begin, end - begin, layout, words)
+            yield QuantizedChunk(first_row + begin, end - begin, layout, room.words())
     for feature in worst.tolist():
         check_representable(feature)
     for begin, end in spans if whole is not None else ():
         yield DeviceChunk(first_row + begin, end - begin, layout, whole, origin + begin, origin + end)
+
+
+class _HostRoom:
+    """Where a chunk's symbols come to lie: in its words, where these are symbols one behind the other, since it takes
+    longer to get fresh memory than to copy into it; else in memory of which every chunk's words are made."""
+
+    def __init__(self, layout: DenseLayout, threads: int) -> None:
+        self._layout, self._threads = layout, threads
+        self._words: Any = None
+        self._scratch: Any = None
+        self.symbols: Any = None
+        """Of the chunk; shape (rows, features)."""
+
+    def take(self, n_rows: int) -> None:
+        """Begin with a chunk."""
+        layout = self._layout
+        if layout.is_aligned:
+            self._words = dense_words(n_rows, layout)
+            self.symbols = dense_view(self._words, n_rows, layout)
+            return
+        if self._scratch is None or len(self._scratch) < n_rows:
+            self._scratch = np.empty((n_rows, layout.n_features), layout.symbol_dtype)
+        self.symbols = self._scratch[:n_rows]
+
+    def words(self) -> Any:
+        """Of the chunk, whose symbols are there."""
+        return self._words if self._layout.is_aligned else pack_dense(self.symbols, self._layout, self._threads)
 
 
 def _sparse_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
