@@ -128,8 +128,10 @@ class Engine(EngineGradients):
         def margins(shard: Shard, room_bytes: int, rank: int, n_resident: int | None, views: Views | None = None
                     ) -> ShardMargins:  # fmt: skip
             if views is None and shared is not None:
-                views = shared.of(shard, *common, room_bytes, rank, n_resident)
-            return ShardMargins(shard, *common, setup.objective.n_outputs, room_bytes, views, n_resident)
+                views = shared.of(shard, *common, room_bytes, rank, n_resident, device.stream_bytes)
+            return ShardMargins(
+                shard, *common, setup.objective.n_outputs, room_bytes, views, n_resident, device.stream_bytes
+            )
 
         room_bytes = device.column_room(setup.column_bytes)
         if isinstance(train, Shard):

@@ -49,28 +49,28 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
         all_bytes=int(stored.sum()), stored_bytes=int(stored.sum() - stored[disk].sum()),
     )  # fmt: skip
     tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
-    sizes = [(tier, chunk_size(shard.layout, entry.handle.n_rows, entry.handle.nbytes, on_disk=tier == "disk"))
-             for tier, entry in zip(tiers, shard.entries, strict=True)]  # fmt: skip
+    sizes = [(tier, chunk_size(shard.layout, entry.handle.n_rows, entry.handle.nbytes, place, on_disk=tier == "disk"))
+             for place, (tier, entry) in enumerate(zip(tiers, shard.entries, strict=True))]  # fmt: skip
     return _with_device_rows(replace(
         found, chunks=tuple(chunk for tier, chunk in sizes if tier == "ram"),
         streamed=tuple(chunk for tier, chunk in sizes if tier == "disk"),
     ), shard)  # fmt: skip
 
 
-def chunk_size(layout: Layout, n_rows: int, n_bytes: int, *, on_disk: bool = False) -> ChunkSize:
-    """Of a chunk in a layout."""
+def chunk_size(layout: Layout, n_rows: int, n_bytes: int, place: int, *, on_disk: bool = False) -> ChunkSize:
+    """Of a chunk in a layout; `place` : among all chunks of its set."""
     n_entries = 0 if isinstance(layout, DenseLayout) else layout.most_entries(n_rows, n_bytes)
-    return ChunkSize(n_rows, n_entries, n_bytes, on_disk)
+    return ChunkSize(n_rows, n_entries, n_bytes, on_disk, place)
 
 
 def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, kept_rows: int
                  ) -> tuple[tuple[ChunkSize, ...], tuple[ChunkSize, ...]]:  # fmt: skip
     """Of rows that are not divided yet, the first `kept_rows` in chunks in memory, the others in chunks on disk."""
-    made = []
+    made: list[ChunkSize] = []
     for begin in range(0, n_rows, max(chunk_rows, 1)):
         n, on_disk = min(chunk_rows, n_rows - begin), begin >= kept_rows
         n_bytes = layout.nbytes(n, -(-n_entries * n // n_rows)) + WORD_ENDS
-        made.append(chunk_size(layout, n, n_bytes, on_disk=on_disk))
+        made.append(chunk_size(layout, n, n_bytes, len(made), on_disk=on_disk))
     return tuple(chunk for chunk in made if not chunk.on_disk), tuple(chunk for chunk in made if chunk.on_disk)
 
 
@@ -112,9 +112,11 @@ def engine_setup(spec: FitSpec) -> EngineSetup:
 
 
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
-                n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None) -> FitSize:  # fmt: skip
+                n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None
+                ) -> FitSize:  # fmt: skip
     """Of the fit of an engine with these shards; `n_resident` : chunks in RAM of the training set that a GPU keeps,
-    where that is decided, and then it keeps none of evaluation sets."""
+    where that is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks,
+    likewise."""
     n_features = spec.cuts.n_features
     found = fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
@@ -123,6 +125,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
         has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
+    found = found if stream_bytes is None else found.streaming(stream_bytes)
     return found if n_resident is None else replace(found, resident=(n_resident, *(0 for _ in evals)))
 
 

@@ -143,8 +143,10 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         opened.callback(own.close)
         made: list[Engine] = []
         for each, peer in zip(sets, peers, strict=True):
-            n_resident = None if shared is None else shared.n_resident
-            size = engine_size(spec, *each, n_engines=n_engines, n_resident=n_resident)
+            decided = (None, None) if shared is None else (shared.n_resident, shared.stream_bytes)
+            size = engine_size(
+                spec, *each, n_engines=n_engines, n_resident=decided[0], stream_bytes=decided[1]
+            )
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), setup, *each, peer, shared, engine_kind(spec)))
             opened.callback(made[-1].close)

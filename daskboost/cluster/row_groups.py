@@ -2,8 +2,8 @@
 
 Partitions of some ten thousand rows make chunks whose fixed costs (a spill of every open node's histogram, a few calls
 per level) weigh as much as their rows: 100k rows x 28 took 26 ms per tree as four chunks and 18 ms as one. So
-neighbouring small chunks in RAM are copied into one group; large ones, and all that are streamed, stay groups of their
-own.
+neighbouring small chunks in RAM are copied into one group; large ones stay groups of their own, and so do all that are
+streamed but where a device takes several at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.rows import Pieces
+from daskboost.devices.stream_groups import stream_groups
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
@@ -68,20 +69,25 @@ def streamed_places(shard: Shard, n_resident: int | None) -> frozenset[int]:
     return frozenset(on_disk if n_resident is None else [*on_disk, *in_ram[n_resident:]])
 
 
-def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozenset[int] | None = None
-               ) -> list[RowGroup]:  # fmt: skip
+def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozenset[int] | None = None,
+               stream_bytes: int = 0) -> list[RowGroup]:  # fmt: skip
     """Divide a shard's chunks into groups, in order, of at most `most_rows` unless a chunk alone has more; at most
-    `room_bytes` of bins are to be copied. Those at the places `streamed`, by default those on disk, are groups of their
-    own."""
-    streamed = streamed_places(shard, None) if streamed is None else streamed
+    `room_bytes` of bins are to be copied. Those at the places `streamed`, by default those on disk, are in groups of
+    their own, of up to `stream_bytes` (see `stream_groups`)."""
+    places = sorted(streamed_places(shard, None) if streamed is None else streamed)
+    sizes = [shard.entries[place].handle.nbytes for place in places]
+    together = stream_groups(places, sizes, stream_bytes)
+    first = {places[number]: places[group.start] for group in together for number in group}
     groups: list[list[int]] = []
     rows = copied = 0
     for index, entry in enumerate(shard.entries):
-        resident = index not in streamed
+        resident = index not in first
         fits = resident and rows + entry.n_rows <= most_rows and copied + entry.handle.nbytes <= room_bytes
         if groups and fits and rows:
             groups[-1].append(index)
             copied += entry.handle.nbytes
+        elif first.get(index, index) < index:
+            groups[-1].append(index)
         else:
             groups.append([index])
             rows = 0

@@ -23,8 +23,8 @@ from daskboost.errors import DataError
 
 
 class ShardMargins:
-    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them, and `n_resident`
-    of the chunks in RAM, or all, stay in the device's memory."""
+    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them, `n_resident` of
+    the chunks in RAM, or all, stay in the device's memory, and others stream in groups of up to `stream_bytes`."""
 
     room_rows = 0
     """Rows of a chunk that memory is taken for, if it has fewer."""
@@ -35,7 +35,7 @@ class ShardMargins:
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, n_outputs: int,
                  column_room: int = 0, shared: Callable[[], Iterator[tuple[int, View]]] | None = None,
-                 n_resident: int | None = None) -> None:  # fmt: skip
+                 n_resident: int | None = None, stream_bytes: int = 0) -> None:  # fmt: skip
         self.shard, self._device, self._shared, self.n_outputs = shard, device, shared, n_outputs
         self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
@@ -44,7 +44,7 @@ class ShardMargins:
         self._columns_pay = True
         self._streamed = streamed_places(shard, n_resident)
         room_bytes = math.inf if device.joins_for_free else column_room
-        self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed)
+        self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed, stream_bytes)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
     @property
@@ -63,7 +63,7 @@ class ShardMargins:
         return streamed + sum(int(view.nbytes) for view in self._kept.values())
 
     def views(self) -> Iterator[tuple[int, View]]:
-        """Each group's index and view, in order; chunks that are streamed are read ahead."""
+        """Each group's index and view, in order; those that are streamed are read ahead."""
         return self.own_views() if self._shared is None else self._shared()
 
     def own_views(self) -> Generator[tuple[int, View], None, None]:
@@ -98,20 +98,23 @@ class ShardMargins:
             if index not in self._kept and group.entries[0] not in self._streamed:
                 self._kept[index] = self._open([store.get(entries[place].handle) for place in group.entries], True)
         if self._stream is None:
-            handles = [entries[place].handle for place in sorted(self._streamed)]
-            chunks = StreamedChunks(store, handles, device.pinned)
-            self._stream = device.open_stream(chunks, self._packed_kind(handles))
+            streamed = [group.entries for group in self.groups if group.entries[0] in self._streamed]
+            groups = [[entries[place].handle for place in places] for places in streamed]
+            chunks = StreamedChunks(store, groups, device.pinned)
+            self._stream = device.open_stream(chunks, self._packed_kind(groups))
         with closing(self._stream.views()) as views:
             for index in range(len(self.groups)):
                 yield index, self._kept[index] if index in self._kept else next(views)
             assert next(views, None) is None  # the pass is over, and not left early
 
-    def _packed_kind(self, handles: Sequence[ChunkHandle]) -> DenseChunks | SparseChunks:
+    def _packed_kind(self, groups: Sequence[Sequence[ChunkHandle]]) -> DenseChunks | SparseChunks:
         """What unpacking streamed chunks goes by."""
-        layout, most_rows = self.shard.layout, max(handle.n_rows for handle in handles)
+        layout, most_rows = self.shard.layout, max(sum(handle.n_rows for handle in group) for group in groups)
         if isinstance(layout, DenseLayout):
             return DenseChunks(layout.bits, layout.row_stride_bytes, layout.symbol_dtype, most_rows)
-        most_entries = max(layout.most_entries(handle.n_rows, handle.nbytes) for handle in handles)
+        most_entries = max(
+            sum(layout.most_entries(handle.n_rows, handle.nbytes) for handle in group) for group in groups
+        )
         return SparseChunks(layout.bits, self._bin_to_slot, most_rows, most_entries)
 
     def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:

@@ -34,29 +34,32 @@ class SharedViews:
         """Of the fits that run now."""
         self.n_resident: int | None = None
         """Chunks in RAM of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
+        self.stream_bytes: int | None = None
+        """Of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
         self._n_threads = n_threads
         self._sources: dict[Any, ShardMargins] = {}
         self._devices: dict[tuple[str, int], Device] = {}
         self._lock = threading.Lock()
 
     def of(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, room_bytes: int, rank: int,
-           n_resident: int | None) -> Views:  # fmt: skip
+           n_resident: int | None, stream_bytes: int) -> Views:  # fmt: skip
         """The views of a shard on a fit's device, as `ShardMargins.views` gives them.
 
-        `room_bytes` : for column-major copies; what the first fit has decides. `n_resident` : see `ShardMargins`.
+        `room_bytes` : for column-major copies; what the first fit has decides. `n_resident`, `stream_bytes` : see
+        `ShardMargins`.
         """
         on_gpu = device.split_kernels is not None
         place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
         chunks = tuple(entry.handle.key for entry in shard.entries)
         # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
-        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu, n_resident)
+        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu, n_resident, stream_bytes)
         with self._lock:
             if key not in self._sources:
                 own = self._devices.get((place, layout.width))
                 if own is None:
                     own = self._devices[place, layout.width] = make_device(place, layout, Threads(self._n_threads))
                 self._sources[key] = ShardMargins(  # views alone
-                    shard, own, layout, has_missing, 0, room_bytes, n_resident=n_resident
+                    shard, own, layout, has_missing, 0, room_bytes, n_resident=n_resident, stream_bytes=stream_bytes
                 )
             source = self._sources[key]
         if not source.is_resident:

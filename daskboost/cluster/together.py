@@ -16,7 +16,7 @@ from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.plans import gpu_plan
-from daskboost.devices.plan import Plan
+from daskboost.devices.plan import FitSize, Plan
 from daskboost.params import split_device
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def fit_together(
     shared, fitting = SharedViews(cores.count), at_once
     if on_gpu:
         gpus = [member for member in members if finds_gpu(member.spec.params.device)]
-        fitting, shared.n_resident = _room_on_gpu(gpus, cores.count, at_once)
+        fitting, shared.n_resident, shared.stream_bytes = _room_on_gpu(gpus, cores.count, at_once)
     if shared.n_resident is None and not any(member.streams for member in members):
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
@@ -143,10 +143,10 @@ def _on_callers_gpu(member: Member) -> Member:
     ))  # fmt: skip
 
 
-def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[int, int | None]:
-    """How many fits a GPU has room for at once, at least one: which is refused where it has not. And how many chunks in
+def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[int, int | None, int]:
+    """How many fits a GPU has room for at once, at least one: which is refused where it has not. How many chunks in
     RAM of the training rows it keeps for them, None for all: more fits at once are worth more than chunks that stay,
-    since a pass serves all fits."""
+    since a pass serves all fits. And of how many bytes groups of streamed chunks are, worth less than fits as well."""
     from daskboost.devices.gpu.cuda import get_runtime
 
     free = get_runtime(split_device(members[0].spec.params.device)[1]).free_bytes
@@ -156,15 +156,32 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[
     ]
     plans = [gpu_plan(size, free) for size in sizes]
     if all(plan.resident is None for plan in plans):
-        return _fitting(plans, free, most)[0], None
-    least = [gpu_plan(replace(size, resident=(0,) * (1 + len(size.evals))), free) for size in sizes]
-    at_once, own_bytes = _fitting(least, free, most)
+        at_once, _, stream_bytes = _in_groups(sizes, free, most)
+        return at_once, None, stream_bytes
+    streamed = [replace(size, resident=(0,) * (1 + len(size.evals))) for size in sizes]
+    at_once, own_bytes, stream_bytes = _in_groups(streamed, free, most)
     room = max(1, free - (at_once - 1) * own_bytes)
-    plans = [gpu_plan(size, room) for size in sizes]
+    plans = [gpu_plan(size.streaming(stream_bytes), room) for size in sizes]
     return at_once, min(
         len(size.train.chunks) if plan.resident is None else plan.resident[0]
         for size, plan in zip(sizes, plans, strict=True)
-    )
+    ), stream_bytes
+
+
+def _in_groups(sizes: Sequence[FitSize], free: int, most: int) -> tuple[int, int, int]:
+    """How many of the fits fit, bytes of each, and of groups of streamed chunks: the largest that each fit would have
+    in what the others leave, unless fewer fits fit so."""
+    alone = [gpu_plan(size.streaming(0), free) for size in sizes]
+    at_once, own_bytes = _fitting(alone, free, most)
+    room = max(1, free - (at_once - 1) * own_bytes)
+    stream_bytes = min(gpu_plan(size, room).stream_bytes for size in sizes)
+    while stream_bytes:
+        plans = [gpu_plan(size.streaming(stream_bytes), free) for size in sizes]
+        fitting, own_bytes = _fitting(plans, free, most)
+        if fitting >= at_once:
+            return fitting, own_bytes, stream_bytes
+        stream_bytes //= 2
+    return at_once, _fitting(alone, free, most)[1], 0
 
 
 def _fitting(plans: Sequence[Plan], free: int, most: int) -> tuple[int, int]:

@@ -1,10 +1,11 @@
 """The chunks of a store that stream to a GPU, in page-locked memory: those of RAM as they lie, others read ahead.
 
-    readers     read 1 -> a | read 3 -> c ......| wait for the copy of 1, read 5 -> a
-                read 2 -> b | read 4 -> d | ...
-    the ring           copy a | copy b | copy c ...
+    readers     read 1 -> a | read 3 -> b ......| wait for the copies of 1 and 2, read 5 -> a
+                read 2 -> a | read 4 -> b | ...
+    the ring                copy 1, 2 | copy 3, 4 | ...
 
-Each file is read by one call into memory that is used again from chunk to chunk, and checked, in a thread of its own.
+Each file is read by one call, and checked, in a thread of its own, into its place in a group's memory, which is used
+again from group to group.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from dataclasses import dataclass
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.store import ChunkHandle, ChunkStore
-from daskboost.devices.gpu.ring import READS_AT_ONCE, PackedRows
+from daskboost.devices.gpu.ring import PackedGroup, PackedRows
 from daskboost.devices.gpu.runtime import Event
+from daskboost.devices.stream_groups import READS_AT_ONCE, n_read_rooms, places_in_group
 from daskboost.dtypes import UInt8
 
 
 @dataclass(frozen=True)
 class _Room:
-    """Page-locked memory for a chunk from disk."""
+    """Page-locked memory for a group's chunks from disk."""
 
     memory: UInt8
     free: Event | None = None
@@ -37,7 +39,7 @@ class StreamedChunks:
     Parameters
     ----------
     store : ChunkStore
-    handles : sequence of ChunkHandle
+    groups : sequence of sequences of ChunkHandle
         In RAM or on disk; in the order of passes.
     allocate : callable
         `Runtime.pinned`.
@@ -48,51 +50,53 @@ class StreamedChunks:
         In `take`, for a chunk that could not be read.
     """
 
-    def __init__(self, store: ChunkStore, handles: Sequence[ChunkHandle], allocate: Callable[[int], UInt8]) -> None:
-        self._store, self._handles = store, handles
-        on_disk = [handle for handle in handles if store.residency(handle) == "disk"]
-        kept = {handle.key for handle in on_disk}
-        in_ram = [handle for handle in handles if handle.key not in kept]
+    def __init__(self, store: ChunkStore, groups: Sequence[Sequence[ChunkHandle]], allocate: Callable[[int], UInt8]
+                 ) -> None:  # fmt: skip
+        self._store, self._groups = store, groups
+        self._files = [[handle for handle in group if store.residency(handle) == "disk"] for group in groups]
+        """Of each group."""
+        on_disk = {handle.key for files in self._files for handle in files}
+        in_ram = [handle for group in groups for handle in group if handle.key not in on_disk]
         self._in_ram = {
             handle.key: _packed(store.get(handle), memory)
             for handle, memory in zip(in_ram, store.pin(in_ram, allocate), strict=True)
         }
-        self.most_bytes = max(handle.nbytes for handle in handles)
-        n_reads = min(READS_AT_ONCE, len(on_disk))
-        most = max((handle.nbytes for handle in on_disk), default=0)
-        self._free = deque(_Room(allocate(most)) for _ in range(n_reads))
-        self._reads: dict[int, tuple[_Room, Future[PackedRows]]] = {}
-        """By number, until they are taken."""
+        self.most_bytes = max(_group_bytes(group) for group in groups)
+        most = max(_group_bytes(files) for files in self._files)
+        self._free = deque(_Room(allocate(most)) for _ in range(n_read_rooms([len(files) for files in self._files])))
+        self._reads: dict[int, tuple[_Room, dict[int, Future[PackedRows]]]] = {}
+        """By number of the group and key of the chunk, until they are taken."""
         self._taken: dict[int, _Room] = {}
         self._asked = 0
-        """Files of all numbers below are asked for."""
-        self._pool = ThreadPoolExecutor(n_reads, "daskboost-read") if n_reads else None
+        """Files of all groups below are asked for."""
+        self._pool = ThreadPoolExecutor(min(READS_AT_ONCE, len(on_disk)), "daskboost-read") if on_disk else None
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self._groups)
 
     def is_ready(self, number: int) -> bool:
         self._read_ahead()
-        if self._handle(number).key in self._in_ram:
+        if not self._files[number % len(self)]:
             return True
         if number not in self._reads:
             return False
-        read = self._reads[number][1]
-        return read.done() and read.exception() is None  # a failure comes when it is the chunk's turn
+        reads = self._reads[number][1].values()
+        return all(read.done() and read.exception() is None for read in reads)  # a failure comes when it is their turn
 
-    def take(self, number: int) -> PackedRows:
-        handle = self._handle(number)
-        if handle.key in self._in_ram:
-            return self._in_ram[handle.key]
-        self._read_ahead()
-        room, read = self._reads[number]
-        try:
-            rows = read.result()
-        finally:
-            del read  # its exception's traceback would refer to it, and wait for the garbage collector
-        del self._reads[number]
-        self._taken[number] = room
-        return rows
+    def take(self, number: int) -> PackedGroup:
+        found: dict[int, PackedRows] = {}
+        if self._files[number % len(self)]:
+            self._read_ahead()
+            room, reads = self._reads[number]
+            try:
+                for key in reads:
+                    found[key] = reads[key].result()
+            finally:
+                del reads  # an exception's traceback would refer to them, and wait for the garbage collector
+            del self._reads[number]
+            self._taken[number] = room
+        group = self._groups[number % len(self)]
+        return [found[handle.key] if handle.key in found else self._in_ram[handle.key] for handle in group]
 
     def give_back(self, number: int, copied: Event) -> None:
         room = self._taken.pop(number, None)
@@ -102,9 +106,9 @@ class StreamedChunks:
 
     def restart(self) -> None:
         """Waits for files that are being read."""
-        reads, self._reads = list(self._reads.values()), {}
-        wait([read for _, read in reads if not read.cancel()])
-        self._free.extend(room for room, _ in reads)
+        given, self._reads = list(self._reads.values()), {}
+        wait([read for _, reads in given for read in reads.values() if not read.cancel()])
+        self._free.extend(room for room, _ in given)
         self._asked = 0
 
     def close(self) -> None:
@@ -116,22 +120,28 @@ class StreamedChunks:
         self._free.clear()
         self._in_ram.clear()
 
-    def _handle(self, number: int) -> ChunkHandle:
-        return self._handles[number % len(self._handles)]
-
     def _read_ahead(self) -> None:
-        """Ask for the next files, as many as there is room for."""
+        """Ask for the files of the next groups, as many as there is room for."""
         while self._free and self._pool is not None:
-            number, handle = self._asked, self._handle(self._asked)
-            if handle.key not in self._in_ram:
-                room = self._free.popleft()
-                self._reads[number] = room, self._pool.submit(self._read, handle, room)
+            files = self._files[self._asked % len(self)]
+            if files:
+                room, read = self._free.popleft(), self._pool.submit
+                begins, _ = places_in_group([handle.nbytes for handle in files])
+                self._reads[self._asked] = room, {
+                    handle.key: read(self._read, handle, room, begin)
+                    for handle, begin in zip(files, begins, strict=True)
+                }
             self._asked += 1
 
-    def _read(self, handle: ChunkHandle, room: _Room) -> PackedRows:
+    def _read(self, handle: ChunkHandle, room: _Room, begin: int) -> PackedRows:
         if room.free is not None:
             room.free.synchronize()
-        return _packed(self._store.read(handle, room.memory), room.memory)
+        memory = room.memory[begin : begin + handle.nbytes]
+        return _packed(self._store.read(handle, memory), memory)
+
+
+def _group_bytes(handles: Sequence[ChunkHandle]) -> int:
+    return places_in_group([handle.nbytes for handle in handles])[1]
 
 
 def _packed(chunk: Chunk, memory: UInt8) -> PackedRows:

@@ -184,7 +184,7 @@ class StreamingDevice(Protocol):
         """Of its memory, that packed chunks are copied to."""
 
     def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
-        """The views of chunks; closed by the device, and the chunks with it."""
+        """The views of groups of chunks; closed by the device, and the chunks with it."""
 
 
 class Device(Protocol):
@@ -207,6 +207,8 @@ class Device(Protocol):
     resident: tuple[int, ...] | None
     """How many chunks in RAM of the training set, and of each evaluation set, stay in the device's memory, the first of
     each set; None for all."""
+    stream_bytes: int
+    """Most packed bytes of streamed chunks that come together, unless one alone has more; 0 for one at a time."""
     split_kernels: SplitKernels | None
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None

@@ -7,8 +7,10 @@ them to what engines really take.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
+from daskboost.devices.stream_groups import places_in_group, stream_groups
 from daskboost.errors import DeviceError
 
 GpuGradients = Literal["computed", "stored", "expressions", "uploaded"]
@@ -25,6 +27,20 @@ class ChunkSize(NamedTuple):
     n_bytes: int
     """As it is stored."""
     on_disk: bool = False
+    place: int = 0
+    """Among all chunks of its set."""
+
+
+class GroupSize(NamedTuple):
+    """Chunks that are streamed together."""
+
+    n_rows: int
+    n_entries: int
+    n_bytes: int
+    n_files: int
+    """Chunks on disk among them."""
+    file_bytes: int
+    """Of these, one behind the other."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,9 @@ class SetSize:
     chunks: tuple[ChunkSize, ...] = ()
     """Those in the host's memory that a GPU may keep, in order."""
     streamed: tuple[ChunkSize, ...] = ()
-    """Those of the streamed rows."""
+    """Those of the streamed rows, in order."""
+    stream_bytes: int | None = None
+    """Most bytes of the groups that they come in (`stream_groups`); None where that is not decided."""
     stored_bytes: int = 0
     """Of the chunks that are stored in this process's memory."""
     read_in_place: bool = True
@@ -63,14 +81,27 @@ class SetSize:
     def keeping(self, n_chunks: int) -> SetSize:
         """The same set, of whose chunks in the host's memory a GPU keeps the first so many."""
         others = self.chunks[n_chunks:]
+        streamed = tuple(sorted((*self.streamed, *others), key=lambda chunk: chunk.place))
         return replace(
-            self, chunks=self.chunks[:n_chunks], streamed=(*self.streamed, *others),
+            self, chunks=self.chunks[:n_chunks], streamed=streamed,
             streamed_rows=self.streamed_rows + sum(chunk.n_rows for chunk in others),
         )  # fmt: skip
+
+    @cached_property
+    def groups(self) -> list[GroupSize]:
+        """In which the streamed chunks come."""
+        places, sizes = ([chunk[k] for chunk in self.streamed] for k in (4, 2))
+        joined = stream_groups(places, sizes, self.stream_bytes or 0)
+        return [_joined(self.streamed[group.start : group.stop]) for group in joined]
 
     @property
     def resident_rows(self) -> int:
         return self.n_rows - self.streamed_rows
+
+    @property
+    def turn_rows(self) -> int:
+        """Most rows that a GPU works on at a time: those that are kept, or a group's."""
+        return max([self.resident_rows, *(group.n_rows for group in self.groups)])
 
     @property
     def resident_entries(self) -> int:
@@ -80,6 +111,14 @@ class SetSize:
     @property
     def entries_per_row(self) -> float:
         return self.n_entries / max(self.n_rows, 1)
+
+
+def _joined(chunks: tuple[ChunkSize, ...]) -> GroupSize:
+    files = [chunk.n_bytes for chunk in chunks if chunk.on_disk]
+    return GroupSize(
+        sum(chunk.n_rows for chunk in chunks), sum(chunk.n_entries for chunk in chunks),
+        places_in_group([chunk.n_bytes for chunk in chunks])[1], len(files), places_in_group(files)[1],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,6 +170,11 @@ class FitSize:
     drawn_share: float = 0.0
     """Share of the rows that are drawn by their gradients each round; 0 where trees do not grow on such."""
 
+    def streaming(self, stream_bytes: int) -> FitSize:
+        """The same fit, whose streamed chunks come in groups of up to so many bytes."""
+        train, *evals = (replace(rows, stream_bytes=stream_bytes) for rows in (self.train, *self.evals))
+        return replace(self, train=train, evals=tuple(evals))
+
     @property
     def gpus(self) -> frozenset[int]:
         """Numbers of the GPUs that rows lie on already."""
@@ -168,8 +212,8 @@ class FitSize:
         return max(1, min(1 << depth, self.train.n_rows, self.max_leaves or self.train.n_rows))
 
 
-NO_PARTS = ("free_bytes", "host_pinned_bytes")
-"""Fields of `Plan` that are no bytes of the device's memory."""
+NO_PARTS = ("free_bytes", "host_pinned_bytes", "stream_bytes")
+"""Fields of `Plan` that are not bytes that it takes of the device's memory."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +248,7 @@ class Plan:
     ring_bytes: int = 0
     """On a GPU, buffers that packed chunks are copied to, from the host's memory or from disk."""
     planes_bytes: int = 0
-    """On a GPU, the bins of one such chunk, unpacked."""
+    """On a GPU, the bins of a group of such chunks, unpacked."""
     turned_bytes: int = 0
     """On a GPU, a copy of narrow rows that makes histograms of all rows faster; the first to be left out."""
     pool_bytes: int = 0
@@ -221,6 +265,8 @@ class Plan:
     resident: tuple[int, ...] | None = None
     """Chunks in the host's memory, of the training set and of each evaluation set, that a GPU keeps, the first of each
     set; None where it keeps all."""
+    stream_bytes: int = 0
+    """Most packed bytes of streamed chunks that come to a GPU together, unless one alone has more."""
     limited: bool = False
     """Whether `free_bytes` is what `device_memory_limit` allows."""
     host_pinned_bytes: int = 0

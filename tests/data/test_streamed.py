@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.streamed import StreamedChunks
-from daskboost.devices.gpu.ring import N_BUFFERS, PackedRows, Ring
+from daskboost.devices.gpu.ring import N_BUFFERS, PackedGroup, Ring, placed
+from daskboost.devices.stream_groups import places_in_group, stream_groups
 from daskboost.errors import StorageError
 
 LAYOUT = DenseLayout.tight(np.full(5, 64))
 N_CHUNKS = 8
+GROUP_BYTES = {"alone": 0, "pairs": 400, "threes": 600}
+"""By how many chunks of less than 88 bytes such groups have."""
 
 
 def dense(seed: int) -> QuantizedChunk:
@@ -53,26 +57,37 @@ def filled(path: Path, n_in_ram: int, make: Any = dense) -> tuple[ChunkStore, li
     return store, handles
 
 
+def grouped(handles: Sequence[ChunkHandle], joined: str = "threes") -> list[list[ChunkHandle]]:
+    """All but the last group are as large as they may be."""
+    sizes = [handle.nbytes for handle in handles]
+    groups = stream_groups(range(len(handles)), sizes, GROUP_BYTES[joined])
+    assert [len(group) for group in groups] == {"alone": [1] * 8, "pairs": [2] * 4, "threes": [3, 3, 2]}[joined]
+    return [[handles[number] for number in group] for group in groups]
+
+
 def read(memory: Any) -> Any:
-    """What a kernel that unpacks would see."""
-    return lambda rows, buffer: memory.append((rows.n_rows, buffer[: rows.memory.nbytes].tobytes()))
+    """What kernels that unpack would see."""
+    return lambda group, buffer: memory.extend((rows.n_rows, buffer[place].tobytes()) for rows, place in placed(group))
 
 
+@pytest.mark.parametrize("joined", ["alone", "threes"])
 @pytest.mark.parametrize("make", [dense, sparse])
-@pytest.mark.parametrize("n_in_ram", [0, 3, N_CHUNKS])
-def test_every_pass_sees_all_chunks_in_order(tmp_path: Path, n_in_ram: int, make: Any) -> None:
+@pytest.mark.parametrize("n_in_ram", [0, 3, 4, N_CHUNKS])
+def test_every_pass_sees_all_chunks_in_order(tmp_path: Path, n_in_ram: int, make: Any, joined: str) -> None:
     """Copies are made as late as events allow, see `late_copies.py`."""
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, n_in_ram, make)
     order = [5, 0, 7, 1, 2, 6, 3, 4]
     with store:
-        chunks = StreamedChunks(store, [handles[i] for i in order], runtime.pinned)
+        groups = grouped([handles[i] for i in order], joined)
+        chunks = StreamedChunks(store, groups, runtime.pinned)
         ring = Ring(runtime)
         for _ in range(3):
             seen: list[tuple[int, bytes]] = []
-            assert len(list(ring.passing(chunks, read(seen)))) == N_CHUNKS
+            assert len(list(ring.passing(chunks, read(seen)))) == len(groups)
             assert seen == [(make(i).n_rows, packed(make(i))) for i in order]
-        assert ring.nbytes == N_BUFFERS * max(handle.nbytes for handle in handles)
+        most = max(places_in_group([handle.nbytes for handle in group])[1] for group in groups)
+        assert ring.nbytes == N_BUFFERS * most
         ring.close()
         chunks.close()
         assert ring.nbytes == 0
@@ -85,12 +100,12 @@ def test_copies_are_ahead_of_their_use_across_passes(tmp_path: Path) -> None:
     taken: list[int] = []
 
     class Noting(StreamedChunks):
-        def take(self, number: int) -> PackedRows:
+        def take(self, number: int) -> PackedGroup:
             taken.append(number)
             return super().take(number)
 
     with store:
-        chunks, ring = Noting(store, handles, runtime.pinned), Ring(runtime)
+        chunks, ring = Noting(store, grouped(handles, "alone"), runtime.pinned), Ring(runtime)
         for number, _ in enumerate(ring.passing(chunks, read([]))):
             assert taken == list(range(number + 1 + N_BUFFERS)), "as many are under way as there are buffers"
         assert taken[N_CHUNKS:] == [N_CHUNKS, N_CHUNKS + 1, N_CHUNKS + 2], "of the next pass"
@@ -106,15 +121,15 @@ def test_chunks_of_the_first_set_are_copied_when_others_have_passed(tmp_path: Pa
     class Noting(StreamedChunks):
         name = ""
 
-        def take(self, number: int) -> PackedRows:
+        def take(self, number: int) -> PackedGroup:
             taken.append((self.name, number))
             return super().take(number)
 
     with store:
         sets = {
-            "trained": Noting(store, handles, runtime.pinned), "small": Noting(store, handles[:2], runtime.pinned),
-            "evaluated": Noting(store, handles[3:], runtime.pinned),
-        }  # fmt: skip
+            name: Noting(store, [[handle] for handle in handles[some]], runtime.pinned)
+            for name, some in (("trained", slice(None)), ("small", slice(2)), ("evaluated", slice(3, None)))
+        }
         for name, chunks in sets.items():
             chunks.name = name
         ring, first = Ring(runtime), {"trained": 0, "small": 0, "evaluated": 3}
@@ -138,7 +153,8 @@ def test_a_pass_does_not_go_on_behind_others(tmp_path: Path) -> None:
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, N_CHUNKS)
     with store:
-        chunks, other = (StreamedChunks(store, some, runtime.pinned) for some in (handles, handles[:3]))
+        alone = [[handle] for handle in handles]
+        chunks, other = (StreamedChunks(store, some, runtime.pinned) for some in (alone, alone[:3]))
         ring = Ring(runtime)
         for between in (other, chunks):
             left = ring.passing(chunks, read([]))
@@ -154,21 +170,23 @@ def test_a_pass_does_not_go_on_behind_others(tmp_path: Path) -> None:
             each.close()
 
 
+@pytest.mark.parametrize("joined", ["alone", "threes"])
 @pytest.mark.parametrize("n_in_ram", [2, N_CHUNKS])
-def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int) -> None:
+def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int, joined: str) -> None:
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, n_in_ram)
     with store:
-        small = StreamedChunks(store, handles[:3], runtime.pinned)
-        all_of_them = StreamedChunks(store, handles, runtime.pinned)
-        ring = Ring(runtime)
-        for chunks, n in ((small, 3), (all_of_them, N_CHUNKS), (small, 2), (small, 3), (all_of_them, 5), (small, 3)):
+        small = StreamedChunks(store, [[handle] for handle in handles[:3]], runtime.pinned)
+        all_of_them = StreamedChunks(store, grouped(handles, joined), runtime.pinned)
+        ring, n_all = Ring(runtime), len(grouped(handles, joined))
+        for chunks, n in ((small, 3), (all_of_them, n_all), (small, 2), (small, 3), (all_of_them, 2), (small, 3)):
             seen: list[tuple[int, bytes]] = []
             passing = ring.passing(chunks, read(seen))
             for _ in range(n):
                 next(passing)
             passing.close()
-            assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(n)]
+            n_chunks = n if chunks is small else sum(len(group) for group in grouped(handles, joined)[:n])
+            assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(n_chunks)]
         left = ring.passing(small, read([]))
         next(left)
         seen = []
@@ -176,7 +194,7 @@ def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int) -> 
         next(other)
         with pytest.raises(RuntimeError, match="goes on where another one has begun"):
             next(left)
-        assert len(list(other)) == N_CHUNKS - 1, "which the other one does not notice"
+        assert len(list(other)) == n_all - 1, "which the other one does not notice"
         assert seen == [(dense(i).n_rows, packed(dense(i))) for i in range(N_CHUNKS)]
         ring.close()
         for each in (small, all_of_them):
@@ -189,12 +207,14 @@ def test_what_a_failing_use_has_launched_is_waited_for(tmp_path: Path) -> None:
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, N_CHUNKS)
 
-    def fail(rows: PackedRows, buffer: Any) -> None:
-        unpack_stream(runtime, buffer.view(np.uint32), 32, np.empty(rows.memory.nbytes // 4 - 1, np.uint32))
+    def fail(group: PackedGroup, buffer: Any) -> None:
+        *_, (_, last) = placed(group)
+        words = buffer[last].view(np.uint32)
+        unpack_stream(runtime, words, 32, np.empty(len(words) - 1, np.uint32))
         raise KeyboardInterrupt
 
     with store:
-        chunks, ring = StreamedChunks(store, handles, runtime.pinned), Ring(runtime)
+        chunks, ring = StreamedChunks(store, grouped(handles), runtime.pinned), Ring(runtime)
         with pytest.raises(KeyboardInterrupt):
             next(ring.passing(chunks, fail))
         seen: list[tuple[int, bytes]] = []
@@ -204,12 +224,14 @@ def test_what_a_failing_use_has_launched_is_waited_for(tmp_path: Path) -> None:
         chunks.close()
 
 
+@pytest.mark.parametrize("joined", ["alone", "threes"])
 @pytest.mark.parametrize("harm", ["gone", "damaged", "shorter"])
-def test_a_failing_read_says_so_and_the_next_pass_may_work(tmp_path: Path, harm: str) -> None:
+def test_a_failing_read_says_so_and_the_next_pass_may_work(tmp_path: Path, harm: str, joined: str) -> None:
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, 2)
     with store:
-        chunks, ring = StreamedChunks(store, handles, runtime.pinned), Ring(runtime)
+        groups = grouped(handles, joined)
+        chunks, ring = StreamedChunks(store, groups, runtime.pinned), Ring(runtime)
         (path,) = tmp_path.glob(f"*/{handles[5].key}.chunk")
         content = path.read_bytes()
         path.unlink()
@@ -218,9 +240,9 @@ def test_a_failing_read_says_so_and_the_next_pass_may_work(tmp_path: Path, harm:
         seen: list[tuple[int, bytes]] = []
         with pytest.raises(StorageError, match="could not read a chunk back" if harm == "gone" else "is damaged"):
             list(ring.passing(chunks, read(seen)))
-        assert len(seen) == 5
+        assert len(seen) == (5 if joined == "alone" else 3), "the groups before"
         path.write_bytes(content)
-        assert len(list(ring.passing(chunks, read([])))) == N_CHUNKS
+        assert len(list(ring.passing(chunks, read([])))) == len(groups)
         ring.close()
         chunks.close()
     assert list(tmp_path.iterdir()) == []
@@ -251,9 +273,10 @@ def test_chunks_in_ram_are_moved_once(tmp_path: Path, monkeypatch: pytest.Monkey
         store.pin([], runtime.pinned)
 
 
+@pytest.mark.parametrize("joined", ["alone", "pairs"])
 @pytest.mark.parametrize("forgotten", ["copies wait for kernels", "kernels wait for copies", "readers wait for copies"])
 def test_the_emulation_finds_what_is_not_waited_for(
-    tmp_path: Path, forgotten: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, forgotten: str, joined: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kernels.late_copies import Copied, LateCopies
 
@@ -269,16 +292,19 @@ def test_the_emulation_finds_what_is_not_waited_for(
         monkeypatch.setattr(runtime, "wait_event", lambda event: event.stream.run(event.count))
         monkeypatch.setattr(Copied, "synchronize", lambda *_: None)
         assert wait_event is not None
-    store, handles = filled(tmp_path, 0)
+    reads = forgotten.startswith("readers")
+    store, handles = filled(tmp_path, 0 if reads else N_CHUNKS)  # else readers would make copies in time by chance
     seen: list[bytes] = []
 
-    def use(rows: PackedRows, buffer: Any) -> None:
-        words = np.empty(rows.memory.nbytes // 4, np.uint32)
-        unpack_stream(runtime, buffer.view(np.uint32), 32, words[:-1])
-        seen.append(words[:-1].tobytes())
+    def use(group: PackedGroup, buffer: Any) -> None:
+        wait([read for _, files in list(chunks._reads.values()) for read in files.values()])
+        for rows, place in placed(group):
+            words = np.empty(rows.memory.nbytes // 4, np.uint32)
+            unpack_stream(runtime, buffer[place].view(np.uint32), 32, words[:-1])
+            seen.append(words[:-1].tobytes())
 
     with store:
-        chunks, ring = StreamedChunks(store, handles, runtime.pinned), Ring(runtime)
+        chunks, ring = StreamedChunks(store, grouped(handles, joined), runtime.pinned), Ring(runtime)
         try:
             for _ in range(4):
                 list(ring.passing(chunks, use))

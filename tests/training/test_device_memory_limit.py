@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 from kernels.tracked import TrackedRuntime
+from strategies.streams import bytes_of_twos, noted_groups, stream_by_twos
 from strategies.trees import Data, make_data, quantized
 from training.plan_shapes import LOGISTIC
 from training.plan_shapes import make_data as make_rows
@@ -22,6 +23,7 @@ from daskboost.cluster import evaluation, in_process
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.data.pack import DenseLayout
+from daskboost.devices import stream_groups
 from daskboost.devices.gpu import cuda, memory
 from daskboost.errors import DeviceError, ParameterError, StorageError
 from daskboost.metrics import auc
@@ -114,27 +116,29 @@ def test_bytes_and_peaks_of_all_budgets(
     ("sampled", "tight"), ("sampled classes", "csr"),
 ])  # fmt: skip
 def test_bytes_of_any_residency(name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluation sets stream too; threads of kernels run out of order."""
+    """Evaluation sets stream too, and chunks by twos or alone; threads of kernels run out of order."""
     params = {"n_jobs": 1, **FITS[name]}
     data = make_data(np.random.default_rng(2), params.get("objective", "reg:squarederror"), SMALL_ROWS + 4, 6)
     places: dict[str, dict[str, Any]] = {
         "tight": {"packing": "tight"}, "csr": {"encoding": "csr", "packing": "tight"},
         "disk": {"limit": len(data.y) * 2, "directory": tmp_path},
     }  # fmt: skip
-    outcomes = []
+    outcomes, noted = [], noted_groups(monkeypatch)
     with quantized(data, chunk_rows=1_500, **places[place]) as dataset, quantized(
         Data(data.X[:900], data.y[:900]), chunk_rows=400, reference=dataset, encoding="csr"
     ) as other:
-        for n_resident in (None, 0, 1):
+        for n_resident, stream_bytes in ((None, None), (0, bytes_of_twos(dataset)), (1, 0)):
             monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
-            monkeypatch.setattr(in_process, "engine_size", lambda *a, k=n_resident, **o: engine_size(
-                *a, **{**o, "n_resident": k}
+            decided = {"n_resident": n_resident, "stream_bytes": stream_bytes}
+            monkeypatch.setattr(in_process, "engine_size", lambda *a, more=decided, **o: engine_size(
+                *a, **{**o, **more}
             ))  # fmt: skip
             results: Any = {}
             device = "cpu" if n_resident is None else "cuda"
             model = train({**params, "device": device}, dataset, 2, evals=[(other, "o")], evals_result=results)
             outcomes.append((model.to_bytes(), results))
     assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert [noted[0], noted[2]] == [[2, 1], [1, 1]]
 
 
 @pytest.mark.emulated
@@ -202,6 +206,51 @@ def test_streamed_rows_are_evaluated_together(
                 assert planned.resident == (0, 0)
                 assert 0.7 * planned.total_bytes <= runtime.meter.pool.total_bytes <= planned.total_bytes
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("more", [{}, {"out_of_core": "certified"}], ids=["exact", "certified"])
+def test_groups_stay_within_their_plan(
+    more: dict[str, Any], rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of chunks in RAM and on disk."""
+    given = {**PARAMS, "max_depth": 3, **more}
+    with chunked(rows, host_memory_limit=70_000, spill_directory=tmp_path) as dataset:
+        least = plan({**given, "device_memory_limit": 1}, dataset).total_bytes
+        stream_by_twos(monkeypatch, dataset)
+        noted = noted_groups(monkeypatch)
+        assert plan({**given, "device_memory_limit": least}, dataset).ring_bytes < bytes_of_twos(dataset) * 2
+        limit = least + 2 * bytes_of_twos(dataset) + 700 * 40
+        planned = plan({**given, "device_memory_limit": limit}, dataset)
+        assert planned.resident in ((0,), (1,))
+        assert planned.stream_bytes == bytes_of_twos(dataset)
+        model = train({**given, "device_memory_limit": limit}, dataset, 1).to_bytes()
+        assert 0.65 * planned.total_bytes <= runtime.meter.peak_bytes <= planned.total_bytes
+        assert runtime.meter.pool.total_bytes <= planned.total_bytes
+        assert runtime.pinned_bytes == planned.host_pinned_bytes
+        assert max(noted[0]) == 2
+        assert model == train({**given, **HOST}, dataset, 1).to_bytes()
+
+
+def test_groups_make_no_fit_fail_and_leave_room_for_chunks_that_stay() -> None:
+    shape: dict[str, Any] = {"n_rows": 80_000_000, "n_features": 200, "memory": "140GB"}
+    given = {**PARAMS, "max_bin": 256}
+    least = plan({**given, "device_memory_limit": 1}, **shape)
+    assert least.stream_bytes < 2**26, "one chunk at a time"
+    chunk_bytes, before = least.ring_bytes // 3, least.stream_bytes
+    for more in range(0, 30, 2):
+        found = plan({**given, "device_memory_limit": least.total_bytes + more * chunk_bytes}, **shape)
+        assert found.fits
+        assert found.stream_bytes >= before
+        assert found.resident is not None
+        assert found.resident[0] == 0 or found.stream_bytes == stream_groups.GROUP_BYTES
+        before = found.stream_bytes
+    assert found.resident is not None
+    assert found.resident[0] > 5
+    assert found.ring_bytes == pytest.approx(3 * 4 * chunk_bytes, rel=1e-3)
+    few = plan({**given, "device_memory_limit": "330MB"}, n_rows=1_200_000, n_features=200, memory="140GB")
+    assert few.resident is not None and few.resident[0] > 1 and few.stream_bytes < 2**26, "few chunks come alone"
 
 
 def test_what_plans_say(rows: dict[str, Any]) -> None:
@@ -334,7 +383,9 @@ def test_sizes_say_what_is_kept() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", [{}, SAMPLED], ids=["exact", "sampled"])
 @pytest.mark.parametrize("options", [{}, {"encoding": "csr"}, {"disk": True}], ids=["dense", "csr", "disk"])
-def test_bytes_on_a_gpu(options: dict[str, Any], mode: dict[str, Any], tmp_path: Path) -> None:
+def test_bytes_on_a_gpu(
+    options: dict[str, Any], mode: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = dict(options)
     if options.pop("disk", False):
         options |= {"host_memory_limit": 4_000_000, "spill_directory": tmp_path}
@@ -347,3 +398,12 @@ def test_bytes_on_a_gpu(options: dict[str, Any], mode: dict[str, Any], tmp_path:
         for share in (0, 0.1, 0.3, 1):
             limit = int(least + share * max(0, most - least))
             assert train({**params, "device_memory_limit": limit}, dataset, 5).to_bytes() == expected
+        stream_by_twos(monkeypatch, dataset)
+        noted = noted_groups(monkeypatch)
+        monkeypatch.setattr(in_process, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 1}))
+        modes: list[dict[str, Any]] = [{}] if mode else [{}, {"out_of_core": "certified"}]
+        for more in modes:
+            assert train({**params, **more}, dataset, 5).to_bytes() == train(
+                {**params, **more, **HOST}, dataset, 5
+            ).to_bytes()  # fmt: skip
+        assert [max(lengths) for lengths in noted] == [2] * len(modes)

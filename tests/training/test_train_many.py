@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
+from strategies.streams import noted_groups, stream_by_twos
 from strategies.trees import PARAMS, Data, make_data, quantized
 
 from daskboost import Callback, QuantizedDataset, train, train_many
@@ -104,25 +105,32 @@ def test_models_are_those_of_separate_fits(name: str, place: str, tmp_path: Path
 @pytest.mark.parametrize(("name", "place"), [
     ("policies", "dense"), ("policies", "sparse on disk"), ("classes", "dense on disk"), ("samples", "dense on disk"),
 ])  # fmt: skip
-def test_models_on_a_gpu_are_those_of_the_cpu(name: str, place: str, tmp_path: Path) -> None:
-    """Few rows, but for one case of large data: the emulation is slow."""
+def test_models_on_a_gpu_are_those_of_the_cpu(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows, but for one case of large data: the emulation is slow. Streamed chunks come by twos."""
     candidates = [{**params, "max_depth": 2} for params in CANDIDATES[name][:2]]
     data = rows(str(candidates[0]["objective"]), SMALL_ROWS + 1 if name == "samples" else 200)
-    chunk_rows = len(data.y) // 2 + 1
+    chunk_rows = len(data.y) // 4 + 1
     with made(data, tmp_path, chunk_rows=chunk_rows, **PLACES[place]) as dataset:
+        stream_by_twos(monkeypatch, dataset)
+        noted = noted_groups(monkeypatch)
         folds = pairs(len(data.y))
         found = train_many([{**params, "device": "cuda"} for params in candidates], dataset, 2, folds=folds)
         expected = separate([{**params, "device": "cpu"} for params in candidates], dataset, 2, folds)
     assert_same(found, expected)
+    assert noted == ([[2, 2]] if "disk" in place else []), "one stream for all"
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", ["policies", "samples", "classes"])
-def test_models_on_a_real_gpu(name: str, place: str, tmp_path: Path) -> None:
+def test_models_on_a_real_gpu(name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamed chunks come by twos."""
     candidates = CANDIDATES[name]
     data = rows(str(candidates[0]["objective"]), 30_000)
     with made(data, tmp_path, chunk_rows=7_000, **PLACES[place]) as dataset:
+        stream_by_twos(monkeypatch, dataset)
         folds = pairs(len(data.y), 3)
         found = train_many([{**params, "device": "cuda"} for params in candidates], dataset, 5, folds=folds)
         assert_same(found, separate([{**params, "device": "cpu"} for params in candidates], dataset, 5, folds))
@@ -144,7 +152,8 @@ def test_models_read_the_disk_as_often_as_one(
         one = disk_reads(dataset) - before
         train_many([params, {**params, "reg_lambda": 3.0}], dataset, 2, folds=folds)
         many = disk_reads(dataset) - before - one
-    assert 0 < one <= many <= 1.34 * one, "no model of a fold is deeper than one level more per tree"
+    ahead = 8 if device == "cuda" else 0  # chunks that were read for passes that did not come
+    assert 0 < one - ahead <= many <= 1.34 * one, "no model of a fold is deeper than one level more per tree"
 
 
 def test_fewer_models_at_once_read_more_often(tmp_path: Path) -> None:

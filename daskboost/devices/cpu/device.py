@@ -37,6 +37,7 @@ class CpuDevice:
 
     without_host = False
     resident: tuple[int, ...] | None = None
+    stream_bytes = 0
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
 

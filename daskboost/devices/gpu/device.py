@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+from daskboost.devices import stream_groups
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
@@ -49,6 +50,7 @@ class GpuDevice:
         self.without_host = plan is not None and plan.without_host
         self._n_trees = 1 if plan is None else plan.trees_together
         self.resident = None if plan is None else plan.resident
+        self.stream_bytes = stream_groups.GROUP_BYTES if plan is None else plan.stream_bytes
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads

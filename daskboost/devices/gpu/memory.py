@@ -99,7 +99,8 @@ def gradients_bytes(size: FitSize) -> int:
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
-    return 8 * k * (min(n, size.train.chunk_rows) if by_chunk else n)
+    most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
+    return 8 * k * (min(n, most_rows) if by_chunk else n)
 
 
 def histograms_bytes(size: FitSize) -> int:
@@ -151,7 +152,7 @@ def tree_bytes(size: FitSize) -> int:
     the trees that wait to be fetched."""
     if not size.without_host:
         leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
-        return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.streamed)) + leaf_bytes
+        return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups)) + leaf_bytes
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
     if size.grow_policy == "lossguide":
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
@@ -175,7 +176,7 @@ def evaluated_together(rows: SetSize, train: SetSize) -> tuple[int, bool]:
     """Most rows of an evaluation set whose metrics are computed at a time (`cluster/evaluation.py`), and whether their
     margins are copied for that: of several groups, or of some of their rows."""
     grouped = train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
-    groups = [n for n in (grouped.resident_rows, *(chunk.n_rows for chunk in grouped.streamed)) if n]
+    groups = [n for n in (grouped.resident_rows, *(group.n_rows for group in grouped.groups)) if n]
     is_copied = len(groups) > 1 or rows.n_rows < grouped.n_rows
     return min(rows.n_rows, max([SCORE_ROWS, *groups])), is_copied
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from daskboost.devices.cpu.memory import sample_rows
@@ -31,9 +32,10 @@ from daskboost.devices.gpu.memory import (
 )
 from daskboost.devices.gpu.sampling_memory import drawn_rooms, room_bytes, state_bytes, taking_bytes
 from daskboost.devices.gpu.sparse_columns import SORT_BYTES
-from daskboost.devices.gpu.streaming_memory import POOL_CHUNK_BYTES, n_streamed, streaming_parts
+from daskboost.devices.gpu.streaming_memory import POOL_GROUP_BYTES, n_groups, streaming_parts
 from daskboost.devices.gpu.tree_groups import trees_together
 from daskboost.devices.plan import FitSize, Plan, SetSize
+from daskboost.devices.stream_groups import group_sizes
 
 POOL_SHARE = 16
 """CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
@@ -43,6 +45,9 @@ POOL_LEVEL_SHARE = 8
 """And this part of histograms that are new with each level, where the host grows trees."""
 POOL_ROUNDING_BYTES = 64 * 512
 """For each of so many small arrays."""
+GROUPS_SHARE = 16
+"""Groups of streamed chunks take at most the room of this part of the chunks, which might stay in it: 6 % of a pass,
+while launches for one chunk at a time may take longer than the bus."""
 
 
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
@@ -50,7 +55,7 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
     What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
     that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with
-    room for nodes that are not there. Where that is not enough, chunks are streamed.
+    room for nodes that are not there. Where that is not enough, chunks are streamed, in groups as large as leave room.
     """
     free_bytes, limited = allowed_bytes(size, free_bytes)
     if size.resident is not None:
@@ -72,8 +77,9 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Of a fit all of whose chunks in the host's memory become resident."""
+    size = size.streaming(_stream_bytes(size, free_bytes))
     if size.resident_share:
-        plans = [certified_plan(size, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+        plans = [certified_plan(size, free_bytes, has_columns=True), _least(size, free_bytes)]
         return next((plan for plan in plans if plan.fits is not False), plans[-1])
     if size.drawn_share:
         return sampled_plan(size, free_bytes)
@@ -86,14 +92,19 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
         plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
         n_trees = -(-n_trees // 2)
     plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
-    plans.append(_arrays(replace(alone, without_host=False), free_bytes, has_columns=False))
+    plans.append(_least(alone, free_bytes))
     return next((plan for plan in plans if plan.fits is not False), plans[-1])
 
 
 def _streaming_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan that keeps most chunks: those of the training set first, which is read once a level and not once a
-    tree. If it has no room, it is the least that there is."""
+    tree. None stay before groups of those that stream are as large as they may be. If it has no room, it is the least
+    that there is."""
     counts = [len(rows.chunks) for rows in (size.train, *size.evals)]
+    none_kept = _keeping(size, [0] * len(counts))
+    size = size.streaming(_stream_bytes(none_kept, free_bytes))
+    if size.train.stream_bytes != _stream_bytes(none_kept, None):
+        return _streaming(size, free_bytes, (0,) * len(counts))
 
     def planned(n_kept: int) -> Plan:
         kept = []
@@ -111,18 +122,42 @@ def _streaming_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
 def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...]) -> Plan:
     """The plan that keeps so many chunks of each set, without what makes passes over resident rows faster."""
-    train, *evals = (rows.keeping(n) for rows, n in zip((size.train, *size.evals), resident, strict=True))
-    kept = replace(size, train=train, evals=tuple(evals), trees_together=1)
-    shapes = [replace(kept, without_host=False)]
-    if size.without_host and not train.streamed_rows:
-        shapes.insert(0, kept)
-    if size.resident_share:
-        plans = [certified_plan(kept, free_bytes, has_columns=False)]
-    elif size.drawn_share:
-        plans = [sampled_plan(kept, free_bytes)]
-    else:
-        plans = [_arrays(shape, free_bytes, has_columns=False) for shape in shapes]
+    kept = _keeping(size, resident)
+    kept = kept.streaming(_stream_bytes(kept, free_bytes))
+    plans = [_least(kept, free_bytes)]
+    if size.without_host and not kept.train.streamed_rows:
+        plans.insert(0, _arrays(kept, free_bytes, has_columns=False))
     return replace(next((plan for plan in plans if plan.fits is not False), plans[-1]), resident=resident)
+
+
+def _keeping(size: FitSize, resident: Sequence[int]) -> FitSize:
+    """The fit that keeps so many chunks of each set."""
+    train, *evals = (rows.keeping(n) for rows, n in zip((size.train, *size.evals), resident, strict=True))
+    return replace(size, train=train, evals=tuple(evals), trees_together=1)
+
+
+def _least(size: FitSize, free_bytes: int | None) -> Plan:
+    """The plan without all that only makes a fit faster."""
+    if size.resident_share:
+        return certified_plan(size, free_bytes, has_columns=False)
+    if size.drawn_share:
+        return sampled_plan(size, free_bytes)
+    return _arrays(replace(size, without_host=False, trees_together=1), free_bytes, has_columns=False)
+
+
+def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
+    """Of the largest groups of streamed chunks that leave room, if that is not decided: those with which the least plan
+    fits, and takes little more than with one chunk at a time."""
+    if size.train.stream_bytes is not None:
+        return size.train.stream_bytes
+    chunks = [chunk.n_bytes for rows in (size.train, *size.evals) for chunk in (*rows.streamed, *rows.chunks)]
+    alone = _least(size.streaming(0), free_bytes).total_bytes
+    for stream_bytes in group_sizes(chunks):
+        plan = _least(size.streaming(stream_bytes), free_bytes)
+        more = plan.total_bytes - alone
+        if more <= 0 or (plan.fits is not False and more <= sum(chunks) // GROUPS_SHARE):
+            return stream_bytes
+    return 0
 
 
 def most_together(size: FitSize) -> int:
@@ -151,7 +186,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
     lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
-    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_CHUNK_BYTES * n_streamed(size))
+    return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 
 def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
@@ -159,7 +194,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
     train, k = size.train, size.n_outputs
     sample = sample_set(size)
     own = replace(size, train=sample, evals=(), depth=max(1, size.depth - 1))
-    turn = max(train.resident_rows, min(train.chunk_rows, train.streamed_rows))
+    turn = train.turn_rows
     places = max(1, min(1 << (size.depth - 1), train.n_rows))
     of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
     taken = 0 if train.symbol_bytes else view_bytes(sample) + SORT_BYTES * copied_entries(sample, size.n_slots)
@@ -181,7 +216,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
         **streaming_parts(size),
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
-    lost += of_sample // POOL_SCRATCH_SHARE + POOL_CHUNK_BYTES * n_streamed(size)
+    lost += of_sample // POOL_SCRATCH_SHARE + POOL_GROUP_BYTES * n_groups(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
@@ -193,7 +228,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     own = replace(size, evals=(), keep_gradients=True, train=SetSize(
         sample.n_rows, train.n_features, train.symbol_bytes, n_entries=sample.n_entries
     ))  # fmt: skip
-    turn = max(train.resident_rows, min(train.chunk_rows, train.streamed_rows))
+    turn = train.turn_rows
     rooms = room_bytes(train, candidates) + room_bytes(train, sample)
     order, splitting = order_bytes(sample.n_rows, False, size.width), split_bytes(own)
     if size.leaf_count_bytes:  # for a base score that is a quantile, before there are others
@@ -221,7 +256,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     )  # fmt: skip
     # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
     lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
-    lost += POOL_CHUNK_BYTES * n_streamed(size)
+    lost += POOL_GROUP_BYTES * n_groups(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 

@@ -1,31 +1,31 @@
-"""Packed chunks on their way to the device: a ring of buffers that a stream of copies fills and kernels empty.
+"""Packed chunks on their way to the device: a ring of buffers that a stream of copies fills and kernels empty, each for
+a group of chunks (`devices/stream_groups.py`), one behind the other.
 
     copies     1 -> a | 2 -> b | 3 -> c | 4 -> a ...... | 5 -> b | 6 -> c
     kernels             unpack a, use | unpack b, use   | unpack c, use | ...
 
 A copy into a buffer waits on the device for the kernel that unpacks what was there, and unpacking for the copy; the
-host waits for neither. While a chunk is used the next two are on their way, and so are the first of the next pass while
-the last one's level is searched, since all passes over a set read its chunks in the same order.
+host waits for neither. While a group is used the next two are on their way, and so are the first of the next pass while
+the last one's level is searched, since all passes over a set read its groups in the same order.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from daskboost.devices.gpu.runtime import CopyStream, DeviceArray, Event, Runtime
+from daskboost.devices.stream_groups import places_in_group
 from daskboost.dtypes import UInt8
 
 T = TypeVar("T")
 
 N_BUFFERS = 3
 """One that is unpacked, and two that copies are under way to."""
-READS_AT_ONCE = 4
-"""Files that are read at the same time, each into page-locked memory of its own."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,31 @@ class PackedRows:
     """The packed symbols, uint32 words, and of CSR rows the row pointers behind them, uint32."""
 
 
+PackedGroup = Sequence[PackedRows]
+"""Chunks that come together."""
+
+
+def placed(group: PackedGroup) -> Iterator[tuple[PackedRows, slice]]:
+    """Each of a group's chunks, and where its bytes lie in a buffer."""
+    begins, _ = places_in_group([rows.memory.nbytes for rows in group])
+    for rows, begin in zip(group, begins, strict=True):
+        yield rows, slice(begin, begin + rows.memory.nbytes)
+
+
 class PackedChunks(Protocol):
-    """The streamed chunks of a set. They are numbered through all passes: `len(chunks)` is the first one again."""
+    """The streamed chunks of a set, in groups. These are numbered through all passes: `len(chunks)` is the first one
+    again."""
 
     most_bytes: int
-    """Of a chunk."""
+    """Of a group."""
 
     def __len__(self) -> int: ...
 
     def is_ready(self, number: int) -> bool:
         """Whether `take` would not wait."""
 
-    def take(self, number: int) -> PackedRows:
-        """The chunk of that number; each is taken once, in order."""
+    def take(self, number: int) -> PackedGroup:
+        """The group of that number; each is taken once, in order."""
 
     def give_back(self, number: int, copied: Event) -> None:
         """Its memory is free after the event."""
@@ -70,7 +82,7 @@ class _Buffer:
     unpacked: Event
     """When it may be filled again."""
     copied: Event | None = None
-    rows: PackedRows | None = None
+    group: PackedGroup | None = None
 
 
 class Ring:
@@ -96,9 +108,9 @@ class Ring:
         """Of all buffers."""
         return sum(int(buffer.memory.nbytes) for buffer in self._buffers)
 
-    def passing(self, chunks: PackedChunks, use: Callable[[PackedRows, DeviceArray], T]
+    def passing(self, chunks: PackedChunks, use: Callable[[PackedGroup, DeviceArray], T]
                 ) -> Generator[T, None, None]:  # fmt: skip
-        """A pass over chunks: `use(rows, memory)` of each, which launches what reads the memory and waits for nothing.
+        """A pass over chunks: `use(group, memory)` of each group, which launches what reads it and does not wait.
 
         What is left early begins anew with the next pass.
         """
@@ -127,21 +139,21 @@ class Ring:
         self._pass += 1
         self._free()
 
-    def _next(self, chunks: PackedChunks, use: Callable[[PackedRows, DeviceArray], T]) -> T:
+    def _next(self, chunks: PackedChunks, use: Callable[[PackedGroup, DeviceArray], T]) -> T:
         self._copy_ahead(chunks, must=self._n_used)
         buffer = self._buffers[self._n_used % N_BUFFERS]
-        assert buffer.copied is not None and buffer.rows is not None
+        assert buffer.copied is not None and buffer.group is not None
         self._runtime.wait_event(buffer.copied)
         try:
-            found = use(buffer.rows, buffer.memory)
+            found = use(buffer.group, buffer.memory)
         finally:  # what fails has launched some of it
-            buffer.unpacked, buffer.rows = self._runtime.record_event(), None
+            buffer.unpacked, buffer.group = self._runtime.record_event(), None
         self._n_used += 1
         self._copy_ahead(chunks, must=-1)
         return found
 
     def _copy_ahead(self, chunks: PackedChunks, must: int) -> None:
-        """Enqueue copies to all buffers that were unpacked, of chunks that are there; that of number `must` is waited
+        """Enqueue copies to all buffers that were unpacked, of groups that are there; that of number `must` is waited
         for. Of the next pass only those of the first set, which has the buffers then."""
         end = self._n_used + N_BUFFERS
         end = end if chunks is self._first else min(end, len(chunks))
@@ -149,10 +161,11 @@ class Ring:
             number = self._n_copied
             if number > must and not chunks.is_ready(number):
                 return
-            buffer, rows = self._buffers[number % N_BUFFERS], chunks.take(number)
+            buffer, group = self._buffers[number % N_BUFFERS], chunks.take(number)
             self._copies.wait(buffer.unpacked)
-            self._copies.copy(buffer.memory[: rows.memory.nbytes], rows.memory)
-            buffer.copied, buffer.rows = self._copies.record(), rows
+            for rows, place in placed(group):
+                self._copies.copy(buffer.memory[place], rows.memory)
+            buffer.copied, buffer.group = self._copies.record(), group
             chunks.give_back(number, buffer.copied)
             self._n_copied += 1
 
@@ -172,7 +185,7 @@ class Ring:
         chunks, self._chunks = self._chunks, None
         self._n_copied = self._n_used = 0
         for buffer in self._buffers:
-            buffer.rows = None
+            buffer.group = None
         if chunks is not None:
             chunks.restart()
 

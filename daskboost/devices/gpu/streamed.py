@@ -1,7 +1,7 @@
-"""Views of chunks that stream through the device: each is unpacked into the memory that the last one had.
+"""Views of chunks that stream through the device: a group of them is unpacked into the memory that the last one had.
 
-`kernels/unpack_chunk.cu` makes of a packed chunk what `DenseView` and `SparseView` read. Kernels that use a view and
-those that unpack the next chunk are of one stream, so that one chunk's memory is enough.
+`kernels/unpack_chunk.cu` makes of packed chunks what `DenseView` and `SparseView` read, a group's rows as one view's.
+Kernels that use a view and those that unpack the next group are of one stream, so that one group's memory is enough.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.devices.gpu.ring import PackedChunks, PackedRows, Ring
+from daskboost.devices.gpu.ring import PackedChunks, PackedGroup, Ring, placed
 from daskboost.devices.gpu.runtime import DeviceArray
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
@@ -36,7 +36,7 @@ class DenseChunks:
     symbol_dtype: np.dtype[np.generic]
     """Of unpacked symbols."""
     most_rows: int
-    """Of a chunk."""
+    """Of a group."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class SparseChunks:
     """The histogram slot of each global bin."""
     most_rows: int
     most_entries: int
-    """Of a chunk."""
+    """Of a group."""
 
 
 class StreamedDense:
-    """One chunk's planes, and the view over them; a chunk of fewer rows leaves their ends as they are."""
+    """One group's planes, and the view over them; a group of fewer rows leaves their ends as they are."""
 
     def __init__(self, layout: DeviceLayout, chunks: DenseChunks) -> None:
         self._runtime, self._stride_bytes, xp = layout.runtime, chunks.stride_bytes, layout.runtime.xp
@@ -64,16 +64,19 @@ class StreamedDense:
         self._view = DenseView(layout, [self._symbols], chunks.most_rows, copy_columns=False)
         self.nbytes = self._view.nbytes
 
-    def unpack(self, rows: PackedRows, memory: DeviceArray) -> DenseView:
-        """The view of the chunk whose bytes these are; that of the last one is lost."""
+    def unpack(self, group: PackedGroup, memory: DeviceArray) -> DenseView:
+        """The view of the group whose bytes these are; that of the last one is lost."""
         n_units, symbol_bytes = len(self._places), self._view.symbol_bytes
-        if rows.n_rows and n_units:
-            tile_rows = max(1, TILE_UNITS // n_units)
-            self._runtime.kernel("unpack_chunk", "unpack_planes", SYMBOL_BYTES=symbol_bytes)(
-                -(-rows.n_rows // tile_rows), THREADS, memory.view(np.uint32), self._columns, self._places, n_units,
-                self._stride_bytes, rows.n_rows, tile_rows,
-                self._symbols.flat.view(np.uint32 if symbol_bytes == 1 else np.uint16),
-            )  # fmt: skip
+        kernel = self._runtime.kernel("unpack_chunk", "unpack_planes", SYMBOL_BYTES=symbol_bytes)
+        planes = self._symbols.flat.view(np.uint32 if symbol_bytes == 1 else np.uint16)
+        tile_rows, first_row = max(1, TILE_UNITS // max(1, n_units)), 0
+        for rows, place in placed(group) if n_units else ():
+            if rows.n_rows:
+                kernel(
+                    -(-rows.n_rows // tile_rows), THREADS, memory[place].view(np.uint32), self._columns, self._places,
+                    n_units, self._stride_bytes, first_row, rows.n_rows, tile_rows, planes,
+                )  # fmt: skip
+            first_row += rows.n_rows
         return self._view
 
 
@@ -94,7 +97,7 @@ def _units(places: SymbolPlaces, bits: UInt8, n_rows: int) -> tuple[UInt32, Int6
 
 
 class StreamedSparse:
-    """One chunk's row pointers and slots."""
+    """One group's row pointers and slots."""
 
     def __init__(self, layout: DeviceLayout, chunks: SparseChunks) -> None:
         self._layout, self._runtime, self._bits, xp = layout, layout.runtime, chunks.bits, layout.runtime.xp
@@ -102,18 +105,20 @@ class StreamedSparse:
         self._slots, self._indptr = xp.empty(chunks.most_entries, np.int32), xp.empty(chunks.most_rows + 1, np.int64)
         self.nbytes = int(self._slots.nbytes + self._indptr.nbytes)
 
-    def unpack(self, rows: PackedRows, memory: DeviceArray) -> SparseView:
+    def unpack(self, group: PackedGroup, memory: DeviceArray) -> SparseView:
         """As `StreamedDense.unpack`."""
-        words = memory.view(np.uint32)
-        pointers = words[rows.memory.nbytes // 4 - rows.n_rows - 1 :]
-        blocks = -(-max(rows.n_entries, rows.n_rows + 1) // TILE_UNITS)
-        self._runtime.kernel("unpack_chunk", "unpack_slots", SYMBOL_BYTES=1)(
-            blocks, THREADS, words, self._bits, rows.n_entries, self._slot_of_bin, pointers, rows.n_rows, self._slots,
-            self._indptr,
-        )  # fmt: skip
-        return SparseView(
-            self._layout, self._indptr[: rows.n_rows + 1], self._slots[: rows.n_entries], copy_columns=False
-        )
+        kernel = self._runtime.kernel("unpack_chunk", "unpack_slots", SYMBOL_BYTES=1)
+        n_rows = n_entries = 0
+        for rows, place in placed(group):
+            words = memory[place].view(np.uint32)
+            pointers = words[len(words) - rows.n_rows - 1 :]
+            blocks = -(-max(rows.n_entries, rows.n_rows + 1) // TILE_UNITS)
+            kernel(
+                blocks, THREADS, words, self._bits, rows.n_entries, self._slot_of_bin, pointers, rows.n_rows, n_entries,
+                self._slots[n_entries:], self._indptr[n_rows:],
+            )  # fmt: skip
+            n_rows, n_entries = n_rows + rows.n_rows, n_entries + rows.n_entries
+        return SparseView(self._layout, self._indptr[: n_rows + 1], self._slots[:n_entries], copy_columns=False)
 
 
 class ChunkStream:
@@ -138,5 +143,5 @@ class ChunkStream:
         self._chunks.close()
 
     def views(self) -> Generator[GpuView, None, None]:
-        """The view of each chunk, which is gone when the next one comes."""
+        """The view of each group, which is gone when the next one comes."""
         return self._ring.passing(self._chunks, self._rows.unpack)

@@ -1,0 +1,38 @@
+"""Data sets whose chunks come to a GPU several at a time, though they are small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from daskboost import QuantizedDataset
+from daskboost.cluster import shard_margins
+from daskboost.data.streamed import StreamedChunks
+from daskboost.devices import stream_groups
+from daskboost.devices.gpu import plans
+
+
+def bytes_of_twos(dataset: QuantizedDataset) -> int:
+    """Of groups of two of a data set's chunks, which are of one size but for the last."""
+    sizes: list[int] = [entry.handle.nbytes for shard in dataset.shards.shards for entry in shard.entries]
+    return 2 * max(sizes) + stream_groups.ALIGNMENT
+
+
+def stream_by_twos(monkeypatch: pytest.MonkeyPatch, dataset: QuantizedDataset) -> None:
+    """From now on its chunks stream by twos where a plan has room for that, however few they are."""
+    monkeypatch.setattr(stream_groups, "GROUP_BYTES", bytes_of_twos(dataset))
+    monkeypatch.setattr(plans, "GROUPS_SHARE", 0.01)
+
+
+def noted_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Gains the numbers of chunks of the groups of each set that is streamed to a GPU."""
+    noted: list[list[int]] = []
+
+    class Noting(StreamedChunks):
+        def __init__(self, store: Any, groups: Any, allocate: Any) -> None:
+            noted.append([len(group) for group in groups])
+            super().__init__(store, groups, allocate)
+
+    monkeypatch.setattr(shard_margins, "StreamedChunks", Noting)
+    return noted
