@@ -40,8 +40,8 @@ LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
 """float32 arrays of (rows, outputs) that making gradients takes at the same time, results among them."""
-EVALUATION_TEMPORARIES = 4
-"""The same of `Objective.evaluation`."""
+EVALUATION_TEMPORARIES = 6
+"""The same of `Objective.evaluation`: of softmax, the result and a copy in another order beside the four of `exp`."""
 GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128

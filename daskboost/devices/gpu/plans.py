@@ -222,7 +222,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
 
 def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Of trees that are grown on rows drawn by their gradients: candidates and sample have bins of their own on the
-    device, all rows have margins and labels, and one chunk's turn in a pass takes what it does."""
+    device, all rows have margins and labels, and one group's turn in a pass takes what it does."""
     train, k = size.train, size.n_outputs
     candidates, sample = drawn_rooms(size)
     own = replace(size, evals=(), keep_gradients=True, train=SetSize(
