@@ -11,7 +11,9 @@ models made from them depend on the partitioning.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,9 @@ from daskboost.errors import DataError
 KEY_BITS = 32
 CELL_BYTES = 16
 """Memory per cell with one count: two keys and an int64."""
+
+LEAST_MERGED_CELLS = 1 << 17
+"""That a thread is worth: it merges them in a millisecond."""
 
 _SIGN = np.uint32(1 << 31)
 _TYPES = {"capacities": "int64", "bits": "uint8", "offsets": "int64", "lower": "uint32", "upper": "uint32"}
@@ -110,17 +115,45 @@ class KeyTable:
         return KeyTable(self.capacities, self.bits, self.offsets, lower, upper, counts)
 
     def __add__(self, other: KeyTable) -> KeyTable:
-        from daskboost.devices.cpu.key_counts import merge_cells
+        return self.merged(other)
 
+    def merged(self, other: KeyTable, threads: int = 1) -> KeyTable:
+        """The sum of both: the same bytes for any number of threads."""
         if not np.array_equal(self.capacities, other.capacities) or self.counts.shape[1] != other.counts.shape[1]:
             raise DataError("other: key counts merge only if they have the same series, capacities and count columns")
         for nothing, whole in ((self, other), (other, self)):
             if not len(nothing.lower) and (nothing.bits >= whole.bits).all():
                 return whole
-        cells = int(np.minimum(np.diff(self.offsets) + np.diff(other.offsets), self.capacities).sum())
-        table = self._allocate(self.capacities, cells, self.counts.shape[1])
-        merge_cells(self.capacities, *self._cell_arrays(), *other._cell_arrays(), *table._cell_arrays())
-        return table._trimmed()
+        most = np.minimum(np.diff(self.offsets) + np.diff(other.offsets), self.capacities)
+        n_parts = max(1, min(threads, len(most), int(most.sum()) // LEAST_MERGED_CELLS))
+        if n_parts == 1:
+            return self._merged_series(other, 0, len(most), most)._trimmed()
+        ends = np.searchsorted(np.cumsum(most), np.linspace(0, most.sum(), n_parts + 1)[1:-1], side="right")
+        edges = [0, *ends.tolist(), len(most)]
+        with ThreadPoolExecutor(n_parts) as pool:
+            parts = list(pool.map(lambda edge: self._merged_series(other, *edge, most), itertools.pairwise(edges)))
+            starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
+            table = self._allocate(self.capacities, int(starts[-1]), self.counts.shape[1])
+            table.bits[:] = np.concatenate([part.bits for part in parts])
+            offsets = [part.offsets[1:] + start for part, start in zip(parts, starts, strict=False)]
+            table.offsets[:] = np.concatenate([[0], *offsets])
+            list(pool.map(table._put_cells, parts, starts.tolist()))
+        return table
+
+    def _merged_series(self, other: KeyTable, begin: int, end: int, most: Int64) -> KeyTable:
+        """Of some series, with memory for so many cells of each as there may be."""
+        from daskboost.devices.cpu.key_counts import merge_cells
+
+        own, theirs = ((t.bits[begin:end], t.offsets[begin : end + 1], *t._cell_arrays()[2:]) for t in (self, other))
+        table = self._allocate(self.capacities[begin:end], int(most[begin:end].sum()), self.counts.shape[1])
+        merge_cells(table.capacities, *own, *theirs, *table._cell_arrays())
+        return table
+
+    def _put_cells(self, part: KeyTable, start: int) -> None:
+        """The cells of some series, from `start` on."""
+        cells = int(part.offsets[-1])
+        for name in ("lower", "upper", "counts"):
+            getattr(self, name)[start : start + cells] = getattr(part, name)[:cells]
 
     def _cell_arrays(self) -> tuple[UInt8, Int64, UInt32, UInt32, Int64]:
         return self.bits, self.offsets, self.lower, self.upper, self.counts

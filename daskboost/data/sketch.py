@@ -263,7 +263,7 @@ def _count_blocks(
         own, room = weights[start : start + block.n_rows], features.scratch_bytes
         part, absent = _count(block, own, columns, capacities, refinement, max_workers, room)
         del block  # before the next one comes
-        total, missing = part if start == 0 else total + part, missing + absent
+        total, missing = total.merged(part, max_workers), missing + absent
     return total, missing
 
 

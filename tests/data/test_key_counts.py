@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import sketch as reference
 
+from daskboost.data import key_counts
 from daskboost.data.key_counts import KeyCounts, KeyTable, keys_of, values_of
 from daskboost.errors import DataError
 
@@ -183,3 +184,22 @@ def test_several_series_are_not_one() -> None:
     both = KeyTable.concatenate([KeyCounts.of([1.0], capacity=3).table] * 2)
     with pytest.raises(DataError, match="hold 2 series; KeyCounts holds one"):
         KeyCounts.from_arrays(both.to_arrays())
+
+
+@unhurried
+@given(st.lists(st.tuples(values_lists, values_lists, capacities), min_size=1, max_size=6), st.integers(2, 4))
+def test_threads_leave_no_trace(series: list[tuple[list[float], list[float], int]], threads: int) -> None:
+    """Series that threads have merged are those of a plain sum, to the byte."""
+
+    def table(which: int) -> KeyTable:
+        keys = [keys_of(np.array(own[which], np.float32)) for own in series]
+        ends = np.cumsum([len(own) for own in keys])
+        starts = ends - [len(own) for own in keys]
+        return KeyTable.count(np.concatenate(keys), None, starts, ends, np.array([own[2] for own in series]))
+
+    left, right = table(0), table(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_counts, "LEAST_MERGED_CELLS", 1)
+        found, expected = left.merged(right, threads), left + right
+    for name, array in expected.to_arrays().items():
+        assert found.to_arrays()[name].tobytes() == array.tobytes(), name
