@@ -40,8 +40,10 @@ LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
 """float32 arrays of (rows, outputs) that making gradients takes at the same time, results among them."""
-EVALUATION_TEMPORARIES = 6
-"""The same of `Objective.evaluation`: of softmax, the result and a copy in another order beside the four of `exp`."""
+EVALUATION_TEMPORARIES = 4
+"""The same of `Objective.evaluation`."""
+SOFTMAX_TEMPORARIES = 6
+"""And of several outputs: the result, and a copy in another order, beside those of `exp`."""
 GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128
@@ -169,7 +171,8 @@ def metric_bytes(size: FitSize, rows: SetSize) -> int:
     n_rows, is_copied = evaluated_together(rows, size.train)
     predictions = 4 * size.n_outputs * n_rows
     scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
-    return max((EVALUATION_TEMPORARIES + is_copied) * predictions, predictions + max(scores, LIMB_BYTES))
+    temporaries = EVALUATION_TEMPORARIES if size.n_outputs == 1 else SOFTMAX_TEMPORARIES
+    return max((temporaries + is_copied) * predictions, predictions + max(scores, LIMB_BYTES))
 
 
 def evaluated_together(rows: SetSize, train: SetSize) -> tuple[int, bool]:

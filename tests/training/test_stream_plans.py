@@ -1,0 +1,61 @@
+"""Plans of fits whose chunks stream in groups: larger ones where there is room, none that makes a fit fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels.tracked import TrackedRuntime
+from strategies.streams import bytes_of_twos, noted_groups, stream_by_twos
+from training.test_device_memory_limit import HOST, PARAMS, chunked, rows, runtime
+
+from daskboost import plan, train
+from daskboost.devices import stream_groups
+
+__all__ = ["rows", "runtime"]
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("more", [{}, {"out_of_core": "certified"}], ids=["exact", "certified"])
+def test_groups_stay_within_their_plan(
+    more: dict[str, Any], rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of chunks in RAM and on disk."""
+    given = {**PARAMS, "max_depth": 3, **more}
+    with chunked(rows, host_memory_limit=70_000, spill_directory=tmp_path) as dataset:
+        least = plan({**given, "device_memory_limit": 1}, dataset).total_bytes
+        stream_by_twos(monkeypatch, dataset)
+        noted = noted_groups(monkeypatch)
+        assert plan({**given, "device_memory_limit": least}, dataset).ring_bytes < bytes_of_twos(dataset) * 2
+        limit = least + 2 * bytes_of_twos(dataset) + 700 * 40
+        planned = plan({**given, "device_memory_limit": limit}, dataset)
+        assert planned.resident in ((0,), (1,))
+        assert planned.stream_bytes == bytes_of_twos(dataset)
+        model = train({**given, "device_memory_limit": limit}, dataset, 1).to_bytes()
+        assert 0.65 * planned.total_bytes <= runtime.meter.peak_bytes <= planned.total_bytes
+        assert runtime.meter.pool.total_bytes <= planned.total_bytes
+        assert runtime.pinned_bytes == planned.host_pinned_bytes
+        assert max(noted[0]) == 2
+        assert model == train({**given, **HOST}, dataset, 1).to_bytes()
+
+
+def test_groups_make_no_fit_fail_and_leave_room_for_chunks_that_stay() -> None:
+    shape: dict[str, Any] = {"n_rows": 80_000_000, "n_features": 200, "memory": "140GB"}
+    given = {**PARAMS, "max_bin": 256}
+    least = plan({**given, "device_memory_limit": 1}, **shape)
+    assert least.stream_bytes < 2**26, "one chunk at a time"
+    chunk_bytes, before = least.ring_bytes // 3, least.stream_bytes
+    for more in range(0, 30, 2):
+        found = plan({**given, "device_memory_limit": least.total_bytes + more * chunk_bytes}, **shape)
+        assert found.fits
+        assert found.stream_bytes >= before
+        assert found.resident is not None
+        assert found.resident[0] == 0 or found.stream_bytes == stream_groups.GROUP_BYTES
+        before = found.stream_bytes
+    assert found.resident is not None
+    assert found.resident[0] > 5
+    assert found.ring_bytes == pytest.approx(3 * 4 * chunk_bytes, rel=1e-3)
+    few = plan({**given, "device_memory_limit": "330MB"}, n_rows=1_200_000, n_features=200, memory="140GB")
+    assert few.resident is not None and few.resident[0] > 1 and few.stream_bytes < 2**26, "few chunks come alone"
