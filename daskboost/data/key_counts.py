@@ -131,7 +131,7 @@ class KeyTable:
         ends = np.searchsorted(np.cumsum(most), np.linspace(0, most.sum(), n_parts + 1)[1:-1], side="right")
         edges = [0, *ends.tolist(), len(most)]
         with ThreadPoolExecutor(n_parts) as pool:
-            parts = list(pool.map(lambda edge: self._merged_series(other, *edge, most), itertools.pairwise(edges)))
+            parts = list(pool.map(lambda edge: self._merged_series(other, edge[0], edge[1], most), itertools.pairwise(edges)))
             starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
             table = self._allocate(self.capacities, int(starts[-1]), self.counts.shape[1])
             table.bits[:] = np.concatenate([part.bits for part in parts])
