@@ -11,10 +11,10 @@ models made from them depend on the partitioning.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,11 +127,11 @@ class KeyTable:
         most = np.minimum(np.diff(self.offsets) + np.diff(other.offsets), self.capacities)
         n_parts = max(1, min(threads, len(most), int(most.sum()) // LEAST_MERGED_CELLS))
         if n_parts == 1:
-            return self._merged_series(other, 0, len(most), most)._trimmed()
+            return self._merged_series(other, most, 0, len(most))._trimmed()
         ends = np.searchsorted(np.cumsum(most), np.linspace(0, most.sum(), n_parts + 1)[1:-1], side="right")
         edges = [0, *ends.tolist(), len(most)]
         with ThreadPoolExecutor(n_parts) as pool:
-            parts = list(pool.map(lambda edge: self._merged_series(other, edge[0], edge[1], most), itertools.pairwise(edges)))
+            parts = list(pool.map(partial(self._merged_series, other, most), edges[:-1], edges[1:]))
             starts = np.cumsum([0, *(part.offsets[-1] for part in parts)])
             table = self._allocate(self.capacities, int(starts[-1]), self.counts.shape[1])
             table.bits[:] = np.concatenate([part.bits for part in parts])
@@ -140,7 +140,7 @@ class KeyTable:
             list(pool.map(table._put_cells, parts, starts.tolist()))
         return table
 
-    def _merged_series(self, other: KeyTable, begin: int, end: int, most: Int64) -> KeyTable:
+    def _merged_series(self, other: KeyTable, most: Int64, begin: int, end: int) -> KeyTable:
         """Of some series, with memory for so many cells of each as there may be."""
         from daskboost.devices.cpu.key_counts import merge_cells
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kernels.tracked import Meter, TrackedRuntime
+from kernels.tracked import TrackedRuntime
 from strategies.device_arrays import EmulatedPlace, Place, place
 from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data
 
@@ -89,54 +89,46 @@ def test_the_copy_that_roots_read_is_made_as_planned(monkeypatch: pytest.MonkeyP
     assert models[0] == models[1]
 
 
-class HookedPool:
-    """CuPy's own pool, what it hands out, and a limit of what it may take."""
+class LimitedPool:
+    """CuPy's own pool, with a limit of what it may take; it gives nothing back within a fit."""
 
     def __init__(self) -> None:
         import cupy
 
         self._pool = cupy.get_default_memory_pool()
-        self.meter = Meter()
+        self._before = 0
 
     def limit(self, planned: Plan) -> None:
         """To the plan, beyond what is there."""
         gc.collect()
         self._pool.free_all_blocks()
-        self.meter.restart()
-        self._pool.set_limit(size=self._pool.total_bytes() + planned.total_bytes)
+        self._before = self._pool.total_bytes()
+        self._pool.set_limit(size=self._before + planned.total_bytes)
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        from cupy.cuda.memory_hook import MemoryHook
-
-        meter = self.meter
-
-        class Hook(MemoryHook):  # type: ignore[misc]  # CuPy has no types
-            name = "plan"
-
-            def malloc_postprocess(self, **event: Any) -> None:
-                meter.add(event["mem_size"])
-
-            def free_postprocess(self, **event: Any) -> None:
-                meter.add(-event["mem_size"])
-
+    def limited(self) -> Iterator[None]:
+        """Within it there may be a limit."""
         try:
-            with Hook():
-                yield
+            yield
         finally:
             self._pool.set_limit(size=0)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Since the limit was set."""
+        return int(self._pool.total_bytes()) - self._before
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_fit_stays_within_its_plan_on_a_gpu(name: str) -> None:
-    """CuPy's pool gets no byte more than the plan, and what it hands out comes near."""
+    """CuPy's pool gets no byte more than the plan, and comes near."""
     params, given = SHAPES[name]
     warm_up(params)
-    data, pool = data_of(name, n_rows=400_000), HookedPool()
-    with pool.counted():
+    data, pool = data_of(name, n_rows=400_000), LimitedPool()
+    with pool.limited():
         planned = fit({**params, "device": "cuda"}, data, "evaluated" in given, pool.limit)
-    within(pool.meter.peak_bytes, replace(planned, free_bytes=None))
+    within(pool.taken_bytes, replace(planned, free_bytes=None))
 
 
 def warm_up(params: dict[str, Any]) -> None:
@@ -161,11 +153,11 @@ def test_rows_that_lie_on_the_device_are_not_planned_again(
         peak_bytes = runtime.meter.peak_bytes
     else:
         warm_up(params)
-        data, pool = data_of(name, n_rows=400_000), HookedPool()
+        data, pool = data_of(name, n_rows=400_000), LimitedPool()
         data["X"] = (place.csr if "density" in given else place.array)(data["X"])
-        with pool.counted():
+        with pool.limited():
             planned = fit({**params, "device": "cuda"}, data, evaluated, pool.limit, chunk_rows)
-        peak_bytes = pool.meter.peak_bytes
+        peak_bytes = pool.taken_bytes
     within(peak_bytes, replace(planned, free_bytes=None))
     assert (planned.chunks_bytes == 0) == ("density" not in given)
 
