@@ -46,7 +46,7 @@ class Evaluator:
     ) -> None:
         self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
         # A metric on a GPU waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k.
-        most_rows = 0 if device.metric_kernels is None else SCORE_ROWS
+        most_rows = 0 if device.metric_kernels is None else SCORE_ROWS // objective.n_outputs
         self._batches = [self._batch(places) for places in _together(evaluated.groups, most_rows)]
 
     def _batch(self, places: range) -> _Batch:

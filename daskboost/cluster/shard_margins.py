@@ -156,12 +156,19 @@ class ShardMargins:
 
     def add_tree(self, tree: WalkArrays, output: int) -> None:
         """Add a tree's values to the margins of one output, or vectors to those of all."""
-        add = self.adder(tree, output)
-        for index, view in self.views():
-            add(index, view)
+        for _ in self.adding([(tree, output)]):
+            pass
 
-    def adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
-        """What does `add_tree` for one chunk."""
+    def adding(self, trees: Sequence[tuple[WalkArrays, int]]) -> Iterator[tuple[int, View]]:
+        """`views`, each once its margins have several trees, of one output each or of all."""
+        adders = [self._adder(tree, output) for tree, output in trees]
+        for index, view in self.views():
+            for add in adders:
+                add(index, view)
+            yield index, view
+
+    def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
+        """What adds a tree to the margins of one chunk."""
         walk, vectors = self._device.walker(tree), tree.value.ndim == 2
         return lambda index, view: walk(view, self.margins[index] if vectors else self.margins[index][:, output])
 

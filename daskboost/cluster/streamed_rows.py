@@ -35,6 +35,8 @@ class StreamedEngine(Engine):
         self._keep_gradients = False  # margins wait for the next round, so that a chunk's outputs start from the same
         self._finished: list[tuple[WalkArrays, int]] = []
         """Trees and outputs that the margins of the training rows do not have yet."""
+        self._unevaluated: list[tuple[WalkArrays, int]] = []
+        """The same of the evaluation sets'."""
         self._answers[m.OnSample] = self._on_sample
 
     @property
@@ -50,19 +52,23 @@ class StreamedEngine(Engine):
         return self.sample.handle(message.request)
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
-        """The margins of the training rows wait for the next pass."""
+        """The margins of the training rows wait for the next pass, those of evaluation sets for one that adds all trees
+        of a round."""
         self._finished.append((message.tree, message.output))
-        for margins in self.evals:
-            margins.add_tree(message.tree, message.output)
+        if self.evals:
+            self._unevaluated.append((message.tree, message.output))
         return m.Done()
+
+    def _evaluate(self, message: m.Evaluate) -> m.MetricParts:
+        for margins in self.evals if self._unevaluated else ():
+            for _ in margins.adding(self._unevaluated):
+                pass
+        self._unevaluated.clear()
+        return super()._evaluate(message)
 
     def pass_over_rows(self) -> Iterator[tuple[int, View]]:
         """Each chunk's index and view, once; by then its margins have every finished tree."""
-        adders = [self.train.adder(tree, output) for tree, output in self._finished]
-        for index, view in self.train.views():
-            for add in adders:
-                add(index, view)
-            yield index, view
+        yield from self.train.adding(self._finished)
         self._finished.clear()
 
 

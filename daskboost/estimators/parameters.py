@@ -24,8 +24,8 @@ SHARED_PARAMETERS = """
     n_estimators : int, default 100
         Rounds; one tree per output and round, or one of all outputs.
     multi_strategy : {"one_output_per_tree", "multi_output_tree"}
-        With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for each
-        (on the CPU only): several times faster, and a better fit where outputs need different splits takes more rounds.
+        With several classes or quantiles: a tree for each per round, or one for all, whose leaves hold a value for
+        each: several times faster, and a better fit where outputs need different splits takes more rounds.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
     gradient_precision : {"exact", "packed"}

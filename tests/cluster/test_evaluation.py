@@ -28,7 +28,6 @@ from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Bool, Float32
-from daskboost.metrics.elementwise import Rmse
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic
@@ -116,25 +115,27 @@ def test_states_are_the_hosts(
                 }
 
 
-@pytest.mark.parametrize(("most_rows", "expected"), [
-    (1_000, [range(4)]), (440, [range(3), range(3, 4)]), (150, [range(2), range(2, 3), range(3, 4)]),
-    (0, [range(1), range(1, 2), range(2, 3), range(3, 4)]),
+@pytest.mark.parametrize(("objective", "most", "expected"), [
+    (Logistic(), 1_000, [range(4)]), (Logistic(), 440, [range(3), range(3, 4)]),
+    (Logistic(), 150, [range(2), range(2, 3), range(3, 4)]),
+    (Logistic(), 0, [range(1), range(1, 2), range(2, 3), range(3, 4)]), (SoftMax(3), 1_000, [range(2), range(2, 4)]),
 ])  # fmt: skip
 def test_neighbours_are_evaluated_together(
-    most_rows: int, expected: list[range], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    objective: Objective, most: int, expected: list[range], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labels and weights lie on the device once, and a metric is asked once for each batch."""
+    """So many margins at most: labels and weights lie on the device once, and a metric is asked once for each batch."""
     runtime, batches = EmulatedRuntime(), []
+    metric = make_metric("rmse" if objective.n_outputs == 1 else "mlogloss")
+    partial_on_device = type(metric).partial_on_device
 
-    @dataclass(frozen=True)
-    class Noting(Rmse):
-        def partial_on_device(self, kernels: Any, label: Any, prediction: Any, weight: Any = None) -> Any:
-            batches.append((label, prediction, weight))
-            return super().partial_on_device(kernels, label, prediction, weight)
+    def noting(self: Any, kernels: Any, *arrays: Any) -> Any:
+        batches.append(arrays)
+        return partial_on_device(self, kernels, *arrays)
 
-    monkeypatch.setattr(evaluation, "SCORE_ROWS", most_rows)
-    rows, device = Rows.make(rng, 1, weighted=True), GpuDevice(runtime, LAYOUT, Threads(1))
-    evaluator = Evaluator(device, Logistic(), [Noting()], rows.evaluated(device, (100, 41, 299, 1), 0))
+    monkeypatch.setattr(type(metric), "partial_on_device", noting)
+    monkeypatch.setattr(evaluation, "SCORE_ROWS", most)
+    rows, device = Rows.make(rng, objective.n_outputs, weighted=True), GpuDevice(runtime, LAYOUT, Threads(1))
+    evaluator = Evaluator(device, objective, [metric], rows.evaluated(device, (100, 41, 299, 1), 0))
     evaluator.states()
     assert len(batches) == len(expected)
     assert rows.weight is not None
@@ -143,7 +144,7 @@ def test_neighbours_are_evaluated_together(
         own = slice(bounds[places.start], bounds[places.stop])
         assert label.tobytes() == rows.label[own].tobytes()
         assert weight.tobytes() == rows.weight[own].tobytes()
-        assert prediction.tobytes() == Logistic().evaluation(rows.margin[own]).tobytes()
+        assert prediction.tobytes() == objective.evaluation(rows.margin[own]).tobytes()
     device.close()
 
 

@@ -168,20 +168,20 @@ def tree_bytes(size: FitSize) -> int:
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
     """Of margins that are put together and predictions while these are made, or of them and what metrics take."""
-    n_rows, is_copied = evaluated_together(rows, size.train)
+    n_rows, is_copied = evaluated_together(size, rows)
     predictions = 4 * size.n_outputs * n_rows
     scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
     temporaries = EVALUATION_TEMPORARIES if size.n_outputs == 1 else SOFTMAX_TEMPORARIES
     return max((temporaries + is_copied) * predictions, predictions + max(scores, LIMB_BYTES))
 
 
-def evaluated_together(rows: SetSize, train: SetSize) -> tuple[int, bool]:
+def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
     """Most rows of an evaluation set whose metrics are computed at a time (`cluster/evaluation.py`), and whether their
     margins are copied for that: of several groups, or of some of their rows."""
-    grouped = train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
+    grouped = size.train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
     groups = [n for n in (grouped.resident_rows, *(group.n_rows for group in grouped.groups)) if n]
     is_copied = len(groups) > 1 or rows.n_rows < grouped.n_rows
-    return min(rows.n_rows, max([SCORE_ROWS, *groups])), is_copied
+    return min(rows.n_rows, max([SCORE_ROWS // size.n_outputs, *groups])), is_copied
 
 
 def upload_bytes(rows: SetSize) -> int:

@@ -25,7 +25,8 @@ UNIT_EXPONENT = -100
 BLOCKS_PER_MULTIPROCESSOR = 4
 """Enough to hide the latency of reading rows; threads stride over the rest."""
 SCORE_ROWS = 2**22
-"""Rows whose scores are counted at a time, and up to which neighbouring groups of rows are evaluated together."""
+"""Rows whose scores are counted at a time; neighbouring groups of rows that have no more margins are evaluated
+together."""
 SCORE_ROW_BYTES = 42
 """Memory of each: words, their sorted copy and what sorting takes; or words, units and their running sums."""
 LIMB_BYTES = 2 * 2048 * 2 * 8
