@@ -25,9 +25,9 @@ using Unit = u16;
 constexpr i32 SYMBOLS = 1;
 #endif
 
-// Rows of `stride_bytes`, which become those of the planes from `first_row` on. `columns` : of each symbol of a unit, its first bit in the row and its width, 0 where there is
-// none. `places` : of each unit, its place in the planes of row 0, in units, and the step to the next row's. A block takes
-// `tile_rows` rows at a time; tile_rows * n_units must fit 32 bits.
+// Rows of `stride_bytes`, which become those of the planes from `first_row` on. `columns` : of each symbol of a unit, its
+// first bit in the row and its width, 0 where there is none. `places` : of each unit, its place in the planes of row 0, in
+// units, and the step to the next row's. A block takes `tile_rows` rows at a time; tile_rows * n_units must fit 32 bits.
 extern "C" __global__ void __launch_bounds__(THREADS) unpack_planes(
     const u32* __restrict__ words, const u32* __restrict__ columns, const i64* __restrict__ places, i32 n_units,
     i64 stride_bytes, i64 first_row, i64 n_rows, i32 tile_rows, Unit* __restrict__ planes) {
