@@ -35,6 +35,8 @@ from daskboost.tree.split import SplitRules, SplitSearch
 
 COLUMN_BYTES = 2**31
 """Most bytes of column-major copies of an engine's training chunks; what has no copy is split more slowly."""
+SUMMED_ROWS = 2**18
+"""Rows whose labels one thread sums: a millisecond, of which what a sum costs beside its rows is a tenth."""
 
 
 def slot_layout(cuts: Cuts, width: int = 1) -> SlotLayout:
@@ -186,10 +188,12 @@ class Engine(EngineGradients):
 
     def _label_sums(self, message: m.LabelSums) -> m.ExactParts:
         labels, weights = ExactSum(), ExactSum()
-        threads = self.device.threads
-        for part in self.train.groups:
-            for label, weight in threads.run([partial(part.label_sums, a, b) for a, b in threads.ranges(part.n_rows)]):
-                labels, weights = labels + label, weights + weight
+        jobs = [
+            partial(part.label_sums, begin, min(begin + SUMMED_ROWS, part.n_rows))
+            for part in self.train.groups for begin in range(0, part.n_rows, SUMMED_ROWS)
+        ]  # fmt: skip
+        for label, weight in self.device.threads.run(jobs):
+            labels, weights = labels + label, weights + weight
         return m.ExactParts(labels.to_array(), weights.to_array())
 
     def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
