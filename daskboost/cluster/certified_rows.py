@@ -21,7 +21,7 @@ from daskboost.cluster import messages as m
 from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
-from daskboost.cluster.shard_margins import ShardMargins, row_bytes
+from daskboost.cluster.shard_margins import ShardMargins, has_room
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.streamed_rows import StreamedEngine, TakenRows
 from daskboost.data.chunk import ChunkRows
@@ -167,7 +167,7 @@ def sampled_rows(of: ShardMargins, device: CertifyingDevice, column_room: int, s
     if not n_rows:
         return TakenRows(of)
     parts = ((view, chosen[index]) for index, view in of.views())
-    copy_columns = 0 < column_room >= n_rows * row_bytes(of.shard.layout)
+    copy_columns = has_room(column_room, of.shard.layout, n_rows)
     view = device.sample_view(parts, n_rows, copy_columns=copy_columns)
     ids = np.concatenate([own for _, own in found])
     return TakenRows(of, RowGroup(range(0), n_rows, ids, _chunk_rows(of.groups, chosen)), view)

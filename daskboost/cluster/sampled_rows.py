@@ -18,7 +18,7 @@ from daskboost.cluster import messages as m
 from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
-from daskboost.cluster.shard_margins import ShardMargins, row_bytes
+from daskboost.cluster.shard_margins import ShardMargins, has_room
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.streamed_rows import StreamedEngine, TakenRows
 from daskboost.data.chunk import ChunkRows
@@ -37,7 +37,7 @@ class SampledEngine(StreamedEngine):
         if not isinstance(device, SamplingDevice):
             raise DeviceError("this device does not draw rows by their gradients; use device='cpu'")
         super().__init__(setup, train, evals, device, peers, shared)
-        copies = partial(_has_room, device.column_room(setup.column_bytes), row_bytes(self.train.shard.layout))
+        copies = partial(has_room, device.column_room(setup.column_bytes), self.train.shard.layout)
         with device.errors():
             self._candidates = device.candidates(setup.objective.n_outputs, copies)
         self.sample: SampleEngine = SampleEngine(setup, self.train, device, peers, self._finish_tree)
@@ -90,11 +90,6 @@ class SampledEngine(StreamedEngine):
         sample = self._candidates.take(message.threshold)
         self.sample.hold(sample)
         return m.SampleSize(0 if sample is None else sample.n_rows)
-
-
-def _has_room(room_bytes: int, bytes_per_row: int, n_rows: int) -> bool:
-    """Whether the sample gets a column-major copy."""
-    return 0 < room_bytes >= n_rows * bytes_per_row
 
 
 class SampleEngine(Engine):

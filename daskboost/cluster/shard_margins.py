@@ -156,7 +156,11 @@ class ShardMargins:
 
     def add_tree(self, tree: WalkArrays, output: int) -> None:
         """Add a tree's values to the margins of one output, or vectors to those of all."""
-        for _ in self.adding([(tree, output)]):
+        self.add_trees([(tree, output)])
+
+    def add_trees(self, trees: Sequence[tuple[WalkArrays, int]]) -> None:
+        """The same of several trees, in one pass."""
+        for _ in self.adding(trees):
             pass
 
     def adding(self, trees: Sequence[tuple[WalkArrays, int]]) -> Iterator[tuple[int, View]]:
@@ -171,6 +175,11 @@ class ShardMargins:
         """What adds a tree to the margins of one chunk."""
         walk, vectors = self._device.walker(tree), tree.value.ndim == 2
         return lambda index, view: walk(view, self.margins[index] if vectors else self.margins[index][:, output])
+
+
+def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:
+    """Whether so many rows get a column-major copy where such copies may take `room_bytes`."""
+    return 0 < room_bytes >= n_rows * row_bytes(layout)
 
 
 def row_bytes(layout: Layout) -> int:

@@ -61,8 +61,7 @@ class StreamedEngine(Engine):
 
     def _evaluate(self, message: m.Evaluate) -> m.MetricParts:
         for margins in self.evals if self._unevaluated else ():
-            for _ in margins.adding(self._unevaluated):
-                pass
+            margins.add_trees(self._unevaluated)
         self._unevaluated.clear()
         return super()._evaluate(message)
 

@@ -14,7 +14,7 @@ import numpy as np
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.gradients import Quantizer
-from daskboost.devices.gpu.known_tree import THREADS, KnownTree, known_tree, sum_segments
+from daskboost.devices.gpu.known_tree import THREADS, KnownTree, known_tree
 from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows import GpuRows, as_columns
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
@@ -132,8 +132,7 @@ class GpuFrontier:
         self._memory.quantizer(pieces, n_rows, weight)(
             columns, own.rounding, rounding.sample_below, chunk.order, chunk.pairs, chunk.bounds
         )
-        rows.move_to_leaves(view, chunk, own.known)
-        sum_segments(self._runtime, chunk, own.known.leaves, self._sums[these])
+        rows.move_to_leaves(view, chunk, own.known, self._sums[these])
         rows.build(view, chunk, own.known.leaves, self.histograms[these], adds=True)
 
     def _tree(self, tree: WalkArrays, places: tuple[int, int], rounding: Rounding) -> _Tree:

@@ -96,33 +96,21 @@ class Entry:
         """
         if len(arguments) != len(self.parameters):
             raise TypeError(f"{self.name} takes {len(self.parameters)} arguments, got {len(arguments)}")
-        bound = []
-        for parameter, argument in zip(self.parameters, arguments, strict=True):
-            dtype = parameter.dtype
-            if dtype is not None:  # what is usual first: passes over small chunks launch thousands of kernels
-                if not parameter.is_pointer:
-                    if type(argument) is int:
-                        bound.append(dtype.type(argument))
-                        continue
-                elif argument is None or (
-                    getattr(argument, "dtype", None) is dtype and not isinstance(argument, np.generic)
-                ):
-                    bound.append(argument)
-                    continue
-            bound.append(self._bind(parameter, argument))
-        return bound
+        return list(map(self._bind, self.parameters, arguments))
 
     def _bind(self, parameter: Parameter, argument: Any) -> Any:
-        dtype = getattr(argument, "dtype", None)
-        is_array = dtype is not None and not isinstance(argument, np.generic)
+        """One of them: a pass binds thousands, so no test is made that the argument does not need."""
+        dtype, wanted_dtype = getattr(argument, "dtype", None), parameter.dtype
         if parameter.is_pointer:
-            if argument is None or (is_array and parameter.dtype in (None, dtype)):
+            is_array = dtype is not None and not isinstance(argument, np.generic)
+            if argument is None or (is_array and (wanted_dtype is None or dtype == wanted_dtype)):
                 return argument
-        elif parameter.dtype is not None and not is_array and argument is not None:
-            if dtype is not None and dtype == parameter.dtype:  # NumPy takes None for float64
+        elif wanted_dtype is not None:
+            if dtype is None:  # refuses integers that do not fit
+                if isinstance(argument, int) or (isinstance(argument, float) and wanted_dtype.kind == "f"):
+                    return wanted_dtype.type(argument)
+            elif isinstance(argument, np.generic) and dtype == wanted_dtype:
                 return argument
-            if dtype is None and isinstance(argument, int | float if parameter.dtype.kind == "f" else int):
-                return parameter.dtype.type(argument)  # refuses integers that do not fit
         wanted = f"{'a pointer to ' if parameter.is_pointer else ''}{parameter.dtype or 'a struct'}"
         raise TypeError(f"{self.name}: {parameter.name} is {wanted}, got {type(argument).__name__} {dtype or ''}")
 

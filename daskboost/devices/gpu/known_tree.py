@@ -29,8 +29,6 @@ class KnownTree:
     """Splits of each level that lead to places, as `kernels/partition.cu` takes them; int32, shape (6, splits)."""
     leaves: DeviceArray
     """The node of each place; int32."""
-    places: DeviceArray
-    """int32: 0, 1, 2 and so on."""
     n_nodes: int
     """Of the tree, and one that no rows reach."""
 
@@ -61,8 +59,7 @@ def known_tree(runtime: Runtime, tree: WalkArrays, n_places: int) -> KnownTree:
         to_device(runtime, np.stack([np.asarray(each, np.int32) for each in (inner, *(own[inner] for own in columns))]))
         for inner in chosen if len(inner)
     ]  # fmt: skip
-    places = np.arange(n_places, dtype=np.int32)
-    return KnownTree(uploaded, to_device(runtime, leaves), to_device(runtime, places), len(left) + 1)
+    return KnownTree(uploaded, to_device(runtime, leaves), len(left) + 1)
 
 
 def sum_segments(runtime: Runtime, chunk: PairSegments, nodes: DeviceArray, sums: DeviceArray) -> None:

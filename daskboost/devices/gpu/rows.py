@@ -160,7 +160,9 @@ class GpuRows:
 
         `gradient(chunk)` gives float32 columns of shape (rows,), on the GPU: gradients, or what a kernel makes them of.
         """
-        self.fill_roots(gradient, rounding)
+        self._rounding.put(0, rounding)
+        for index in range(len(self.chunks)):
+            self._fill_root(index, gradient(index), rounding)
         return self._filled_roots(rounding)
 
     def _filled_roots(self, rounding: Rounding) -> tuple[int, int]:
@@ -171,15 +173,9 @@ class GpuRows:
                 chunk.kept = int(to_host(chunk.bounds[0])[1])
         return sums
 
-    def fill_roots(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding
-                   ) -> None:  # fmt: skip
-        """`start_tree` that waits for nothing: at most all rows are in the root, and nobody knows how many."""
-        self._rounding.put(0, rounding)
-        for index in range(len(self.chunks)):
-            self._fill_root(index, gradient(index), rounding)
-
     def _fill_root(self, index: int, gradient: Columns | tuple[DeviceArray, DeviceArray], rounding: Rounding) -> None:
-        """`fill_roots` of one chunk, by the rounding that was put."""
+        """Enqueue: the rows of one chunk into the root, by the rounding that was put: at most all, and nobody knows how
+        many."""
         chunk = self.chunks[index]
         chunk.start(chunk.n_rows)
         self.quantizers[index](
@@ -191,26 +187,21 @@ class GpuRows:
         values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
         known, sums = known_tree(self._runtime, tree, n_places), self._runtime.xp.zeros((n_places, 2), np.int64)
         for index, view in self._views():
-            self.move_along(view, self.chunks[index], known, sums)
+            chunk = self.chunks[index]
+            self.move_to_leaves(view, chunk, known, sums)
+            segments = chunk.bounds[known.leaves]
+            chunk.bounds[:] = 0
+            chunk.bounds[: len(segments)] = segments
         found: Int64 = to_host(sums)
         return found
 
-    def move_along(self, view: GpuView, chunk: DeviceOrder, known: KnownTree, sums: DeviceArray) -> None:
-        """Enqueue: a chunk's rows go from the root to the places of a tree, which become its nodes; `sums`, int64 of
-        shape (places, 2), grow by theirs."""
-        if not chunk.n_rows:
-            return
-        self.move_to_leaves(view, chunk, known)
-        segments = chunk.bounds[known.leaves]
-        chunk.bounds[:] = 0
-        chunk.bounds[: len(segments)] = segments
-        sum_segments(self._runtime, chunk, known.places, sums)
-
-    def move_to_leaves(self, view: GpuView, chunk: DeviceOrder, known: KnownTree) -> None:
-        """Enqueue: a chunk's rows go from the root to the leaves of a tree."""
+    def move_to_leaves(self, view: GpuView, chunk: DeviceOrder, known: KnownTree, sums: DeviceArray) -> None:
+        """Enqueue: a chunk's rows go from the root to the leaves of a tree; `sums`, int64 of shape (places, 2), grow by
+        those of its places."""
         self.reserve(known.n_nodes, known.most_splits)
         for splits in known.levels:
             self.split_rows(view, chunk, splits)
+        sum_segments(self._runtime, chunk, known.leaves, sums)
 
     def column_leaf_sums(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding,
                          leaves: Int32) -> Int64:  # fmt: skip
