@@ -255,6 +255,7 @@ extern "C" __global__ void __launch_bounds__(NODE_THREADS) best_of_nodes(
             if (!(found.gain > best) && !is_tie) continue;
             best = found.gain;
             best_feature = feature;
+            __syncwarp();  // another lane may have written them for an earlier feature, and shuffles order no writes
             if (!found.has_left) continue;
             places[warp] = found.place;
             lefts[warp] = found.left;
