@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_contenders import array_module, host
+from benchmarks.harness import timed
 from benchmarks.out_of_core_cases import Config
 from daskboost import QuantizedDataset, plan
 from daskboost.data.store import StoreCounters
@@ -80,6 +81,7 @@ class Blocks:
         x, y = map(da.concatenate, arrays)
         return x, y
 
+
 class HostBuffer:
     """Copies matrices from the device into pinned memory, each over the last: fresh memory takes ten times as long."""
 
@@ -130,9 +132,10 @@ def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, on: s
     n_values = blocks.n_rows * blocks.n_features
     if on == "device" and blocks.device == "cuda" and n_values >= LARGE_VALUES:
         spill.update(device="cuda", device_memory_limit=n_values // 4)
-    made = QuantizedDataset.from_dask(
+    seconds, made = timed(lambda: QuantizedDataset.from_dask(
         *blocks.lazily(), max_bin=max_bin, packing=packing, chunk_rows=chunk_rows, **spill
-    )
+    ))  # fmt: skip
+    print(f"  quantized {blocks.n_rows} rows in {seconds:.1f} s, those of their making included", flush=True)
     if keep is not None:
         made.save(keep / name)
     return made
