@@ -10,7 +10,8 @@ import functools
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ import numpy as np
 
 from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_contenders import array_module, host
-from benchmarks.harness import timed
 from benchmarks.out_of_core_cases import Config
 from daskboost import QuantizedDataset, plan
 from daskboost.data.store import StoreCounters
 
 LARGE_VALUES = 1 << 32
-"""From so many on, a quarter of their bins' bytes is enough to quantize blocks on the device, and too few to stay."""
+"""From so many on, a quarter of their bins' bytes is enough to quantize blocks on the device, and too few to stay. Of
+fewer rows the bins would stay there: they are quantized on the host."""
 COPIES, COPY_BYTES = 32, 1 << 27
 
 
@@ -56,21 +57,23 @@ class Blocks:
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         return (self.make(i) for i in range(len(self)))
 
-    def lazily(self) -> tuple[Any, Any]:
-        """Dask Arrays of features and label on the host, whose blocks are made when they are read, once for both.
+    def lazily(self, on: str = "host") -> tuple[Any, Any]:
+        """Dask Arrays of features and label, whose blocks are made when they are read, once for both.
 
-        A block of features is good until the next one is read.
+        A block of features is good until the next one is read. It lies on the device where rows are quantized `on` it,
+        as partitions of cuDF do; labels lie on the host.
         """
         import dask.array as da
         from dask import delayed
 
         last, one_at_a_time = functools.lru_cache(maxsize=1)(self.make), threading.Lock()
-        to_host: Callable[[Any], Any] = host if self.device == "cpu" else HostBuffer()
+        passed_on = on == "device" or self.device == "cpu"
+        features: Callable[[Any], Any] = (lambda block: block) if passed_on else HostBuffer()
 
         def part(i: int, which: int) -> Any:
             with one_at_a_time:  # tasks of both arrays run at the same time
                 array = last(i)[which]
-            return to_host(array) if array.ndim == 2 else host(array)
+            return features(array) if array.ndim == 2 else host(array)
 
         read = delayed(part, pure=False)
         meta = np.empty((0, self.n_features), np.float32), np.empty(0, np.float32)
@@ -130,12 +133,15 @@ def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, on: s
     if keep is not None and (keep / name).exists():
         return QuantizedDataset.open(keep / name, **spill)
     n_values = blocks.n_rows * blocks.n_features
-    if on == "device" and blocks.device == "cuda" and n_values >= LARGE_VALUES:
+    if n_values < LARGE_VALUES:
+        on = "host"
+    elif on == "device" and blocks.device == "cuda":
         spill.update(device="cuda", device_memory_limit=n_values // 4)
-    seconds, made = timed(lambda: QuantizedDataset.from_dask(
-        *blocks.lazily(), max_bin=max_bin, packing=packing, chunk_rows=chunk_rows, **spill
-    ))  # fmt: skip
-    print(f"  quantized {blocks.n_rows} rows in {seconds:.1f} s, those of their making included", flush=True)
+    start = time.perf_counter()
+    made = QuantizedDataset.from_dask(
+        *blocks.lazily(on), max_bin=max_bin, packing=packing, chunk_rows=chunk_rows, **spill
+    )
+    print(f"  made {blocks.n_rows} rows twice and quantized them in {time.perf_counter() - start:.1f} s", flush=True)
     if keep is not None:
         made.save(keep / name)
     return made
@@ -144,7 +150,8 @@ def quantized(blocks: Blocks, max_bin: int, packing: str, chunk_rows: int, on: s
 @functools.lru_cache(maxsize=1)
 def quantized_test_rows(config: Config, reference: QuantizedDataset) -> QuantizedDataset:
     """Test rows in the bins of training rows, in the host's memory."""
-    return QuantizedDataset.from_dask(*test_blocks(config).lazily(), reference=reference)
+    blocks = test_blocks(config).lazily()
+    return QuantizedDataset.from_dask(*blocks, reference=reference, chunk_rows=config.chunk_rows)
 
 
 def dataset_of(config: Config, *, share: float | None = None, packing: str = "aligned", keep: Path | None = None
@@ -167,14 +174,10 @@ def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, eva
     """
     if config.device == "cpu":
         return {}
-    n_chunks = sum(len(shard.entries) for shard in dataset.shards.shards)
 
     def kept(limit: int) -> float:
-        found = plan(config.params(**params, device_memory_limit=limit), dataset, evals=evals)
-        if found.fits is False:
-            return -1.0
-        resident = found.resident
-        return 1.0 if resident is None else resident[0] / n_chunks
+        found = resident_share(dataset, config.params(**params, device_memory_limit=limit), evals)
+        return -1.0 if found is None else found
 
     low, high = 1, plan(config.params(**params), dataset, evals=evals).total_bytes
     if share == 1:
@@ -183,6 +186,14 @@ def device_limit(config: Config, dataset: QuantizedDataset, share: float, *, eva
         middle = (low + high) // 2
         low, high = (middle, high) if kept(middle) <= share else (low, middle)
     return {"device_memory_limit": low}
+
+
+def resident_share(dataset: QuantizedDataset, params: Mapping[str, Any], evals: Any = ()) -> float | None:
+    """Of the chunks, what a fit's plan keeps on the device; None if the fit has no room."""
+    found = plan(params, dataset, evals=evals)
+    if found.fits is False:
+        return None
+    return 1.0 if found.resident is None else found.resident[0] / sum(len(s.entries) for s in dataset.shards.shards)
 
 
 def bin_bytes(dataset: QuantizedDataset) -> int:
@@ -221,7 +232,6 @@ def _bus_bandwidth() -> float:
 
 def _file_bandwidth() -> float:
     import os
-    import time
 
     size = COPY_BYTES // 8
     buffer = bytearray(size)

@@ -29,6 +29,7 @@ from benchmarks.out_of_core_data import (
     dataset_of,
     device_limit,
     quantized_test_rows,
+    resident_share,
     test_blocks,
     training_blocks,
 )
@@ -39,6 +40,8 @@ SAMPLE = 0.1
 FEW_BINS, FEW_BINS_AUC = 64, 0.002
 """Bins of the case that packs them into 6 bits, and by how much its AUC may be lower than with 256."""
 N_FOLDS = 5
+DEVICE_SHARE = 0.95
+"""Of what a device has free, for a fit that takes all there is: modules that are loaded later take some, too."""
 
 
 @dataclass
@@ -343,7 +346,7 @@ def many(bench: Bench) -> Found:
 
 
 def billion(bench: Bench) -> Found:
-    """As many rows as a host's memory holds: one certified fit."""
+    """As many rows as a host's memory holds: one certified fit, which keeps on the device what has room there."""
     import psutil
 
     config = bench.config
@@ -351,7 +354,13 @@ def billion(bench: Bench) -> Found:
     if (free := int(1e9 * config.host_gb) or psutil.virtual_memory().available) < needed:
         raise MemoryError(f"{config.n_rows} rows need {needed / 1e9:.0f} GB of the host, {free / 1e9:.0f} are free")
     quantizing_s, data = timed(bench.dataset)
-    params = bench.certified(data)
+    params = config.params(out_of_core="certified", resident_share=config.resident)
+    streamed = 1 - config.resident
+    if config.device == "cuda":
+        from daskboost.devices.gpu.cuda import get_runtime
+
+        params["device_memory_limit"] = int(DEVICE_SHARE * get_runtime().free_bytes)
+        streamed = 1 - (resident_share(data, params) or 0.0)
     history: dict[str, Any] = {}
     (seconds, model), memory = memory_of(
         bench, data, params, lambda: timed(lambda: ours.train(params, data, config.trees, evals_result=history))
@@ -360,9 +369,10 @@ def billion(bench: Bench) -> Found:
     answer = training(config.trees, rows, lambda _: model, lambda m: ours.predict(m, rows.x_test), draw=1)().answer
     report = history["out_of_core"]
     figures = {"seconds_per_tree": seconds / config.trees, "passes": statistics.fmean(report["passes"])}
-    notes = {**memory, "quantizing_s": round(quantizing_s, 1), "report": report}
+    notes = {**memory, "quantizing_s": round(quantizing_s, 1), "report": report, "streamed": round(streamed, 4)}
     figures.update(over_plan(memory))
-    return Found(figures, answers={"daskboost": answer}, floor_s=bench.pass_s(data), notes=notes)
+    floor_s = streamed * bin_bytes(data) / bench.bytes_per_s
+    return Found(figures, answers={"daskboost": answer}, floor_s=floor_s, notes=notes)
 
 
 KINDS: dict[str, Callable[[Bench], Found]] = {

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, drop, submit
 from daskboost.data.build import DatasetInfo, MarginOf, with_margin
+from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.manifest import ChunkRecord
 from daskboost.data.rows import RowBatch
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.source import Source
 from daskboost.data.store import ChunkStore
-from daskboost.data.upload_chunks import DeviceHome
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, with_margin
+from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import computed
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
 from daskboost.data.store import ChunkStore
-from daskboost.data.upload_chunks import DeviceHome
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.dtypes import Bool

@@ -7,7 +7,7 @@ on the host: `on_host` gives the chunk that the same rows on the host would have
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,9 +91,23 @@ class DeviceChunk:
 Chunk = QuantizedChunk | DeviceChunk
 
 
-def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: int, spans: Sequence[tuple[int, int]]
-                       ) -> Iterator[DeviceChunk]:  # fmt: skip
+SymbolRoom = Callable[[Runtime, SymbolPlaces, int, int], tuple[DeviceSymbols, int]]
+"""Where the symbols of so many rows from a global id on come to lie, and their first row there."""
+
+
+def own_symbols(runtime: Runtime, places: SymbolPlaces, first_row: int, n_rows: int) -> tuple[DeviceSymbols, int]:
+    """An array for these rows alone."""
+    return DeviceSymbols.empty(runtime, places, n_rows), 0
+
+
+def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: int, spans: Sequence[tuple[int, int]],
+                       room: SymbolRoom = own_symbols) -> Iterator[DeviceChunk]:  # fmt: skip
     """Quantize rows where they lie, the first of which has global id `first_row`; a chunk for each span of them.
+
+    Parameters
+    ----------
+    room : callable, default an array of their own
+        For the symbols of a dense layout.
 
     Raises
     ------
@@ -103,10 +117,11 @@ def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: in
     quantizer.check_features(features.n_features)
     layout = quantizer.layout
     if isinstance(layout, DenseLayout):
-        symbols = DeviceSymbols.empty(features.runtime, symbol_places(features.runtime, quantizer), features.n_rows)
-        check_representable(fill_symbols(quantizer, features, symbols, 0))
+        places = symbol_places(features.runtime, quantizer)
+        symbols, origin = room(features.runtime, places, first_row, features.n_rows)
+        check_representable(fill_symbols(quantizer, features, symbols, origin))
         for start, stop in spans:
-            yield DeviceChunk(first_row + start, stop - start, layout, symbols, start, stop)
+            yield DeviceChunk(first_row + start, stop - start, layout, symbols, origin + start, origin + stop)
         return
     entries = features if isinstance(features, DeviceSparseRows) else sparse_of_dense(features)
     yield from _sparse_chunks(quantizer, entries, layout, first_row, spans)

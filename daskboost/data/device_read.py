@@ -33,8 +33,8 @@ def device_memory() -> Iterator[None]:
         yield
     except MemoryError as error:
         raise DeviceError(
-            f"the GPU's memory does not hold the rows and their bins together ({error}): free what else is there, pass "
-            "X in float32, which is not copied, pass X from the host's memory, with a device_memory_limit, or spread a "
+            f"the GPU's memory does not hold the rows and what is made of them ({error}): free what else is there, "
+            "pass X in float32, which is not copied, in smaller partitions, or from the host's memory, or spread a "
             "Dask collection over more GPUs"
         ) from error
 

@@ -11,13 +11,12 @@ import numpy as np
 
 from daskboost.data.chunk import ChunkRows, Quantizer, rows_of
 from daskboost.data.cuts import Cuts
-from daskboost.data.device_chunk import Chunk, quantize_on_device
-from daskboost.data.device_read import on_device
+from daskboost.data.device_chunk import Chunk
+from daskboost.data.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.pack import Layout
 from daskboost.data.rows import AnyFeatures, DeviceRows, RowBatch, UploadedRows
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.stream import stream
-from daskboost.data.upload_chunks import DeviceHome, quantize_uploaded
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
 
@@ -129,7 +128,8 @@ class ShardBuilder:
     threads : int
         Row ranges quantized at the same time.
     home : DeviceHome, optional
-        Where bins may stay that a GPU makes of rows on the host; by default they go to the host.
+        Where bins may stay that a GPU makes; by default those of rows that lie on one stay there, and those of rows on
+        the host go to the host.
     """
 
     def __init__(self, cuts: Cuts, layout: Layout, chunk_rows: int, store: ChunkStore, threads: int = 1,
@@ -163,11 +163,8 @@ class ShardBuilder:
 
     def _chunks(self, features: AnyFeatures, first_row: int, spans: Sequence[tuple[int, int]]) -> Iterable[Chunk]:
         quantizer, threads = self._quantizer, self._threads
-        if isinstance(features, UploadedRows):
-            return quantize_uploaded(quantizer, features, first_row, spans, self._home, threads)
-        if isinstance(features, DeviceRows):
-            with on_device(features.runtime):
-                return list(quantize_on_device(quantizer, features, first_row, spans))
+        if isinstance(features, DeviceRows | UploadedRows):
+            return quantize_on_gpu(quantizer, features, first_row, spans, self._home, threads)
         return (
             quantizer.quantize(rows_of(features, start, stop), first_row + start, threads) for start, stop in spans
         )

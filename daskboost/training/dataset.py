@@ -84,8 +84,9 @@ class QuantizedDataset:
         device : {"cuda", "auto", "cpu"} or "cuda:1", optional
             Where rows on the host are quantized, on a cluster by each worker. By default on the CPU, since a data set
             does not know the fits that it will serve; estimators pass their own. "auto" is a GPU where there is one.
-            Bins stay on the GPU if they and a fit's rows have room there, and go to the host otherwise. Under 2**18
-            values in all are left to the CPU, which takes less time than a GPU's launches. Bins do not depend on it.
+            Rows that lie on a GPU are quantized there. Bins stay on the GPU if they and a fit's rows have room there,
+            and go to the host otherwise. Under 2**18 values in all on the host are left to the CPU, which takes less
+            time than a GPU's launches. Bins do not depend on it.
         device_memory_limit : int or str, optional
             Memory of a GPU that quantizing and bins may take, those of a `reference` in this process included; by
             default what is free. Partitions may be larger.

@@ -18,7 +18,7 @@ from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import map_workers
-from daskboost.data import upload, upload_chunks
+from daskboost.data import gpu_chunks, upload
 from daskboost.devices.gpu import cuda, sketch
 from daskboost.errors import DaskBoostError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 ROWS = 20_000
-KEPT_SHARE = upload_chunks.KEPT_SHARE
+KEPT_SHARE = gpu_chunks.KEPT_SHARE
 
 
 def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _compare_with_the_cpu(client: Client, kept: bool) -> None:
 
 
 def _set_kept_share(share: float) -> None:
-    upload_chunks.KEPT_SHARE = share
+    gpu_chunks.KEPT_SHARE = share
 
 
 def _device_bytes(place: WorkerPlace, name: str) -> int:

@@ -178,7 +178,7 @@ def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: 
         assert is_whole(run) and data.shards.device_bytes > 0
     other = QuantizedDataset.from_dask(X[:50], y[:50], reference=data, device="cuda")
     assert len(joined_runs(list(chunks_of(other)))) == 1
-    monkeypatch.setattr("daskboost.data.upload_chunks.KEPT_SHARE", 0.0)
+    monkeypatch.setattr("daskboost.data.gpu_chunks.KEPT_SHARE", 0.0)
     for encoding in ("dense", "csr"):
         assert_same(X, y=y, kept=False, chunk_rows=30, encoding=encoding)
         assert_same(X, y=y, kept=False, packing="tight", encoding=encoding)

@@ -15,6 +15,7 @@ from strategies.trees import Data, make_data
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.data import blocks
+from daskboost.data.device_chunk import joined_runs
 from daskboost.errors import DeviceError
 
 __all__ = ["place"]
@@ -120,7 +121,7 @@ def test_too_little_memory(module: str, place: Place, data: Data, monkeypatch: p
         raise MemoryError("Out of memory allocating 7 bytes")
 
     monkeypatch.setattr(f"daskboost.data.{module}", exhausted)
-    with pytest.raises(DeviceError, match=r"does not hold the rows and their bins together \(Out of memory allocating"):
+    with pytest.raises(DeviceError, match=r"does not hold the rows and .* \(Out of memory allocating"):
         quantized(place.array(data.X), data.y, None)
 
 
@@ -131,7 +132,33 @@ def test_dask_arrays(partitions: int, place: Place, data: Data) -> None:
     X, y = (da.from_array(a, chunks=(lengths, *a.shape[1:])).map_blocks(
         place.array, dtype=a.dtype, meta=np.empty((0,) * a.ndim, a.dtype)) for a in (data.X, data.y))  # fmt: skip
     with quantized(data.X, data.y, None) as host, quantized(X, y, None) as there:
-        assert [shard.store.counters().ram_bytes for shard in there.shards.shards] == [0]
+        (shard,) = there.shards.shards
+        assert shard.store.counters().ram_bytes == 0
+        assert len(joined_runs(chunk for _, chunk in shard.chunks())) == 1, "views take one array as it is"
+        assert model(there, "cuda") == model(host, "cpu")
+
+
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+def test_bins_without_room_go_to_the_host(
+    encoding: str, place: Place, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that lie on the device, as partitions that are read there may be more than it holds."""
+    monkeypatch.setattr("daskboost.data.gpu_chunks.PART_VALUES", 150 * data.X.shape[1])
+    options: dict[str, Any] = {"max_bin": 16, "encoding": encoding, "chunk_rows": 400}
+    X = da.from_array(data.X, chunks=(2000, -1)).map_blocks(
+        place.array, dtype=data.X.dtype, meta=np.empty((0, 0), data.X.dtype)
+    )
+    limited: dict[str, Any] = {"device_memory_limit": 40 * len(data.X), "host_memory_limit": "20kB"}
+    with (
+        QuantizedDataset.from_dask(data.X, data.y, **options) as host,
+        QuantizedDataset.from_dask(X, data.y, device="cuda", **options, **limited) as there,
+    ):
+        (shard,) = there.shards.shards
+        counters = shard.store.counters()
+        assert counters.device_bytes == 0 and counters.ram_bytes > 0 and counters.disk_bytes > 0
+        for (_, found), (_, expected) in zip(shard.chunks(), host.shards.shards[0].chunks(), strict=True):
+            assert (found.first_row, found.n_rows) == (expected.first_row, expected.n_rows)
+            assert found.on_host().words.tobytes() == expected.on_host().words.tobytes()
         assert model(there, "cuda") == model(host, "cpu")
 
 

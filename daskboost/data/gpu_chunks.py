@@ -1,4 +1,4 @@
-"""Rows that are uploaded block by block become chunks: on the GPU while there is room for all, else packed on the host.
+"""Rows that a GPU has, or takes block by block, become chunks: there while all have room, else packed on the host.
 
 Either all chunks of a data set stay on the device or none: a fit that has no room for all bins streams them from the
 host, and bins that lay on the device besides would take what it streams into.
@@ -16,8 +16,16 @@ import numpy as np
 
 from daskboost.data.build import DatasetInfo
 from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
-from daskboost.data.device_chunk import Chunk, DeviceChunk, fill_symbols, symbol_places
-from daskboost.data.device_read import on_device, sparse_of_dense
+from daskboost.data.device_chunk import (
+    SCATTER_BYTES,
+    Chunk,
+    DeviceChunk,
+    fill_symbols,
+    own_symbols,
+    quantize_on_device,
+    symbol_places,
+)
+from daskboost.data.device_read import on_device, slice_sparse, sparse_of_dense
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows, UploadedRows
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
@@ -33,7 +41,10 @@ FOUND_BYTES = 32
 """For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
 KEPT_SHARE = 0.75
 """Of the room, what bins and rows may take at most: the rest is for blocks, and histograms."""
+PART_VALUES = 1 << 27
+"""Of rows on the device whose bins go to the host, at a time: their symbols are there twice."""
 Span = tuple[int, int]
+GpuRows = DeviceRows | UploadedRows
 
 
 @dataclass(eq=False)
@@ -83,21 +94,23 @@ class DeviceHome:
         """Room for the symbols of a partition, and its first row there."""
         edges = [*self.info.first_rows, self.info.n_rows]
         after = bisect.bisect_right(edges, first_row)
-        if not self.lends or after == len(edges) or first_row + n_rows > edges[after]:  # more than the first read found
-            return DeviceSymbols.empty(runtime, places, n_rows), 0
+        changed = after == len(edges) or first_row + n_rows > edges[after]  # more than the first read found
+        if not self.lends or changed or (self._whole is not None and self._whole.runtime.device != runtime.device):
+            return own_symbols(runtime, places, first_row, n_rows)
         if self._whole is None:
             self._whole = DeviceSymbols.empty(runtime, places, self.info.n_rows)
         return self._whole, first_row
 
 
-def quantize_uploaded(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
-                      home: DeviceHome | None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
-    """Quantize rows on the GPU that takes them, the first of which has global id `first_row`; a chunk for each span.
+def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
+                    home: DeviceHome | None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
+    """Quantize rows on the GPU that has or takes them, the first of which has global id `first_row`; a chunk for each
+    span.
 
     Parameters
     ----------
     home : DeviceHome or None
-        Where bins stay on the device; None if they go to the host.
+        Where bins stay on the device, and whether; None if they stay where the rows lie.
 
     Raises
     ------
@@ -105,15 +118,20 @@ def quantize_uploaded(quantizer: Quantizer, rows: UploadedRows, first_row: int, 
         See `Quantizer.quantize` and `UploadedRows.blocks`.
     """
     quantizer.check_features(rows.n_features)
-    keeps = home is not None and home.keeps(rows.runtime, quantizer)
-    kept = home if keeps else None
-    if kept is not None:
+    kept = home if home is not None and home.keeps(rows.runtime, quantizer) else None
+    if isinstance(rows, DeviceRows) and (home is None or kept is not None):
+        with on_device(rows.runtime):
+            yield from list(quantize_on_device(
+                quantizer, rows, first_row, spans, own_symbols if kept is None else kept.symbols
+            ))  # fmt: skip
+        return
+    if kept is not None and isinstance(rows, UploadedRows):
         rows = rows.beside(kept.stored_bytes(rows.runtime, quantizer))
     make = _dense_chunks if isinstance(quantizer.layout, DenseLayout) else _sparse_chunks
     yield from make(quantizer, rows, first_row, spans, kept, threads)
 
 
-def _dense_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
+def _dense_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
                   home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
     layout, runtime = quantizer.layout, rows.runtime
     assert isinstance(layout, DenseLayout)
@@ -127,7 +145,7 @@ def _dense_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, span
         with on_device(runtime):
             target = DeviceSymbols.empty(runtime, places, block.n_rows) if whole is None else whole
             place = 0 if whole is None else origin + start
-            worst[at] = max(worst[at], fill_symbols(quantizer, block, target, place, rows.scratch_bytes // 2))
+            worst[at] = max(worst[at], fill_symbols(quantizer, block, target, place, _scratch_bytes(rows) // 2))
             del block
             if whole is None:
                 if start == begin:
@@ -169,7 +187,7 @@ class _HostRoom:
         return self._words if self._layout.is_aligned else pack_dense(self.symbols, self._layout, self._threads)
 
 
-def _sparse_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spans: Sequence[Span],
+def _sparse_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
                    home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
     layout, runtime = quantizer.layout, rows.runtime
     assert not isinstance(layout, DenseLayout)
@@ -179,7 +197,7 @@ def _sparse_chunks(quantizer: Quantizer, rows: UploadedRows, first_row: int, spa
     for _, block, at, is_last in _blocks_of(rows, spans, threads):
         (begin, end) = spans[at]
         with on_device(runtime):
-            for entries in _entries_of(block, rows.scratch_bytes):
+            for entries in _entries_of(block, _scratch_bytes(rows)):
                 found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
                 own = runtime.xp.diff(entries.indptr)
                 bins.append(found if home is not None else to_host(found))
@@ -217,12 +235,30 @@ def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, 
     return bins[0] if len(bins) == 1 else xp.concatenate(bins), indptr
 
 
-def _blocks_of(rows: UploadedRows, spans: Sequence[Span], threads: int) -> Iterator[tuple[int, DeviceRows, int, bool]]:
+def _scratch_bytes(rows: GpuRows) -> int:
+    """Of the device's memory, what may be used beside a block."""
+    return rows.scratch_bytes if isinstance(rows, UploadedRows) else 2 * SCATTER_BYTES
+
+
+def _blocks_of(rows: GpuRows, spans: Sequence[Span], threads: int) -> Iterator[tuple[int, DeviceRows, int, bool]]:
     """Blocks with their first rows, the numbers of the spans that they are in, and whether they end these."""
+    blocks = rows.blocks([end for _, end in spans], threads) if isinstance(rows, UploadedRows) else _parts(rows, spans)
     at = 0
-    for start, block in rows.blocks([end for _, end in spans], threads):
+    for start, block in blocks:
         stop = start + block.n_rows
         while start >= spans[at][1]:
             at += 1
         yield start, block, at, stop == spans[at][1]
         del block
+
+
+def _parts(rows: DeviceRows, spans: Sequence[Span]) -> Iterator[tuple[int, DeviceRows]]:
+    """Rows that lie on the device, some of a span at a time: without a copy."""
+    most_rows = max(1, PART_VALUES // rows.n_features)
+    for begin, end in spans:
+        for start in range(begin, end, most_rows):
+            stop = min(start + most_rows, end)
+            if isinstance(rows, DeviceDenseRows):
+                yield start, replace(rows, values=rows.values[start:stop])
+            else:
+                yield start, slice_sparse(rows, start, stop)
