@@ -151,7 +151,7 @@ def test_bins_without_room_go_to_the_host(
     limited: dict[str, Any] = {"device_memory_limit": 40 * len(data.X), "host_memory_limit": "20kB"}
     with (
         QuantizedDataset.from_dask(data.X, data.y, **options) as host,
-        QuantizedDataset.from_dask(X, data.y, device="cuda", **options, **limited) as there,
+        QuantizedDataset.from_dask(X, data.y, device="cuda", spill_directory=tmp_path, **limited, **options) as there,
     ):
         (shard,) = there.shards.shards
         counters = shard.store.counters()
