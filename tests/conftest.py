@@ -8,7 +8,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -40,6 +40,24 @@ def _gpu_missing() -> str | None:
         return None if cupy.cuda.runtime.getDeviceCount() > 0 else "no CUDA device"
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"no CUDA driver: {error}"
+
+
+MULTIPROCESSORS = "DASKBOOST_MULTIPROCESSORS"
+"""For tests under compute-sanitizer: GPUs are taken to have so few multiprocessors. Most of a small fit's time goes
+into shared memory that blocks clear for the few rows they have, and the bytes do not depend on the number of blocks."""
+
+
+def pytest_configure() -> None:
+    if fewer := os.environ.get(MULTIPROCESSORS):
+        from daskboost.devices.gpu.cuda import CudaRuntime
+
+        make = CudaRuntime.__init__
+
+        def make_smaller(runtime: CudaRuntime, xp: Any, device: int) -> None:
+            make(runtime, xp, device)
+            runtime.multiprocessors = min(runtime.multiprocessors, int(fewer))
+
+        CudaRuntime.__init__ = make_smaller  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
