@@ -12,6 +12,7 @@ import secrets
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -65,6 +66,9 @@ class ClusterRunner:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._readers: list[str] = []
+        """Of each partition in the last read."""
+        self._largest_part = 1.0
+        """Of the rows, what one worker read of them at most."""
 
     def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
         """See `Runner.fold`."""
@@ -72,6 +76,7 @@ class ClusterRunner:
         try:
             done = on_loop(self.client, submit(self.client, source.delayed(), _fold_partition, (name,), function))
             self._readers = [worker for _, worker in done]
+            self._largest_part = largest_part(done)
             workers = sorted(set(self._readers))
             found = on_loop(self.client, call_on_workers(self.client, _take_fold, (name,), workers))
         finally:
@@ -110,10 +115,11 @@ class ClusterRunner:
         Small data all goes to one worker: that of `beside`, if that is on one, or where most partitions were read.
         """
         name = f"data-{secrets.token_hex(8)}"
-        plan = QuantizePlan(
-            name, info, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit
-        )
         chosen = self._one_worker(info, beside)
+        plan = QuantizePlan(
+            name, info, margin_of, spill_directory, host_memory_limit, source.spec.device_memory_limit,
+            self._largest_part if chosen is None else 1.0,
+        )  # fmt: skip
 
         def run(workers: list[str] | None) -> list[tuple[Any, str]]:
             return on_loop(self.client, submit(
@@ -184,6 +190,14 @@ def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, function: C
     return n_rows
 
 
+def largest_part(done: Sequence[tuple[int, str]]) -> float:
+    """Of the rows of partitions, each with its worker, what one worker has at most."""
+    rows: Counter[str] = Counter()
+    for n_rows, worker in done:
+        rows[worker] += n_rows
+    return max(rows.values(), default=0) / max(rows.total(), 1)
+
+
 def _take_fold(place: WorkerPlace, name: str) -> Fold:
     fold: Fold = place.shards.parts(name).get("fold") or Fold(set(), None)
     return fold
@@ -199,6 +213,8 @@ class QuantizePlan:
     spill_directory: str | None
     host_memory_limit: int | None
     device_memory_limit: int | None
+    largest_part: float
+    """Of the rows, what may come to one worker."""
 
 
 def _quantize_partition(batch: RowBatch, place: WorkerPlace, index: int, plan: QuantizePlan) -> int:
@@ -247,11 +263,13 @@ def _store(place: WorkerPlace, name: str, spill_directory: str | None, host_memo
 
 
 def _home(place: WorkerPlace, plan: QuantizePlan) -> DeviceHome:
-    """Where bins stay that the worker's GPU makes of rows on the host: one answer for all its partitions."""
+    """Where bins stay that the worker's GPU makes: one answer for all its partitions."""
     with _fold_lock:
         home: DeviceHome | None = place.shards.parts(plan.name).get("home")
         if home is None:
-            home = DeviceHome(plan.info, lends=False, limit_bytes=plan.device_memory_limit)
+            home = DeviceHome(
+                plan.info, lends=False, limit_bytes=plan.device_memory_limit, share=plan.largest_part
+            )  # fmt: skip
             place.shards.put(plan.name, "home", home)
     return home
 

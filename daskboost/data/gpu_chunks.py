@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -56,14 +57,17 @@ class DeviceHome:
     info : DatasetInfo
     lends : bool
         Whether all rows come here, so that bins lie in one array, which a fit takes as it is. Else each partition has
-        an array, a fit copies them together, and there must be room for both, as if all rows came here.
+        an array, a fit copies them together, and there must be room for both.
     limit_bytes : int, optional
         Of the device's memory; None for what is free.
+    share : float, default 1
+        Of the rows, what may come here: the largest part that one worker had of the first read.
     """
 
     info: DatasetInfo
     lends: bool
     limit_bytes: int | None = None
+    share: float = 1.0
     _keeps: bool | None = field(default=None, init=False)
     _whole: DeviceSymbols | None = field(default=None, init=False)
 
@@ -81,14 +85,19 @@ class DeviceHome:
     def need_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
         """Of bins and rows in a fit."""
         together = self.lends and isinstance(quantizer.layout, DenseLayout)
-        return (1 if together else 2) * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self.info.n_rows
+        return (1 if together else 2) * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self._part(self.info.n_rows)
 
     def stored_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
         """Of bins that stay."""
+        n_rows = self._part(self.info.n_rows)
         if isinstance(quantizer.layout, DenseLayout):
             places = symbol_places(runtime, quantizer)
-            return places.size(self.info.n_rows) * places.dtype.itemsize
-        return 4 * self.info.n_entries + 8 * self.info.n_rows
+            return places.size(n_rows) * places.dtype.itemsize
+        return 4 * self._part(self.info.n_entries) + 8 * n_rows
+
+    def _part(self, n: int) -> int:
+        """Of rows, or entries, those that may come here."""
+        return math.ceil(self.share * n)
 
     def symbols(self, runtime: Runtime, places: SymbolPlaces, first_row: int, n_rows: int) -> tuple[DeviceSymbols, int]:
         """Room for the symbols of a partition, and its first row there."""

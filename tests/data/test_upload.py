@@ -21,8 +21,11 @@ from kernels.emulation import EmulatedRuntime
 from kernels.tracked import DeviceLike, TrackedRuntime
 
 from daskboost import QuantizedDataset
+from daskboost.cluster.dask_data import largest_part
 from daskboost.data import blocks, build, parquet, upload
+from daskboost.data.chunk import Quantizer
 from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
+from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu import sketch as gpu_sketch
 from daskboost.errors import DataError, DeviceError, ParameterError
@@ -188,6 +191,18 @@ def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: 
         (shard,) = data.shards.shards
         assert {shard.store.residency(entry.handle) for entry in shard.entries} == {"ram", "disk"}
         assert shard.store.counters().device_bytes == 0
+
+
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+def test_a_worker_needs_room_for_its_part(encoding: str, rng: np.random.Generator) -> None:
+    """So that bins stay on the GPUs of a cluster which hold them together."""
+    done = [(300, "a"), (100, "b"), (200, "a"), (200, "c")]
+    assert (largest_part(done), largest_part(done[:1])) == (500 / 800, 1.0)
+    runtime = EmulatedRuntime()
+    with QuantizedDataset.from_dask(rng.standard_normal((6_400, 8)), encoding=encoding) as data:
+        quantizer = Quantizer.of(data.info.cuts, data.info.layout)
+        needs = [DeviceHome(data.info, False, share=part).need_bytes(runtime, quantizer) for part in (1.0, 1 / 4)]
+    assert needs[1] == pytest.approx(needs[0] / 4, rel=0.01)
 
 
 @pytest.mark.emulated
