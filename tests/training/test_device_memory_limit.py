@@ -23,7 +23,7 @@ from daskboost.cluster import evaluation, in_process
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.data.pack import DenseLayout
-from daskboost.devices.gpu import cuda, memory
+from daskboost.devices.gpu import cuda, memory, streamed
 from daskboost.errors import DeviceError, ParameterError, StorageError
 from daskboost.metrics import auc
 from daskboost.training.callbacks import RoundInfo
@@ -77,14 +77,19 @@ def least_of(dataset: QuantizedDataset, **more: Any) -> int:
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize(("mode", "shares"), [
-    ({}, (0, 0.1, 0.2, 1)), (SAMPLED, (0, 0.5, 0.8, 1)),
-], ids=["exact", "sampled"])  # fmt: skip
+@pytest.mark.parametrize(("mode", "ram_bytes", "shares"), [
+    ({}, None, (0, 0.1, 0.2, 1)), (SAMPLED, None, (0, 0.5, 0.8, 1)), ({}, 60_000, (0, 0.1, 0.2, 1)),
+    (SAMPLED, 1, (0, 0.5, 0.8, 1)),
+], ids=["exact", "sampled", "exact, disk and RAM", "sampled, disk"])  # fmt: skip
 def test_bytes_and_peaks_of_all_budgets(
-    mode: dict[str, Any], shares: tuple[float, ...], rows: dict[str, Any], runtime: TrackedRuntime
-) -> None:
+    mode: dict[str, Any], ram_bytes: int | None, shares: tuple[float, ...], rows: dict[str, Any],
+    runtime: TrackedRuntime, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Chunks on disk stay as others do, before these; what stays is read once."""
     params = {**PARAMS, **mode}
-    with chunked(rows) as dataset:
+    with chunked(rows, host_memory_limit=ram_bytes, spill_directory=tmp_path) as dataset:
+        (shard,) = dataset.shards.shards
+        n_on_disk = [shard.store.residency(entry.handle) for entry in shard.entries].count("disk")
         expected = train({**params, **HOST}, dataset, 2).to_bytes()
         least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
         most = plan(params, dataset).total_bytes
@@ -93,14 +98,19 @@ def test_bytes_and_peaks_of_all_budgets(
             limit = int(least + share * (most - least))
             given = {**params, "device_memory_limit": limit}
             runtime.meter.restart()
-            runtime.pinned_bytes = 0
+            runtime.pinned_peak_bytes, pinned = runtime.pinned_bytes, runtime.pinned_bytes
+            reads = shard.store.counters().disk_reads
             planned = plan(given, dataset)
             assert planned.fits
             assert planned.total_bytes <= limit
             assert train(given, dataset, 2).to_bytes() == expected
             assert 0.65 * planned.total_bytes <= runtime.meter.peak_bytes <= planned.total_bytes
             assert runtime.meter.pool.total_bytes <= planned.total_bytes
-            assert runtime.pinned_bytes == (planned.host_pinned_bytes if share == 0 else 0), "once for all fits"
+            more = runtime.pinned_peak_bytes - pinned
+            assert more == planned.host_pinned_bytes if share == 0 else more <= planned.host_pinned_bytes
+            assert share == 0 or ram_bytes is not None or more == 0, "RAM is page-locked once for all fits"
+            if planned.resident is None or planned.resident[0] >= n_on_disk:
+                assert shard.store.counters().disk_reads - reads == n_on_disk
             runtime.recorded.clear()
             assert runtime.meter.bytes == 0
             kept.append(9 if planned.resident is None else planned.resident[0])
@@ -119,25 +129,26 @@ def test_bytes_of_any_residency(name: str, place: str, tmp_path: Path, monkeypat
     params = {"n_jobs": 1, **FITS[name]}
     data = make_data(np.random.default_rng(2), params.get("objective", "reg:squarederror"), SMALL_ROWS + 4, 6)
     places: dict[str, dict[str, Any]] = {
-        "tight": {"packing": "tight"}, "csr": {"encoding": "csr", "packing": "tight"},
-        "disk": {"limit": len(data.y) * 2, "directory": tmp_path},
+        "tight": {"packing": "tight"}, "csr": {"encoding": "csr", "packing": "tight", "limit": 1},
+        "disk": {"limit": len(data.y) * 2},
     }  # fmt: skip
     outcomes, noted = [], noted_groups(monkeypatch)
-    with quantized(data, chunk_rows=1_500, **places[place]) as dataset, quantized(
+    with quantized(data, chunk_rows=1_500, directory=tmp_path, **places[place]) as dataset, quantized(
         Data(data.X[:900], data.y[:900]), chunk_rows=400, reference=dataset, encoding="csr"
     ) as other:
-        for n_resident, stream_bytes in ((None, None), (0, bytes_of_twos(dataset)), (1, 0)):
+        fits = [("cpu", None, None), ("cuda", 0, bytes_of_twos(dataset)), ("cuda", 1, 0), ("cuda", None, None)]
+        for device, n_resident, stream_bytes in fits if place != "tight" else fits[:3]:
             monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
             decided = {"n_resident": n_resident, "stream_bytes": stream_bytes}
             monkeypatch.setattr(in_process, "engine_size", lambda *a, more=decided, **o: engine_size(
                 *a, **{**o, **more}
             ))  # fmt: skip
             results: Any = {}
-            device = "cpu" if n_resident is None else "cuda"
             model = train({**params, "device": device}, dataset, 2, evals=[(other, "o")], evals_result=results)
             outcomes.append((model.to_bytes(), results))
-    assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert all(outcome == outcomes[0] for outcome in outcomes)
     assert [noted[0], noted[2]] == [[2, 1], [1, 1]]
+    assert len(noted) == 4, "nothing streams where all stays"
 
 
 @pytest.mark.emulated
@@ -230,6 +241,26 @@ def test_what_plans_say(rows: dict[str, Any]) -> None:
     assert evaluated.resident[1] < 60
 
 
+def test_what_would_take_longest_to_stream_stays() -> None:
+    """Files of evaluation sets before chunks in RAM that are read less than eight times as often."""
+    shape: dict[str, Any] = {"n_rows": 30_000_000, "n_features": 200, "evals": [10_000_000], "memory": "20GB"}
+    given = {**PARAMS, "max_bin": 256, "host_memory_limit": "1GB"}  # of 6 and 2 GB, in chunks of 32 MiB
+    files_first, rows_first = [(0, 150), (1, 31), (0, 29), (1, 29)], [(0, 179), (1, 60)]
+    for more, parts in (
+        ({"max_depth": 8}, rows_first), ({"max_depth": 7}, files_first),
+        ({"max_depth": 8, "out_of_core": "certified"}, files_first),
+    ):  # fmt: skip
+        for limit in ("6GB", "8GB", "8.8GB", "9.5GB"):
+            kept = plan({**given, **more, "device_memory_limit": limit}, **shape).resident
+            assert kept is not None
+            expected, left = [0, 0], sum(kept)
+            for number, n_chunks in parts:
+                expected[number] += min(left, n_chunks)
+                left -= min(left, n_chunks)
+            assert kept == tuple(expected)
+        assert expected[1] > 0
+
+
 class Interrupt(Callback):
     """Ctrl-C between two rounds, when copies for the next one are under way."""
 
@@ -255,6 +286,51 @@ def test_ends_in_mid_stream_free_everything(
             gc.collect()  # tracebacks of exceptions that crossed the engine refer to it, as `make_device` knows
         runtime.recorded.clear()
         assert runtime.meter.bytes == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("cause", ["gone", "a directory", "shorter", "longer", "damaged", "interrupt"])
+def test_chunks_that_cannot_be_read_say_the_same_whether_they_stay_or_stream(
+    cause: str, rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And everything is freed, files included."""
+    said = []
+    with chunked(rows, host_memory_limit=80_000, spill_directory=tmp_path) as dataset:
+        limits = [None, least_of(dataset)]
+        path = sorted(tmp_path.glob("*/*.chunk"))[2]
+        content = path.read_bytes()
+        if cause == "interrupt":
+            limits.pop()
+            add, added = streamed.UnpackedDense.add, [0]
+
+            def interrupted(*given: Any) -> None:
+                add(*given)
+                added[0] += 1
+                if added[0] == 3:
+                    raise KeyboardInterrupt
+
+            monkeypatch.setattr(streamed.UnpackedDense, "add", interrupted)
+        else:
+            path.unlink()
+        if cause == "a directory":
+            path.mkdir()
+        elif cause not in ("gone", "interrupt"):
+            path.write_bytes({
+                "shorter": content[:-5], "longer": content + b"?", "damaged": content[:-9] + b"?" * 9
+            }[cause])  # fmt: skip
+        for limit in limits:
+            with pytest.raises(KeyboardInterrupt if cause == "interrupt" else StorageError) as caught:
+                train({**PARAMS, "device_memory_limit": limit}, dataset, 1)
+            said.append(str(caught.value))
+            del caught
+            gc.collect()  # its traceback refers to the engine
+            runtime.recorded.clear()
+            assert runtime.meter.bytes == 0
+            if limit is None:
+                assert runtime.pinned_bytes == 0, "chunks in RAM were not moved"
+    assert len(set(said)) == 1
+    assert cause == "interrupt" or path.name in said[0]
     assert list(tmp_path.iterdir()) == []
 
 

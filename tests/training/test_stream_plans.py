@@ -36,7 +36,7 @@ def test_groups_stay_within_their_plan(
         model = train({**given, "device_memory_limit": limit}, dataset, 1).to_bytes()
         assert 0.65 * planned.total_bytes <= runtime.meter.peak_bytes <= planned.total_bytes
         assert runtime.meter.pool.total_bytes <= planned.total_bytes
-        assert runtime.pinned_bytes == planned.host_pinned_bytes
+        assert runtime.pinned_peak_bytes == planned.host_pinned_bytes
         assert max(noted[0]) == 2
         assert model == train({**given, **HOST}, dataset, 1).to_bytes()
 
