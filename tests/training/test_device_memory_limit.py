@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,15 +17,14 @@ from strategies.trees import Data, make_data, quantized
 from training.plan_shapes import LOGISTIC
 from training.plan_shapes import make_data as make_rows
 
-from daskboost import Callback, DaskBoostClassifier, QuantizedDataset, plan, train, train_many
+from daskboost import DaskBoostClassifier, QuantizedDataset, plan, train, train_many
 from daskboost.cluster import evaluation, in_process
 from daskboost.cluster.fit_size import engine_size
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.data.pack import DenseLayout
-from daskboost.devices.gpu import cuda, memory, streamed
-from daskboost.errors import DeviceError, ParameterError, StorageError
+from daskboost.devices.gpu import cuda, memory
+from daskboost.errors import DeviceError, ParameterError
 from daskboost.metrics import auc
-from daskboost.training.callbacks import RoundInfo
 
 PARAMS = {**LOGISTIC, "max_depth": 4, "max_bin": 16, "n_jobs": 1, "device": "cuda"}
 HOST = {"device": "cpu"}
@@ -241,115 +239,6 @@ def test_what_plans_say(rows: dict[str, Any]) -> None:
     assert evaluated.resident[1] < 60
 
 
-def test_what_would_take_longest_to_stream_stays() -> None:
-    """Files of evaluation sets before chunks in RAM that are read less than eight times as often."""
-    shape: dict[str, Any] = {"n_rows": 30_000_000, "n_features": 200, "evals": [10_000_000], "memory": "20GB"}
-    given = {**PARAMS, "max_bin": 256, "host_memory_limit": "1GB"}  # of 6 and 2 GB, in chunks of 32 MiB
-    files_first, rows_first = [(0, 150), (1, 31), (0, 29), (1, 29)], [(0, 179), (1, 60)]
-    for more, parts in (
-        ({"max_depth": 8}, rows_first), ({"max_depth": 7}, files_first),
-        ({"max_depth": 8, "out_of_core": "certified"}, files_first),
-    ):  # fmt: skip
-        for limit in ("6GB", "8GB", "8.8GB", "9.5GB"):
-            kept = plan({**given, **more, "device_memory_limit": limit}, **shape).resident
-            assert kept is not None
-            expected, left = [0, 0], sum(kept)
-            for number, n_chunks in parts:
-                expected[number] += min(left, n_chunks)
-                left -= min(left, n_chunks)
-            assert kept == tuple(expected)
-        assert expected[1] > 0
-
-
-class Interrupt(Callback):
-    """Ctrl-C between two rounds, when copies for the next one are under way."""
-
-    def after_round(self, info: RoundInfo) -> bool:
-        raise KeyboardInterrupt
-
-
-@pytest.mark.emulated
-@pytest.mark.parametrize("cause", ["interrupt", "damage"])
-def test_ends_in_mid_stream_free_everything(
-    cause: str, rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path
-) -> None:
-    with chunked(rows, host_memory_limit=80_000, spill_directory=tmp_path) as dataset:
-        given = {**PARAMS, "device_memory_limit": least_of(dataset)}
-        if cause == "interrupt":
-            with pytest.raises(KeyboardInterrupt):
-                train(given, dataset, 3, callbacks=[Interrupt()])
-        else:
-            path = sorted(tmp_path.glob("*/*.chunk"))[1]
-            path.write_bytes(path.read_bytes()[:-5])
-            with pytest.raises(StorageError, match="is damaged: truncated"):
-                train(given, dataset, 3)
-            gc.collect()  # tracebacks of exceptions that crossed the engine refer to it, as `make_device` knows
-        runtime.recorded.clear()
-        assert runtime.meter.bytes == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.emulated
-@pytest.mark.parametrize("cause", ["gone", "a directory", "shorter", "longer", "damaged", "interrupt"])
-def test_chunks_that_cannot_be_read_say_the_same_whether_they_stay_or_stream(
-    cause: str, rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And everything is freed, files included."""
-    said = []
-    with chunked(rows, host_memory_limit=80_000, spill_directory=tmp_path) as dataset:
-        limits = [None, least_of(dataset)]
-        path = sorted(tmp_path.glob("*/*.chunk"))[2]
-        content = path.read_bytes()
-        if cause == "interrupt":
-            limits.pop()
-            add, added = streamed.UnpackedDense.add, [0]
-
-            def interrupted(*given: Any) -> None:
-                add(*given)
-                added[0] += 1
-                if added[0] == 3:
-                    raise KeyboardInterrupt
-
-            monkeypatch.setattr(streamed.UnpackedDense, "add", interrupted)
-        else:
-            path.unlink()
-        if cause == "a directory":
-            path.mkdir()
-        elif cause not in ("gone", "interrupt"):
-            path.write_bytes({
-                "shorter": content[:-5], "longer": content + b"?", "damaged": content[:-9] + b"?" * 9
-            }[cause])  # fmt: skip
-        for limit in limits:
-            with pytest.raises(KeyboardInterrupt if cause == "interrupt" else StorageError) as caught:
-                train({**PARAMS, "device_memory_limit": limit}, dataset, 1)
-            said.append(str(caught.value))
-            del caught
-            gc.collect()  # its traceback refers to the engine
-            runtime.recorded.clear()
-            assert runtime.meter.bytes == 0
-            if limit is None:
-                assert runtime.pinned_bytes == 0, "chunks in RAM were not moved"
-    assert len(set(said)) == 1
-    assert cause == "interrupt" or path.name in said[0]
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.emulated
-def test_a_sample_that_cannot_be_read_ends_its_threads_at_once(
-    rows: dict[str, Any], runtime: TrackedRuntime, tmp_path: Path
-) -> None:
-    """While the exception, whose traceback refers to the device, is still there."""
-    with chunked(rows, host_memory_limit=1, spill_directory=tmp_path) as dataset:
-        path = sorted(tmp_path.glob("*/*.chunk"))[0]
-        path.write_bytes(path.read_bytes()[:-5])
-        with pytest.raises(StorageError, match="is damaged: truncated") as caught:
-            train({**PARAMS, "out_of_core": "certified", "device": "cuda"}, dataset, 1)
-        assert not [each.name for each in threading.enumerate() if each.name.startswith("daskboost-read")]
-        del caught
-        gc.collect()
-        assert runtime.meter.bytes == 0
-
-
 @pytest.mark.emulated
 def test_models_that_share_a_stream(runtime: TrackedRuntime) -> None:
     """Two where there is room for both and nothing else; each is that of its own fit."""
@@ -421,13 +310,15 @@ def test_bytes_on_a_gpu(
         options |= {"host_memory_limit": 4_000_000, "spill_directory": tmp_path}
     rows = make_rows(n_rows=300_000, n_features=40)
     with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=20_000, packing="tight", **options) as dataset:
-        params = {**PARAMS, "max_bin": 64, "max_depth": 6, **mode}
+        (shard,), params = dataset.shards.shards, {**PARAMS, "max_bin": 64, "max_depth": 6, **mode}
         expected = train({**params, **HOST}, dataset, 5).to_bytes()
         least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
         most = plan(params, dataset).total_bytes
         for share in (0, 0.1, 0.3, 1):
-            limit = int(least + share * max(0, most - least))
+            limit, reads = int(least + share * max(0, most - least)), shard.store.counters().disk_reads
             assert train({**params, "device_memory_limit": limit}, dataset, 5).to_bytes() == expected
+        tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
+        assert shard.store.counters().disk_reads - reads == tiers.count("disk"), "all stays"
         stream_by_twos(monkeypatch, dataset)
         noted = noted_groups(monkeypatch)
         monkeypatch.setattr(in_process, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 1}))
