@@ -84,7 +84,7 @@ def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dic
 
 GPU_PLACES: list[dict[str, Any]] = [
     {"encoding": "dense"}, {"encoding": "csr", "engines": 2, "partitions": 7},
-    {"partitions": 7, "chunk_rows": 2_500, "limit": 1}, {"encoding": "csr", "chunk_rows": 9_000, "limit": 1},
+    {"encoding": "csr", "chunk_rows": 9_000, "limit": 1},
     {"partitions": 7, "chunk_rows": 2_500, "limit": 1, "streams": True},
 ]  # fmt: skip
 """On disk or not, from where chunks come once or in every pass."""

@@ -169,7 +169,6 @@ def test_chunks_on_disk(
     data, params, expected = case
     if n_kept is not None:
         keep_on_gpu(monkeypatch, n_kept)
-    device = "cpu" if "multi_strategy" in params else device
     options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
     with quantized(data, limit=2 * len(data.y), **options) as dataset:
         tiers = {
