@@ -106,11 +106,10 @@ class GpuDevice:
         return self._streams[-1]
 
     def load(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks, *, copy_columns: bool) -> GpuView:
-        """Through a ring of its own: what copies beside the column-major one's take is free again before that is made.
-        """
-        rows, ring = unpacked(self._layout, kind), Ring(self._runtime)
+        """Through a ring of its own, whose memory is free again before a column-major copy takes some."""
         with ExitStack() as stack:
             stack.callback(chunks.close)
+            rows, ring = unpacked(self._layout, kind), Ring(self._runtime)
             stack.callback(ring.close)
             for _ in ring.passing(chunks, rows.add):
                 pass

@@ -48,7 +48,6 @@ POOL_ROUNDING_BYTES = 64 * 512
 GROUPS_SHARE = 16
 """Groups of streamed chunks take at most the room of this part of the chunks, which might stay in it: 6 % of a pass,
 while launches for one chunk at a time may take longer than the bus."""
-
 DISK_PASSES = 8
 """Passes over the bus that take as long as one over the disk, at least: four readers check 2 GB/s each
 (`array_file.py`), and the bus takes 55.5."""
