@@ -172,8 +172,8 @@ class TrainParams:
     """Where chunks that exceed it go; None is the worker's local directory."""
     device_memory_limit: int | str | None = None
     """Most of a GPU's memory (bytes or "40GB") that an engine's fit takes beside bins that lie there already; None is
-    what is free. The state of all rows stays there, chunks of bins without room are streamed. Models do not depend on
-    it."""
+    what is free. The state of all rows stays there, and of bins what has room, be it in files; others are streamed.
+    Models do not depend on it."""
     out_of_core: str = "auto"
     """How trees grow: ``exact``, with a pass over the rows per level; ``certified``: on a sample that stays in memory,
     by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too much; or

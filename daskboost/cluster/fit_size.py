@@ -17,6 +17,7 @@ from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import ChunkSize, FitSize, GpuGradients, SetSize
+from daskboost.devices.stream_groups import kept_first
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
@@ -41,20 +42,23 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
             entry.n_rows if entry.selected is None else int(np.count_nonzero(entry.selected)) for entry in shard.entries
         )
         return SetSize(n_rows, n_features, 1, streamed_rows=n_rows)
-    disk = [shard.store.residency(entry.handle) == "disk" for entry in shard.entries]
-    rows = np.array([entry.n_rows for entry in shard.entries])
-    stored = np.array([entry.handle.nbytes for entry in shard.entries])
-    found = set_size(
-        shard.layout, int(rows.sum()), n_features, chunk_rows=int(rows.max()), streamed_rows=int(rows[disk].sum()),
-        all_bytes=int(stored.sum()), stored_bytes=int(stored.sum() - stored[disk].sum()),
-    )  # fmt: skip
     tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
-    sizes = [(tier, chunk_size(shard.layout, entry.handle.n_rows, entry.handle.nbytes, place, on_disk=tier == "disk"))
-             for place, (tier, entry) in enumerate(zip(tiers, shard.entries, strict=True))]  # fmt: skip
-    return _with_device_rows(replace(
-        found, chunks=tuple(chunk for tier, chunk in sizes if tier == "ram"),
-        streamed=tuple(chunk for tier, chunk in sizes if tier == "disk"),
-    ), shard)  # fmt: skip
+    stored = [entry.handle.nbytes for entry in shard.entries]
+    found = set_size(
+        shard.layout, shard.n_rows, n_features, chunk_rows=max(entry.n_rows for entry in shard.entries),
+        all_bytes=sum(stored),
+        stored_bytes=sum(n_bytes for tier, n_bytes in zip(tiers, stored, strict=True) if tier != "disk"),
+    )  # fmt: skip
+    chunks = [
+        chunk_size(shard.layout, entry.n_rows, entry.handle.nbytes, place, on_disk=tier == "disk")
+        for place, (tier, entry) in enumerate(zip(tiers, shard.entries, strict=True)) if tier != "device"
+    ]  # fmt: skip
+    return _with_device_rows(replace(found, chunks=as_kept(chunks)), shard)
+
+
+def as_kept(chunks: Sequence[ChunkSize]) -> tuple[ChunkSize, ...]:
+    """In the order in which a GPU keeps them."""
+    return tuple(sorted(chunks, key=lambda chunk: kept_first(chunk.place, chunk.on_disk)))
 
 
 def chunk_size(layout: Layout, n_rows: int, n_bytes: int, place: int, *, on_disk: bool = False) -> ChunkSize:
@@ -63,15 +67,15 @@ def chunk_size(layout: Layout, n_rows: int, n_bytes: int, place: int, *, on_disk
     return ChunkSize(n_rows, n_entries, n_bytes, on_disk, place)
 
 
-def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, kept_rows: int
-                 ) -> tuple[tuple[ChunkSize, ...], tuple[ChunkSize, ...]]:  # fmt: skip
-    """Of rows that are not divided yet, the first `kept_rows` in chunks in memory, the others in chunks on disk."""
+def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, ram_rows: int) -> tuple[ChunkSize, ...]:
+    """Of rows that are not divided yet, the first `ram_rows` in chunks in memory, the others in chunks on disk; in the
+    order of `SetSize.chunks`."""
     made: list[ChunkSize] = []
     for begin in range(0, n_rows, max(chunk_rows, 1)):
-        n, on_disk = min(chunk_rows, n_rows - begin), begin >= kept_rows
+        n, on_disk = min(chunk_rows, n_rows - begin), begin >= ram_rows
         n_bytes = layout.nbytes(n, -(-n_entries * n // n_rows)) + WORD_ENDS
         made.append(chunk_size(layout, n, n_bytes, len(made), on_disk=on_disk))
-    return tuple(chunk for chunk in made if not chunk.on_disk), tuple(chunk for chunk in made if chunk.on_disk)
+    return as_kept(made)
 
 
 def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
@@ -88,18 +92,18 @@ def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
     )  # fmt: skip
 
 
-def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, streamed_rows: int, all_bytes: int,
-             stored_bytes: int) -> SetSize:  # fmt: skip
+def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, all_bytes: int, stored_bytes: int
+             ) -> SetSize:  # fmt: skip
     """Of rows in a layout; `all_bytes` are those of their chunks, on disk or not."""
     if isinstance(layout, DenseLayout):
         return SetSize(
-            n_rows, n_features, layout.symbol_dtype.itemsize, chunk_rows=chunk_rows, streamed_rows=streamed_rows,
-            stored_bytes=stored_bytes, read_in_place=layout.is_aligned,
+            n_rows, n_features, layout.symbol_dtype.itemsize, chunk_rows=chunk_rows, stored_bytes=stored_bytes,
+            read_in_place=layout.is_aligned,
         )  # fmt: skip
     entries = max(0, all_bytes - 4 * n_rows) * 8 // layout.bits
     return SetSize(
-        n_rows, n_features, 0, n_entries=entries, chunk_rows=chunk_rows, streamed_rows=streamed_rows,
-        stored_bytes=stored_bytes, read_in_place=layout.bits == 32,
+        n_rows, n_features, 0, n_entries=entries, chunk_rows=chunk_rows, stored_bytes=stored_bytes,
+        read_in_place=layout.bits == 32,
     )  # fmt: skip
 
 
@@ -114,9 +118,8 @@ def engine_setup(spec: FitSpec) -> EngineSetup:
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
                 n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None
                 ) -> FitSize:  # fmt: skip
-    """Of the fit of an engine with these shards; `n_resident` : chunks in RAM of the training set that a GPU keeps,
-    where that is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks,
-    likewise."""
+    """Of the fit of an engine with these shards; `n_resident` : chunks of the training set that a GPU keeps, where that
+    is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
     n_features = spec.cuts.n_features
     found = fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
@@ -137,7 +140,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
     vectors = params.has_vector_leaves(objective.n_outputs)
     needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None or vectors
-    needs_host = needs_host or n_engines > 1 or bool(train.streamed_rows) or not 0 < train.n_rows <= MOST_ROWS
+    needs_host = needs_host or n_engines > 1 or not 0 < train.n_rows <= MOST_ROWS
     needs_host = needs_host or params.out_of_core in ON_SAMPLES
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,

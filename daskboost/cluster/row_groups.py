@@ -16,7 +16,7 @@ import numpy as np
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.rows import Pieces
-from daskboost.devices.stream_groups import stream_groups
+from daskboost.devices.stream_groups import kept_first, stream_groups
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
@@ -60,13 +60,20 @@ class RowGroup:
             yield slice(begin, end), first_row
 
 
+def places_on_disk(shard: Shard) -> frozenset[int]:
+    """Of the chunks that a CPU reads in every pass."""
+    return frozenset(
+        place for place, entry in enumerate(shard.entries) if shard.store.residency(entry.handle) == "disk"
+    )
+
+
 def streamed_places(shard: Shard, n_resident: int | None) -> frozenset[int]:
-    """Places of the chunks that are read in every pass: those on disk, and those in RAM but for the first `n_resident`,
-    unless that is None."""
+    """Places of the chunks that stream to a GPU: those in RAM or on disk but for the first `n_resident` by the order
+    of `kept_first`; none where that is None."""
     tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
-    in_ram = [place for place, tier in enumerate(tiers) if tier == "ram"]
-    on_disk = [place for place, tier in enumerate(tiers) if tier == "disk"]
-    return frozenset(on_disk if n_resident is None else [*on_disk, *in_ram[n_resident:]])
+    chunks = [(place, tier == "disk") for place, tier in enumerate(tiers) if tier != "device"]
+    kept = len(chunks) if n_resident is None else n_resident
+    return frozenset(place for place, _ in sorted(chunks, key=lambda chunk: kept_first(*chunk))[kept:])
 
 
 def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozenset[int] | None = None,
@@ -74,7 +81,7 @@ def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozen
     """Divide a shard's chunks into groups, in order, of at most `most_rows` unless a chunk alone has more; at most
     `room_bytes` of bins are to be copied. Those at the places `streamed`, by default those on disk, are in groups of
     their own, of up to `stream_bytes` (see `stream_groups`)."""
-    places = sorted(streamed_places(shard, None) if streamed is None else streamed)
+    places = sorted(places_on_disk(shard) if streamed is None else streamed)
     sizes = [shard.entries[place].handle.nbytes for place in places]
     together = stream_groups(places, sizes, stream_bytes)
     first = {places[number]: places[group.start] for group in together for number in group}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.row_groups import row_groups, streamed_places
+from daskboost.cluster.row_groups import places_on_disk, row_groups, streamed_places
 from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
@@ -23,8 +23,9 @@ from daskboost.errors import DataError
 
 
 class ShardMargins:
-    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them, `n_resident` of
-    the chunks in RAM, or all, stay in the device's memory, and others stream in groups of up to `stream_bytes`."""
+    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them. On a GPU stay
+    `n_resident` of the chunks, or all, and others stream in groups of up to `stream_bytes`; a CPU keeps those in RAM.
+    """
 
     room_rows = 0
     """Rows of a chunk that memory is taken for, if it has fewer."""
@@ -42,7 +43,8 @@ class ShardMargins:
         self._kept: dict[int, View] = {}
         self._column_room = column_room
         self._columns_pay = True
-        self._streamed = streamed_places(shard, n_resident)
+        on_gpu = isinstance(device, StreamingDevice)
+        self._streamed = streamed_places(shard, n_resident) if on_gpu else places_on_disk(shard)
         room_bytes = math.inf if device.joins_for_free else column_room
         self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed, stream_bytes)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
@@ -71,8 +73,8 @@ class ShardMargins:
         if len(self._kept) == len(self.margins):  # all resident: no need to touch the store
             yield from self._kept.items()
             return
-        if isinstance(self._device, StreamingDevice) and self._streamed:
-            yield from self._streamed_views(self._device)
+        if isinstance(self._device, StreamingDevice):
+            yield from self._views_on(self._device)
             return
         group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
         collected: list[Chunk] = []
@@ -91,24 +93,44 @@ class ShardMargins:
             collected = []
             yield index, view
 
-    def _streamed_views(self, device: StreamingDevice) -> Iterator[tuple[int, View]]:
+    def _views_on(self, device: StreamingDevice) -> Iterator[tuple[int, View]]:
         """In order, those that are kept and those that pass through the device."""
-        entries, store = self.shard.entries, self.shard.store
-        for index, group in enumerate(self.groups):  # before memory is taken for what streams
-            if index not in self._kept and group.entries[0] not in self._streamed:
-                self._kept[index] = self._open([store.get(entries[place].handle) for place in group.entries], True)
+        handles = [[self.shard.entries[place].handle for place in group.entries] for group in self.groups]
+        streams = [group.entries[0] in self._streamed for group in self.groups]
+        for index, own in enumerate(handles):  # before memory is taken for what streams
+            if index not in self._kept and not streams[index]:
+                self._kept[index] = self._kept_on(device, own)
+        if not self._streamed:
+            yield from self._kept.items()
+            return
         if self._stream is None:
-            streamed = [group.entries for group in self.groups if group.entries[0] in self._streamed]
-            groups = [[entries[place].handle for place in places] for places in streamed]
-            chunks = StreamedChunks(store, groups, device.pinned)
+            groups = [own for own, passes in zip(handles, streams, strict=True) if passes]
+            chunks = StreamedChunks(self.shard.store, groups, device.pinned)
             self._stream = device.open_stream(chunks, self._packed_kind(groups))
         with closing(self._stream.views()) as views:
             for index in range(len(self.groups)):
                 yield index, self._kept[index] if index in self._kept else next(views)
             assert next(views, None) is None  # the pass is over, and not left early
 
+    def _kept_on(self, device: StreamingDevice, handles: Sequence[ChunkHandle]) -> View:
+        """The view of neighbouring chunks that stay; if some lie on disk, all come packed, a few in RAM at a time."""
+        store = self.shard.store
+        if all(store.residency(handle) != "disk" for handle in handles):
+            return self._open([store.get(handle) for handle in handles], True)
+        kind = self._packed_kind([handles])
+        copy_columns = self._copies_columns(kind.most_rows)
+        chunks = StreamedChunks(store, [[handle] for handle in handles], device.pinned, once=True)
+        return device.load(chunks, kind, copy_columns=copy_columns)
+
+    def _copies_columns(self, n_rows: int) -> bool:
+        """Whether rows that stay get a column-major copy, whose room is taken then; of CSR rows any room will do."""
+        n_bytes = n_rows * row_bytes(self.shard.layout)
+        copies = self._columns_pay and self._column_room >= max(n_bytes, 1)
+        self._column_room -= n_bytes if copies else 0
+        return copies
+
     def _packed_kind(self, groups: Sequence[Sequence[ChunkHandle]]) -> DenseChunks | SparseChunks:
-        """What unpacking streamed chunks goes by."""
+        """What unpacking groups of chunks goes by."""
         layout, most_rows = self.shard.layout, max(sum(handle.n_rows for handle in group) for group in groups)
         if isinstance(layout, DenseLayout):
             return DenseChunks(layout.bits, layout.row_stride_bytes, layout.symbol_dtype, most_rows)
@@ -122,17 +144,15 @@ class ShardMargins:
         if not self._device.reads_device_chunks:
             chunks = [chunk.on_host(threads) for chunk in chunks]
         if chunks[0].is_dense:
-            nbytes = sum(chunk.n_rows for chunk in chunks) * row_bytes(chunks[0].layout)
-            copy_columns = keep and self._columns_pay and self._column_room >= nbytes  # not for one pass
-            self._column_room -= nbytes if copy_columns else 0
-            parts = joined_symbols(chunks, threads)
-            return self._device.dense_view(parts, sum(chunk.n_rows for chunk in chunks), copy_columns=copy_columns)
+            n_rows = sum(chunk.n_rows for chunk in chunks)
+            copy_columns = keep and self._copies_columns(n_rows)  # not for one pass
+            return self._device.dense_view(joined_symbols(chunks, threads), n_rows, copy_columns=copy_columns)
         rows = [self._slots(chunk, threads) for chunk in chunks]
         xp = self._device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
         starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
         indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
         slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
-        copy_columns = keep and self._columns_pay and self._column_room > 0
+        copy_columns = keep and self._copies_columns(0)
         return self._device.sparse_view(
             xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns
         )

@@ -33,7 +33,7 @@ class SharedViews:
         self.lockstep: Lockstep[tuple[int, View]]
         """Of the fits that run now."""
         self.n_resident: int | None = None
-        """Chunks in RAM of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
+        """Chunks of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
         self.stream_bytes: int | None = None
         """Of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
         self._n_threads = n_threads

@@ -33,8 +33,10 @@ class Member:
     evals: Sequence[LocalShards]
 
     @property
-    def streams(self) -> bool:
-        """Whether it reads chunks for every pass."""
+    def reads_files(self) -> bool:
+        """Whether it reads chunks on disk for every pass, as a CPU does; what a GPU does its plan says."""
+        if finds_gpu(self.spec.params.device):
+            return False
         shards = [shard for each in (self.train, *self.evals) for shard in each.shards]
         return any(shard.store.residency(entry.handle) == "disk" for shard in shards for entry in shard.entries)
 
@@ -63,7 +65,7 @@ def fit_together(
     if on_gpu:
         gpus = [member for member in members if finds_gpu(member.spec.params.device)]
         fitting, shared.n_resident, shared.stream_bytes = _room_on_gpu(gpus, cores.count, at_once)
-    if shared.n_resident is None and not any(member.streams for member in members):
+    if shared.n_resident is None and not any(member.reads_files for member in members):
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
         at_once = fitting
@@ -144,8 +146,8 @@ def _on_callers_gpu(member: Member) -> Member:
 
 
 def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[int, int | None, int]:
-    """How many fits a GPU has room for at once, at least one: which is refused where it has not. How many chunks in
-    RAM of the training rows it keeps for them, None for all: more fits at once are worth more than chunks that stay,
+    """How many fits a GPU has room for at once, at least one: which is refused where it has not. How many chunks of
+    the training rows it keeps for them, None for all: more fits at once are worth more than chunks that stay,
     since a pass serves all fits. And of how many bytes groups of streamed chunks are, worth less than fits as well."""
     from daskboost.devices.gpu.cuda import get_runtime
 

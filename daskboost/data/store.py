@@ -112,11 +112,11 @@ class ChunkStore:
         except KeyError:
             raise StorageError(f"the chunk of rows from {handle.first_row} on was deleted while being read") from None
 
-    def read(self, handle: ChunkHandle, into: UInt8) -> Chunk:
-        """A chunk on disk, words and row pointers one behind the other in memory of the caller's."""
+    def read(self, handle: ChunkHandle, into: UInt8) -> QuantizedChunk:
+        """A copy of a chunk, words and row pointers one behind the other in memory of the caller's, `nbytes` long."""
         tier = self._home(handle)
         if not isinstance(tier, DiskTier):
-            raise StorageError(f"the chunk of rows from {handle.first_row} on is not on disk")
+            return self.get(handle).on_host().moved_to(into)
         try:
             return tier.get(handle.key, into)
         except KeyError:

@@ -1,11 +1,12 @@
-"""The chunks of a store that stream to a GPU, in page-locked memory: those of RAM as they lie, others read ahead.
+"""The chunks of a store that come to a GPU, in page-locked memory: those of RAM as they lie, others read ahead.
 
     readers     read 1 -> a | read 3 -> b ......| wait for the copies of 1 and 2, read 5 -> a
                 read 2 -> a | read 4 -> b | ...
     the ring                copy 1, 2 | copy 3, 4 | ...
 
 Each file is read by one call, and checked, in a thread of its own, into its place in a group's memory, which is used
-again from group to group.
+again from group to group. So is what comes but once, to stay there, wherever it lies: page-locking RAM for good would
+not be worth a single copy.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class StreamedChunks:
         In RAM or on disk; in the order of passes.
     allocate : callable
         `Runtime.pinned`.
+    once : bool, default False
+        Whether there is one pass; then all chunks are read as those on disk are.
 
     Raises
     ------
@@ -50,13 +53,13 @@ class StreamedChunks:
         In `take`, for a chunk that could not be read.
     """
 
-    def __init__(self, store: ChunkStore, groups: Sequence[Sequence[ChunkHandle]], allocate: Callable[[int], UInt8]
-                 ) -> None:  # fmt: skip
-        self._store, self._groups = store, groups
-        self._files = [[handle for handle in group if store.residency(handle) == "disk"] for group in groups]
-        """Of each group."""
-        on_disk = {handle.key for files in self._files for handle in files}
-        in_ram = [handle for group in groups for handle in group if handle.key not in on_disk]
+    def __init__(self, store: ChunkStore, groups: Sequence[Sequence[ChunkHandle]], allocate: Callable[[int], UInt8],
+                 *, once: bool = False) -> None:  # fmt: skip
+        self._store, self._groups, self._once = store, groups, once
+        self._files = [[each for each in group if once or store.residency(each) == "disk"] for group in groups]
+        """Of each group, what is read."""
+        read = {handle.key for files in self._files for handle in files}
+        in_ram = [handle for group in groups for handle in group if handle.key not in read]
         self._in_ram = {
             handle.key: _packed(store.get(handle), memory)
             for handle, memory in zip(in_ram, store.pin(in_ram, allocate), strict=True)
@@ -69,12 +72,14 @@ class StreamedChunks:
         self._taken: dict[int, _Room] = {}
         self._asked = 0
         """Files of all groups below are asked for."""
-        self._pool = ThreadPoolExecutor(min(READS_AT_ONCE, len(on_disk)), "daskboost-read") if on_disk else None
+        self._pool = ThreadPoolExecutor(min(READS_AT_ONCE, len(read)), "daskboost-read") if read else None
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def is_ready(self, number: int) -> bool:
+        if self._once and number >= len(self):
+            return False
         self._read_ahead()
         if not self._files[number % len(self)]:
             return True
@@ -122,7 +127,7 @@ class StreamedChunks:
 
     def _read_ahead(self) -> None:
         """Ask for the files of the next groups, as many as there is room for."""
-        while self._free and self._pool is not None:
+        while self._free and self._pool is not None and not (self._once and self._asked >= len(self)):
             files = self._files[self._asked % len(self)]
             if files:
                 room, read = self._free.popleft(), self._pool.submit

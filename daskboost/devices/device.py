@@ -174,7 +174,7 @@ class SamplingDevice(Protocol):
 
 @runtime_checkable
 class StreamingDevice(Protocol):
-    """A device through whose memory chunks stream, packed, from the host's."""
+    """A device to which chunks come packed, through the host's memory: once if they stay, or else in every pass."""
 
     def pinned(self, n_bytes: int) -> UInt8:
         """Memory of the host that chunks can stream from."""
@@ -185,6 +185,10 @@ class StreamingDevice(Protocol):
 
     def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
         """The views of groups of chunks; closed by the device, and the chunks with it."""
+
+    def load(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks, *, copy_columns: bool) -> View:
+        """The one view of chunks that come once, to stay in its memory; closes them. `copy_columns` : as of
+        `dense_view` and `sparse_view`."""
 
 
 class Device(Protocol):
@@ -205,8 +209,8 @@ class Device(Protocol):
     without_host: bool
     """Whether the plan of the fit is that trees grow on the device alone (`FitSize.without_host`)."""
     resident: tuple[int, ...] | None
-    """How many chunks in RAM of the training set, and of each evaluation set, stay in the device's memory, the first of
-    each set; None for all."""
+    """How many chunks of the training set, and of each evaluation set, stay in a GPU's memory, the first of each set by
+    the order of `kept_first`; None for all."""
     stream_bytes: int
     """Most packed bytes of streamed chunks that come together, unless one alone has more; 0 for one at a time."""
     split_kernels: SplitKernels | None

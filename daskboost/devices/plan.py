@@ -56,9 +56,9 @@ class SetSize:
     chunk_rows: int = 0
     """Most rows of a chunk."""
     streamed_rows: int = 0
-    """Rows whose chunks lie on disk, or have no room on a GPU: they are read for every pass and not kept."""
+    """Rows whose chunks have no room on a GPU, or lie on disk for a CPU: they are read for every pass and not kept."""
     chunks: tuple[ChunkSize, ...] = ()
-    """Those in the host's memory that a GPU may keep, in order."""
+    """Those in the host's memory or on disk that may be kept, in the order in which a GPU does (`kept_first`)."""
     streamed: tuple[ChunkSize, ...] = ()
     """Those of the streamed rows, in order."""
     stream_bytes: int | None = None
@@ -79,13 +79,25 @@ class SetSize:
     """Numbers of the GPUs that they lie on."""
 
     def keeping(self, n_chunks: int) -> SetSize:
-        """The same set, of whose chunks in the host's memory a GPU keeps the first so many."""
-        others = self.chunks[n_chunks:]
+        """The same set, of whose chunks a GPU keeps the first so many."""
+        return self._keeping(self.chunks[:n_chunks], self.chunks[n_chunks:])
+
+    def reading_files(self) -> SetSize:
+        """The same set on a CPU, which keeps the chunks in memory and reads those on disk in every pass."""
+        n_on_disk = sum(chunk.on_disk for chunk in self.chunks)
+        return self._keeping(self.chunks[n_on_disk:], self.chunks[:n_on_disk])
+
+    def _keeping(self, kept: tuple[ChunkSize, ...], others: tuple[ChunkSize, ...]) -> SetSize:
         streamed = tuple(sorted((*self.streamed, *others), key=lambda chunk: chunk.place))
         return replace(
-            self, chunks=self.chunks[:n_chunks], streamed=streamed,
+            self, chunks=kept, streamed=streamed,
             streamed_rows=self.streamed_rows + sum(chunk.n_rows for chunk in others),
         )  # fmt: skip
+
+    @property
+    def loaded(self) -> tuple[ChunkSize, ...]:
+        """What a GPU reads once, packed, to keep it: nothing where all that it keeps lies in the host's memory."""
+        return self.chunks if any(chunk.on_disk for chunk in self.chunks) else ()
 
     @cached_property
     def groups(self) -> list[GroupSize]:
@@ -169,6 +181,11 @@ class FitSize:
     """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
     drawn_share: float = 0.0
     """Share of the rows that are drawn by their gradients each round; 0 where trees do not grow on such."""
+
+    def reading_files(self) -> FitSize:
+        """See `SetSize.reading_files`."""
+        train, *evals = (rows.reading_files() for rows in (self.train, *self.evals))
+        return replace(self, train=train, evals=tuple(evals))
 
     def streaming(self, stream_bytes: int) -> FitSize:
         """The same fit, whose streamed chunks come in groups of up to so many bytes."""
@@ -263,8 +280,8 @@ class Plan:
     """Where trees grow on rows drawn by their gradients there: rows of candidates, and entries if they are CSR, that
     memory is taken for at once; then the same of the sample."""
     resident: tuple[int, ...] | None = None
-    """Chunks in the host's memory, of the training set and of each evaluation set, that a GPU keeps, the first of each
-    set; None where it keeps all."""
+    """Chunks in the host's memory or on disk, of the training set and of each evaluation set, that a GPU keeps, the
+    first of each set by the order of `kept_first`; None where it keeps all."""
     stream_bytes: int = 0
     """Most packed bytes of streamed chunks that come to a GPU together, unless one alone has more."""
     limited: bool = False

@@ -27,6 +27,12 @@ def places_in_group(sizes: Sequence[int]) -> tuple[list[int], int]:
     return begins, end
 
 
+def kept_first(place: int, on_disk: bool) -> tuple[bool, int]:
+    """Sort key of a set's chunks in the order in which a GPU keeps them: first those on disk, since they would take
+    longest to come again."""
+    return not on_disk, place
+
+
 def stream_groups(places: Sequence[int], sizes: Sequence[int], most_bytes: int) -> list[range]:
     """Divide streamed chunks into groups of neighbours, in order.
 

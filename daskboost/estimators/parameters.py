@@ -99,7 +99,8 @@ SHARED_PARAMETERS = """
         Where chunks go that exceed it.
     device_memory_limit : int or str, optional
         Most of a GPU's memory that quantizing or a fit takes beside bins that lie there already; None is what is free.
-        Bins without room are streamed through it. The model does not depend on it.
+        Bins without room are streamed through it; others are read once, be they in files. The model does not depend on
+        it.
     out_of_core : {"auto", "exact", "certified", "sampled"}
         A pass over the rows per level, which is also what "auto" does; or trees grown on a sample of them and held to
         exact histograms of all rows in one pass, or more where they lost too much; or trees grown on the share

@@ -154,11 +154,9 @@ def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
     stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
     chunk_rows = min(n_rows, info.chunk_rows)
     found = set_size(
-        info.layout, n_rows, info.cuts.n_features, chunk_rows=chunk_rows, streamed_rows=0, all_bytes=stored,
-        stored_bytes=stored,
-    )  # fmt: skip
-    chunks, _ = equal_chunks(info.layout, n_rows, found.n_entries, chunk_rows, n_rows)
-    return replace(found, chunks=chunks)
+        info.layout, n_rows, info.cuts.n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored
+    )
+    return replace(found, chunks=equal_chunks(info.layout, n_rows, found.n_entries, chunk_rows, n_rows))
 
 
 Shape = tuple[int, int, float | None]
@@ -221,15 +219,14 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int) ->
     layout = csr if csr.nbytes(n_rows, entries) < dense.nbytes(n_rows, entries) else dense
     stored = layout.nbytes(n_rows, entries)
     chunk_rows = min(n_rows, params.chunk_rows or default_chunk_rows(layout, n_rows, entries))
-    kept_rows, limit = n_rows, params.host_memory_limit
+    ram_rows, limit = n_rows, params.host_memory_limit
     if limit is not None:
         chunk_bytes = layout.nbytes(chunk_rows, -(-entries * chunk_rows // n_rows))
-        kept_rows = min(n_rows, int(limit) // chunk_bytes * chunk_rows)
-    chunks, streamed = equal_chunks(layout, n_rows, entries, chunk_rows, kept_rows)
-    return replace(set_size(
-        layout, n_rows, n_features, chunk_rows=chunk_rows, streamed_rows=n_rows - kept_rows, all_bytes=stored,
-        stored_bytes=stored * kept_rows // n_rows,
-    ), chunks=chunks, streamed=streamed)  # fmt: skip
+        ram_rows = min(n_rows, int(limit) // chunk_bytes * chunk_rows)
+    found = set_size(
+        layout, n_rows, n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored * ram_rows // n_rows
+    )
+    return replace(found, chunks=equal_chunks(layout, n_rows, entries, chunk_rows, ram_rows))
 
 
 def _named(given: Any, otherwise: str) -> tuple[QuantizedDataset, str]:

@@ -12,6 +12,7 @@ import scipy.sparse
 from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.streams import keep_on_gpu
 from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train, train_many
@@ -83,16 +84,21 @@ def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dic
 
 GPU_PLACES: list[dict[str, Any]] = [
     {"encoding": "dense"}, {"encoding": "csr", "engines": 2, "partitions": 7},
-    {"partitions": 7, "chunk_rows": 2_500, "limit": 1}, {"encoding": "csr", "chunk_rows": 9_000, "limit": 1},
+    {"encoding": "csr", "chunk_rows": 9_000, "limit": 1},
+    {"partitions": 7, "chunk_rows": 2_500, "limit": 1, "streams": True},
 ]  # fmt: skip
-"""On disk or not."""
+"""On disk or not, from where chunks come once or in every pass."""
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("place", GPU_PLACES, ids=lambda place: "-".join(map(str, place.values())))
-def test_gpu(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any], tmp_path: Path) -> None:
+def test_gpu(
+    case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, params, expected = case
-    with quantized(data, directory=tmp_path, **place) as dataset:
+    if "streams" in place:
+        keep_on_gpu(monkeypatch, 0)
+    with quantized(data, directory=tmp_path, **{k: v for k, v in place.items() if k != "streams"}) as dataset:
         booster, _ = report_of({**params, "device": "cuda", "n_jobs": 1}, dataset, 2)
     assert booster.to_bytes() == expected
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from strategies.streams import keep_on_gpu
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
@@ -246,17 +247,19 @@ def test_growers_without_memory_say_so(taken: list[int], monkeypatch: pytest.Mon
         trained(data, {"max_depth": 4}, "cuda")
 
 
-@pytest.mark.parametrize("limit", [None, 0])
+@pytest.mark.parametrize("place", ["RAM", "disk", "disk, streamed"])
 def test_evaluation_sets_follow_from_memory_and_from_files(
-    limit: int | None, taken: list[int], tmp_path: Path
+    place: str, taken: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if "streamed" in place:
+        keep_on_gpu(monkeypatch, 1)
     data, other = (make_data(np.random.default_rng(seed), "binary:logistic", 3_000, 5, n_values=60) for seed in (9, 10))
     params = {"max_depth": 4, "objective": "binary:logistic", "n_jobs": 1}
     found: list[Any] = []
     for device in ("cpu", "cuda"):
         results: dict[str, Any] = {}
         with quantized(data) as dataset, quantized(
-            other, reference=dataset, limit=limit, partitions=3, directory=tmp_path
+            other, reference=dataset, limit=None if place == "RAM" else 0, partitions=3, directory=tmp_path
         ) as unseen:
             evals = [(dataset, "train"), (unseen, "other")]
             model = train({**params, "device": device}, dataset, N_ROUNDS, evals=evals, evals_result=results)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from strategies.streams import keep_on_gpu
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
@@ -90,8 +91,11 @@ def test_small_data(n_rows: int, sketch: int) -> None:
 @pytest.mark.parametrize("params", [
     {}, {"sketch_outputs": 2}, {"subsample": 0.5}, {"objective": "reg:quantileerror", "quantile_alpha": (0.3, 0.6)},
 ], ids=["plain", "sketch", "samples", "quantiles"])  # fmt: skip
-def test_chunks_on_disk_and_evaluation_sets(params: dict[str, Any], tmp_path: Path) -> None:
+def test_chunks_on_disk_and_evaluation_sets(
+    params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows that are streamed give the same bytes, weights or not, and metrics agree."""
+    keep_on_gpu(monkeypatch, 0)
     data, other = problem(4_500, 5, weighted=True), problem(1_500, 5)
     params = {"num_class": 5, "max_depth": 4, **params}
     if "quantile_alpha" in params:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from strategies.streams import keep_on_gpu
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import train
@@ -157,10 +158,17 @@ def test_gpu_with_evaluation(case: tuple[Data, dict[str, Any], bytes]) -> None:
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize(("device", "n_kept"), [
+    ("cpu", None), pytest.param("cuda", None, marks=pytest.mark.gpu), pytest.param("cuda", 1, marks=pytest.mark.gpu),
+])  # fmt: skip
+def test_chunks_on_disk(
+    case: tuple[Data, dict[str, Any], bytes], tmp_path: Path, device: str, n_kept: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """On a GPU all of them stay, or only one does."""
     data, params, expected = case
-    device = "cpu" if "multi_strategy" in params else device
+    if n_kept is not None:
+        keep_on_gpu(monkeypatch, n_kept)
     options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
     with quantized(data, limit=2 * len(data.y), **options) as dataset:
         tiers = {

@@ -12,7 +12,7 @@ import scipy.sparse
 from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes, pairwise
 from kernels.emulation import EmulatedRuntime
 from reference.sampling import drawn, norm_of, threshold_of
-from strategies.streams import noted_groups, stream_by_twos
+from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train, train_many
@@ -128,18 +128,21 @@ def test_two_places_more(name: str) -> None:
 
 
 GPU_PLACES: list[dict[str, Any]] = [
-    {}, {"encoding": "csr", "engines": 2, "partitions": 7}, {"partitions": 7, "chunk_rows": 2_500, "limit": 1},
+    {}, {"encoding": "csr", "engines": 2, "partitions": 7, "limit": 1},
+    {"partitions": 7, "chunk_rows": 2_500, "limit": 1, "streams": True},
 ]  # fmt: skip
-"""The last one on disk, so that its chunks stream through the device."""
+"""The last ones on disk, from where chunks come once or in every pass."""
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", FITS)
-def test_gpu(name: str, tmp_path: Path) -> None:
+def test_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes and the report of the CPU; metrics of training rows, whose margins wait for the next pass."""
     data, outcomes = data_of(name), []
     for place in ({"device": "cpu"}, *({**place, "device": "cuda"} for place in GPU_PLACES)):
         device = place.pop("device")
+        if place.pop("streams", False):
+            keep_on_gpu(monkeypatch, 0)
         with quantized(data, directory=tmp_path, **place) as dataset:
             found: dict[str, Any] = {}
             given = {**SAMPLED, **FITS[name], "n_jobs": 1, "device": device}
@@ -160,6 +163,7 @@ def test_streamed_chunks_are_read_once_per_round(device: str, engines: int, tmp_
     with quantized(data, partitions=7, engines=engines, chunk_rows=1_000, limit=1, directory=tmp_path) as dataset:
         assert isinstance(dataset.shards, LocalShards)
         stream_by_twos(monkeypatch, dataset)
+        keep_on_gpu(monkeypatch, 0)
         noted = noted_groups(monkeypatch)
         booster, report = report_of({**params, "device": device}, dataset, 6)
         assert booster.to_bytes() == expected.to_bytes()

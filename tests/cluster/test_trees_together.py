@@ -146,8 +146,8 @@ def test_wide_symbols(n_features: int, groups: Groups) -> None:
     assert groups.sizes == N_ROUNDS * [2, 1]
 
 
-@pytest.mark.parametrize("limit", [None, 0])
-def test_evaluation_sets_and_early_stopping(limit: int | None, groups: Groups, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["RAM", "disk"])
+def test_evaluation_sets_and_early_stopping(place: str, groups: Groups, tmp_path: Path) -> None:
     groups.most = 2
     data, other = make_classes(5), make_classes(5, n_rows=1_500, missing=0.5)
     other = replace(other, y=np.roll(other.y, 1))  # what is learned does not hold there
@@ -156,7 +156,7 @@ def test_evaluation_sets_and_early_stopping(limit: int | None, groups: Groups, t
     for device in ("cpu", "cuda"):
         results: dict[str, Any] = {}
         with quantized(data) as dataset, quantized(
-            other, reference=dataset, limit=limit, partitions=2, directory=tmp_path
+            other, reference=dataset, limit=None if place == "RAM" else 0, partitions=2, directory=tmp_path
         ) as unseen:
             model = train(
                 {**params, "device": device}, dataset, 6, evals=[(dataset, "train"), (unseen, "other")],

@@ -18,7 +18,7 @@ from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.gpu.ring import N_BUFFERS, PackedGroup, Ring, placed
-from daskboost.devices.stream_groups import places_in_group, stream_groups
+from daskboost.devices.stream_groups import READS_AT_ONCE, places_in_group, stream_groups
 from daskboost.errors import StorageError
 
 LAYOUT = DenseLayout.tight(np.full(5, 64))
@@ -92,6 +92,28 @@ def test_every_pass_sees_all_chunks_in_order(tmp_path: Path, n_in_ram: int, make
         chunks.close()
         assert ring.nbytes == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("make", [dense, sparse])
+@pytest.mark.parametrize("n_in_ram", [0, 3, N_CHUNKS])
+def test_what_comes_once_is_read_once_wherever_it_lies(tmp_path: Path, n_in_ram: int, make: Any) -> None:
+    """A few at a time, and what is in RAM stays as it is."""
+    runtime = EmulatedRuntime()
+    store, handles = filled(tmp_path, n_in_ram, make)
+    with store:
+        before = [store.get(handle) for handle in handles[:n_in_ram]]
+        chunks, ring = StreamedChunks(store, [[each] for each in handles], runtime.pinned, once=True), Ring(runtime)
+        seen: list[tuple[int, bytes]] = []
+        list(ring.passing(chunks, read(seen)))
+        assert seen == [(make(i).n_rows, packed(make(i))) for i in range(N_CHUNKS)]
+        assert ring.nbytes == N_BUFFERS * max(handle.nbytes for handle in handles)
+        ring.close()
+        chunks.close()
+        del chunks
+        assert store.counters().disk_reads == N_CHUNKS - n_in_ram
+        assert all(store.get(handle) is chunk for handle, chunk in zip(handles, before, strict=False))
+        assert runtime.pinned_peak_bytes == READS_AT_ONCE * max(handle.nbytes for handle in handles)
+        assert runtime.pinned_bytes == 0
 
 
 def test_copies_are_ahead_of_their_use_across_passes(tmp_path: Path) -> None:

@@ -25,16 +25,18 @@ def test_plans_are_those_of_the_parameters() -> None:
     assert two.margins_bytes == found.margins_bytes // 4 and two.labels_bytes == 2 * found.labels_bytes
 
 
+@pytest.mark.parametrize("memory", ["1GB", 1])
 @pytest.mark.parametrize("limit", [5_000, 25_000, 65_000])
-def test_shapes_know_the_limit_of_host_memory(limit: int, tmp_path: Path) -> None:
+def test_shapes_know_the_limit_of_host_memory(limit: int, memory: Any, tmp_path: Path) -> None:
+    """Whether a GPU has room for all chunks, on disk or not, or for none."""
     X, y = np.random.default_rng(3).normal(size=(8_000, 10)).astype(np.float32), np.zeros(8_000, np.float32)
     params = {"objective": "binary:logistic", "device": "cuda", "max_bin": 64, "max_depth": 6, "chunk_rows": 1_000}
     with QuantizedDataset.from_dask(
         X, y, max_bin=64, chunk_rows=1_000, host_memory_limit=limit, spill_directory=tmp_path
     ) as dataset:
-        expected = plan(params, dataset, memory="1GB")
-    found = plan({**params, "host_memory_limit": limit}, X, memory="1GB")
-    ring = expected.parts["ring"]
-    assert ring <= found.parts["ring"] <= ring + 4 * N_BUFFERS  # a chunk of a shape may end with a word more
-    assert {**found.parts, "ring": ring} == pytest.approx(expected.parts, abs=4)
-    assert found.columns_bytes < plan(params, X, memory="1GB").columns_bytes, "streamed rows have no copy"
+        expected = plan(params, dataset, memory=memory)
+    found = plan({**params, "host_memory_limit": limit}, X, memory=memory)
+    assert found.parts == pytest.approx(expected.parts, abs=4 * N_BUFFERS), "a shape's chunk may end with a word more"
+    assert found.host_pinned_bytes == pytest.approx(expected.host_pinned_bytes, abs=4 * 8)
+    assert found.host_pinned_bytes > 0
+    assert (found.resident, found.ring_bytes > 0) == ((None, False) if memory == "1GB" else ((0,), True))

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -73,8 +74,9 @@ class EmulatedRuntime:
         self.shared_bytes = ARCHITECTURES[sm] << 10
         self.launches: Launches | None = None
         """Noted once there are copies beside them."""
-        self.pinned_bytes = 0
-        """Page-locked so far."""
+        self.pinned_bytes = self.pinned_peak_bytes = 0
+        """Page-locked now, and at most so far."""
+        self._pinning = threading.RLock()
 
     def kernel(self, file: str, entry: str, **constants: int) -> EmulatedKernel:
         """As `CudaRuntime.kernel`."""
@@ -103,8 +105,15 @@ class EmulatedRuntime:
 
     def pinned(self, n_bytes: int) -> Any:
         """As `CudaRuntime.pinned`: of unknown contents."""
-        self.pinned_bytes += n_bytes
-        return np.full(n_bytes, POISON, np.uint8)
+        made = np.full(n_bytes, POISON, np.uint8)
+        self._pin(n_bytes)
+        weakref.finalize(made, self._pin, -n_bytes)
+        return made
+
+    def _pin(self, n_bytes: int) -> None:
+        with self._pinning:
+            self.pinned_bytes += n_bytes
+            self.pinned_peak_bytes = max(self.pinned_peak_bytes, self.pinned_bytes)
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:
         """Of any source, such as a test's own."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from daskboost import QuantizedDataset
-from daskboost.cluster import shard_margins
+from daskboost.cluster import in_process, shard_margins, together
+from daskboost.cluster.fit_size import engine_size
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices import stream_groups
 from daskboost.devices.gpu import plans
@@ -25,14 +26,21 @@ def stream_by_twos(monkeypatch: pytest.MonkeyPatch, dataset: QuantizedDataset) -
     monkeypatch.setattr(plans, "GROUPS_SHARE", 0.01)
 
 
+def keep_on_gpu(monkeypatch: pytest.MonkeyPatch, n_chunks: int) -> None:
+    """From now on so many chunks of training sets stay on a GPU, and none of evaluation sets, whatever room it has."""
+    for module in (in_process, together):
+        monkeypatch.setattr(module, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": n_chunks}))
+
+
 def noted_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Gains the numbers of chunks of the groups of each set that is streamed to a GPU."""
     noted: list[list[int]] = []
 
     class Noting(StreamedChunks):
-        def __init__(self, store: Any, groups: Any, allocate: Any) -> None:
-            noted.append([len(group) for group in groups])
-            super().__init__(store, groups, allocate)
+        def __init__(self, store: Any, groups: Any, allocate: Any, *, once: bool = False) -> None:
+            if not once:  # else they come to stay
+                noted.append([len(group) for group in groups])
+            super().__init__(store, groups, allocate, once=once)
 
     monkeypatch.setattr(shard_margins, "StreamedChunks", Noting)
     return noted

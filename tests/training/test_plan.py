@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,18 +91,58 @@ def test_what_has_no_room_is_left_out(
     assert runtime.meter.peak_bytes <= planned.total_bytes
 
 
-@pytest.mark.emulated
-def test_chunks_on_disk_take_no_room(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = TrackedRuntime()
-    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
-    how: dict[str, Any] = {"chunk_rows": 1_000, "max_bin": 64, "n_jobs": 1}
+def test_chunks_on_disk_are_kept_as_those_in_ram(tmp_path: Any) -> None:
+    """The plan is that of chunks in RAM, but for the way to the device; where there is no room, disks come first."""
+    data, params = make_data(n_rows=6_000, n_features=40), {**PARAMS, "max_depth": 4}
+    how: dict[str, Any] = {"chunk_rows": 500, "max_bin": 64, "n_jobs": 1}
+    chunk = 500 * 40 + 4
     with QuantizedDataset.from_dask(
-        **make_data(), **how, host_memory_limit=20_000, spill_directory=tmp_path
-    ) as streamed, QuantizedDataset.from_dask(**make_data(), **how) as resident:
-        planned = plan(PARAMS, streamed)
-        assert planned.chunks_bytes < plan(PARAMS, resident).chunks_bytes / 2
-        train(PARAMS, streamed, 2)
-        assert runtime.meter.peak_bytes <= planned.total_bytes
+        **data, **how, host_memory_limit=7 * chunk, spill_directory=tmp_path
+    ) as on_disk, QuantizedDataset.from_dask(**data, **how) as in_ram:
+        found, expected = (plan(params, dataset, memory="1GB") for dataset in (on_disk, in_ram))
+        passing = {name: expected.parts[name] for name in ("scratch", "pool")}
+        assert {**found.parts, **passing} == expected.parts
+        assert expected.scratch_bytes <= found.scratch_bytes <= expected.scratch_bytes + 3 * chunk
+        assert (found.resident, found.without_host, found.ring_bytes) == (None, True, 0)
+        assert (found.host_pinned_bytes, expected.host_pinned_bytes) == (4 * chunk, 0), "four files at a time"
+        cpu = plan({**params, "device": "cpu"}, on_disk)
+        assert cpu.chunks_bytes < plan({**params, "device": "cpu"}, in_ram).chunks_bytes
+        least, pinned = plan({**params, "device_memory_limit": 1}, on_disk, memory="1GB").total_bytes, {}
+        for limit in range(least, found.total_bytes, 10_000):
+            planned = plan({**params, "device_memory_limit": limit}, on_disk, memory="1GB")
+            if planned.resident is not None:
+                pinned[planned.resident[0]] = planned.host_pinned_bytes // chunk
+    assert pinned == {
+        **{n: 7 + min(5 - n, 4) for n in range(5)},  # files are read to rooms, and what is in RAM streams from there
+        **{n: max(12 - n, 4) for n in range(5, 12)},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("tiers", ["rrrddd", "dddrrr", "rdrdrd", "ddd", "rrr"])
+def test_engines_keep_the_chunks_that_plans_say(tiers: str, tmp_path: Any) -> None:
+    from daskboost.cluster.fit_size import shard_size
+    from daskboost.cluster.row_groups import streamed_places
+
+    data = make_data(n_rows=100 * len(tiers))
+    with QuantizedDataset.from_dask(
+        **data, chunk_rows=100, n_jobs=1, host_memory_limit=1, spill_directory=tmp_path
+    ) as dataset:
+        (shard,) = dataset.shards.shards
+        chunks = [chunk for _, chunk in shard.chunks()]
+        shard.store._ram.budget_bytes = None
+        entries = []
+        for tier, entry, chunk in zip(tiers, shard.entries, chunks, strict=True):
+            entries.append(replace(entry, handle=shard.store.put(chunk)) if tier == "r" else entry)
+        shard = replace(shard, entries=tuple(entries))
+        size = shard_size(shard, 10)
+        for n_kept in range(len(tiers) + 1):
+            kept = size.keeping(n_kept)
+            places = streamed_places(shard, n_kept)
+            assert tuple(sorted(places)) == tuple(chunk.place for chunk in kept.streamed)
+            assert kept.resident_rows == 100 * n_kept
+            on_disk = {place for place, tier in enumerate(tiers) if tier == "d"}
+            assert on_disk.isdisjoint(places) or n_kept < len(on_disk)
+        assert streamed_places(shard, None) == frozenset()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

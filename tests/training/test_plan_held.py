@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,48 @@ def test_a_fit_stays_within_its_plan(name: str, n_rows: int, monkeypatch: pytest
     assert runtime.meter.pool.total_bytes <= planned.total_bytes
     runtime.recorded.clear()
     assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
+
+
+@pytest.mark.parametrize("name", ["evaluation", "sparse", "certified", "sampled"])
+def test_chunks_from_disk_that_stay_are_read_once_within_the_plan(
+    name: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another evaluation set too; some of the training set's come from RAM."""
+    params, given = SHAPES[name]
+    params = {**params, "max_bin": 64, "n_jobs": 1, "device": "cuda"}
+    runtime = pool = None
+    if isinstance(place, EmulatedPlace):
+        runtime = TrackedRuntime()
+        monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    else:
+        warm_up(params)
+        pool = LimitedPool()
+    n_rows = 8_000 if pool is None else 400_000
+    data, other = data_of(name, n_rows=n_rows), data_of(name, n_rows=n_rows // 3)
+    stored = data["X"].nnz * 4 if "density" in given else data["X"].size
+    how: dict[str, Any] = {"n_jobs": 1, "spill_directory": tmp_path, "chunk_rows": n_rows // 12}
+    with QuantizedDataset.from_dask(**data, max_bin=64, **how, host_memory_limit=stored // 3) as dataset, (
+        QuantizedDataset.from_dask(**other, reference=dataset, **how, host_memory_limit=1)
+    ) as unseen:
+        planned = plan(params, dataset, evals=[(unseen, "unseen")], num_boost_round=3)
+        with nullcontext() if pool is None else pool.limited():
+            if pool is not None:
+                pool.limit(planned)
+            train(params, dataset, 3, evals=[(unseen, "unseen")])
+        for each in (dataset, unseen):
+            (shard,) = each.shards.shards
+            tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
+            assert shard.store.counters().disk_reads == tiers.count("disk") > 0
+            assert ("ram" in tiers) == (each is dataset)
+    assert (planned.resident, planned.ring_bytes, planned.planes_bytes) == (None, 0, 0)
+    if pool is not None:
+        within(pool.taken_bytes, replace(planned, free_bytes=None))
+    if runtime is not None:
+        within(runtime.meter.peak_bytes, planned)
+        assert runtime.meter.pool.total_bytes <= planned.total_bytes
+        assert runtime.pinned_peak_bytes == planned.host_pinned_bytes > runtime.pinned_bytes == 0
+        runtime.recorded.clear()
+        assert runtime.meter.bytes == 0
 
 
 @pytest.mark.emulated

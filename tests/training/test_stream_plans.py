@@ -36,7 +36,7 @@ def test_groups_stay_within_their_plan(
         model = train({**given, "device_memory_limit": limit}, dataset, 1).to_bytes()
         assert 0.65 * planned.total_bytes <= runtime.meter.peak_bytes <= planned.total_bytes
         assert runtime.meter.pool.total_bytes <= planned.total_bytes
-        assert runtime.pinned_bytes == planned.host_pinned_bytes
+        assert runtime.pinned_peak_bytes == planned.host_pinned_bytes
         assert max(noted[0]) == 2
         assert model == train({**given, **HOST}, dataset, 1).to_bytes()
 
@@ -59,3 +59,23 @@ def test_groups_make_no_fit_fail_and_leave_room_for_chunks_that_stay() -> None:
     assert found.ring_bytes == pytest.approx(3 * 4 * chunk_bytes, rel=1e-3)
     few = plan({**given, "device_memory_limit": "330MB"}, n_rows=1_200_000, n_features=200, memory="140GB")
     assert few.resident is not None and few.resident[0] > 1 and few.stream_bytes < 2**26, "few chunks come alone"
+
+
+def test_what_would_take_longest_to_stream_stays() -> None:
+    """Files of evaluation sets before chunks in RAM that are read less than eight times as often."""
+    shape: dict[str, Any] = {"n_rows": 30_000_000, "n_features": 200, "evals": [10_000_000], "memory": "20GB"}
+    given = {**PARAMS, "max_bin": 256, "host_memory_limit": "1GB"}  # of 6 and 2 GB, in chunks of 32 MiB
+    files_first, rows_first = [(0, 150), (1, 31), (0, 29), (1, 29)], [(0, 179), (1, 60)]
+    for more, parts in (
+        ({"max_depth": 8}, rows_first), ({"max_depth": 7}, files_first),
+        ({"max_depth": 8, "out_of_core": "certified"}, files_first),
+    ):  # fmt: skip
+        for limit in ("6GB", "8GB", "8.8GB", "9.5GB"):
+            kept = plan({**given, **more, "device_memory_limit": limit}, **shape).resident
+            assert kept is not None
+            expected, left = [0, 0], sum(kept)
+            for number, n_chunks in parts:
+                expected[number] += min(left, n_chunks)
+                left -= min(left, n_chunks)
+            assert kept == tuple(expected)
+        assert expected[1] > 0

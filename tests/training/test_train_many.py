@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
-from strategies.streams import noted_groups, stream_by_twos
+from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import PARAMS, Data, make_data, quantized
 
 from daskboost import Callback, QuantizedDataset, train, train_many
@@ -114,6 +114,8 @@ def test_models_on_a_gpu_are_those_of_the_cpu(
     chunk_rows = len(data.y) // 4 + 1
     with made(data, tmp_path, chunk_rows=chunk_rows, **PLACES[place]) as dataset:
         stream_by_twos(monkeypatch, dataset)
+        if "disk" in place:
+            keep_on_gpu(monkeypatch, 0)
         noted = noted_groups(monkeypatch)
         folds = pairs(len(data.y))
         found = train_many([{**params, "device": "cuda"} for params in candidates], dataset, 2, folds=folds)
@@ -131,6 +133,8 @@ def test_models_on_a_real_gpu(name: str, place: str, tmp_path: Path, monkeypatch
     data = rows(str(candidates[0]["objective"]), 30_000)
     with made(data, tmp_path, chunk_rows=7_000, **PLACES[place]) as dataset:
         stream_by_twos(monkeypatch, dataset)
+        if name != "classes":  # whose chunks stay
+            keep_on_gpu(monkeypatch, 0)
         folds = pairs(len(data.y), 3)
         found = train_many([{**params, "device": "cuda"} for params in candidates], dataset, 5, folds=folds)
         assert_same(found, separate([{**params, "device": "cpu"} for params in candidates], dataset, 5, folds))
@@ -138,11 +142,12 @@ def test_models_on_a_real_gpu(name: str, place: str, tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.emulated)])
 def test_models_read_the_disk_as_often_as_one(
-    device: str, tmp_path: Path, request: pytest.FixtureRequest
+    device: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held-out rows included: their margins come with the training rows'."""
     if device == "cuda":
         request.getfixturevalue("emulated")
+        keep_on_gpu(monkeypatch, 0)
     data = rows("binary:logistic", 300)
     with made(data, tmp_path, disk=True, chunk_rows=160) as dataset:
         params = {**LOGISTIC, "device": device, "n_jobs": 2}
@@ -154,6 +159,26 @@ def test_models_read_the_disk_as_often_as_one(
         many = disk_reads(dataset) - before - one
     ahead = 8 if device == "cuda" else 0  # chunks that were read for passes that did not come
     assert 0 < one - ahead <= many <= 1.34 * one, "no model of a fold is deeper than one level more per tree"
+
+
+@pytest.mark.emulated
+@pytest.mark.usefixtures("emulated")
+def test_models_share_chunks_from_disk_that_stay(tmp_path: Path) -> None:
+    """A GPU reads each once for all models, held-out rows and evaluation sets included."""
+    data = rows("binary:logistic", 300)
+    candidates = [{**LOGISTIC, "max_depth": 2, "reg_lambda": penalty, "n_jobs": 2} for penalty in (1.0, 3.0)]
+    with made(data, tmp_path, disk=True, chunk_rows=90) as dataset, made(
+        rows("binary:logistic", 120), tmp_path, disk=True, chunk_rows=70, reference=dataset
+    ) as other:
+        folds, evals = pairs(300, 2), [(other, "other")]
+        on_gpu = [{**params, "device": "cuda"} for params in candidates]
+        found = train_many(on_gpu, dataset, 2, folds=folds, evals=evals)
+        for each in (dataset, other):
+            (shard,) = each.shards.shards
+            n_on_disk = [shard.store.residency(entry.handle) for entry in shard.entries].count("disk")
+            assert disk_reads(each) == n_on_disk > 0
+        expected = separate([{**params, "device": "cpu"} for params in candidates], dataset, 2, folds, evals)
+    assert_same(found, expected)
 
 
 def test_fewer_models_at_once_read_more_often(tmp_path: Path) -> None:

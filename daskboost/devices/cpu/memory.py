@@ -23,6 +23,7 @@ HISTOGRAM_COPIES = 2
 
 def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
+    size = size.reading_files()
     if size.resident_share:
         return certified_plan(size, free_bytes, column_bytes)
     if size.drawn_share:

@@ -18,7 +18,7 @@ from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, unpacked
 from daskboost.devices.gpu.taken_rows import RoomSize, sample_view
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
@@ -71,8 +71,12 @@ class GpuDevice:
         return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
-        turn_rows = copy_columns and self._plan is not None and self._plan.turned_bytes > 0
+        turn_rows = copy_columns and self._turns_rows
         return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows)
+
+    @property
+    def _turns_rows(self) -> bool:
+        return self._plan is not None and self._plan.turned_bytes > 0
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
@@ -100,6 +104,16 @@ class GpuDevice:
             self._ring = Ring(self._runtime)
         self._streams.append(ChunkStream(self._layout, self._ring, chunks, kind))
         return self._streams[-1]
+
+    def load(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks, *, copy_columns: bool) -> GpuView:
+        """Through a ring of its own, whose memory is free again before a column-major copy takes some."""
+        with ExitStack() as stack:
+            stack.callback(chunks.close)
+            rows, ring = unpacked(self._layout, kind), Ring(self._runtime)
+            stack.callback(ring.close)
+            for _ in ring.passing(chunks, rows.add):
+                pass
+        return rows.view(copy_columns=copy_columns, turn_rows=copy_columns and self._turns_rows)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> VectorRows:  # fmt: skip

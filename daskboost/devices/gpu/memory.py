@@ -14,7 +14,7 @@ from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
-from daskboost.devices.gpu.streaming_memory import unpacked_bytes
+from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes, unpacked_bytes
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.turned import turned_bytes
 from daskboost.devices.gpu.vector_rows import AT_ONCE
@@ -184,27 +184,30 @@ def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
     return min(rows.n_rows, max([SCORE_ROWS // size.n_outputs, *groups])), is_copied
 
 
-def upload_bytes(rows: SetSize) -> int:
+def upload_bytes(rows: SetSize, n_slots: int) -> int:
     """Of rows on their way into a view: a chunk's matrix or, where they lie on the device, a partition's; of CSR rows
-    there, the pieces that are put together."""
+    there, the pieces that are put together; of rows some of which lie on disk, what packed chunks take."""
+    loading = loading_bytes(rows, n_slots)
     if rows.symbol_bytes:
-        on_host = rows.resident_rows > rows.device_rows
+        on_host = rows.resident_rows > rows.device_rows and not all(chunk.on_disk for chunk in rows.chunks)
         of_parts = 0 if rows.is_lent else rows.part_rows
         most = max(of_parts, min(rows.n_rows, rows.chunk_rows) if on_host else 0)
-        return most * rows.n_features * rows.symbol_bytes
+        return max(loading, most * rows.n_features * rows.symbol_bytes)
     on_device = rows.device_rows / max(rows.n_rows, 1)
-    return int(on_device * (8 * rows.n_rows + (4 * rows.n_entries if rows.n_parts > 1 else 0)))
+    return max(loading, int(on_device * (8 * rows.n_rows + (4 * rows.n_entries if rows.n_parts > 1 else 0))))
 
 
 def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     """Of what views take while they are made, beside what they keep. The training rows' is free again before their
-    column-major copy is made, unless some are streamed, which are read in every pass."""
+    column-major copy is made, or memory is taken for those of them that stream."""
     rows = size.train
-    own = upload_bytes(rows)
+    own = upload_bytes(rows, size.n_slots)
+    if rows.streamed_rows:
+        own -= ring_bytes(size) + planes_bytes(rows, size.n_slots)
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(rows, size.n_slots)
         own = max(own, SORT_BYTES * copied_entries(rows, size.n_slots))
-    return max(0, own, *(upload_bytes(each) for each in size.evals))
+    return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 
 def scratch_bytes(size: FitSize, passing: int) -> int:

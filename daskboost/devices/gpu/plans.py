@@ -48,6 +48,9 @@ POOL_ROUNDING_BYTES = 64 * 512
 GROUPS_SHARE = 16
 """Groups of streamed chunks take at most the room of this part of the chunks, which might stay in it: 6 % of a pass,
 while launches for one chunk at a time may take longer than the bus."""
+DISK_PASSES = 8
+"""Passes over the bus that take as long as one over the disk, at least: four readers check 2 GB/s each
+(`array_file.py`), and the bus takes 55.5."""
 
 
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
@@ -76,7 +79,7 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 
 
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
-    """Of a fit all of whose chunks in the host's memory become resident."""
+    """Of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
     if size.resident_share:
         plans = [certified_plan(size, free_bytes, has_columns=True), _least(size, free_bytes)]
@@ -97,27 +100,37 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
 
 def _streaming_plan(size: FitSize, free_bytes: int | None) -> Plan:
-    """The plan that keeps most chunks: those of the training set first, which is read once a level and not once a
-    tree. None stay before groups of those that stream are as large as they may be. If it has no room, it is the least
-    that there is."""
-    counts = [len(rows.chunks) for rows in (size.train, *size.evals)]
-    none_kept = _keeping(size, [0] * len(counts))
+    """The plan that keeps most chunks, in the order of `_kept_of_sets`. None stay before groups of those that stream
+    are as large as they may be. If it has no room, it is the least that there is."""
+    none = (0,) * (1 + len(size.evals))
+    none_kept = _keeping(size, none)
     size = size.streaming(_stream_bytes(none_kept, free_bytes))
     if size.train.stream_bytes != _stream_bytes(none_kept, None):
-        return _streaming(size, free_bytes, (0,) * len(counts))
+        return _streaming(size, free_bytes, none)
 
     def planned(n_kept: int) -> Plan:
-        kept = []
-        for count in counts:
-            kept.append(min(count, n_kept))
-            n_kept -= kept[-1]
-        return _streaming(size, free_bytes, tuple(kept))
+        return _streaming(size, free_bytes, _kept_of_sets(size, n_kept))
 
-    low, high = 0, sum(counts)  # the first fits, or nothing does; the last does not
+    n_chunks = sum(len(rows.chunks) for rows in (size.train, *size.evals))
+    low, high = 0, n_chunks  # the first fits, or nothing does; the last does not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if planned(middle).fits is not False else (low, middle)
     return planned(low)
+
+
+def _kept_of_sets(size: FitSize, n_kept: int) -> tuple[int, ...]:
+    """Chunks of each set if so many stay: first those that would take longest to stream. Training rows are read once a
+    level, or once a tree that is grown on a sample, and evaluation sets once a tree."""
+    sets = (size.train, *size.evals)
+    n_passes = [1 if size.resident_share or size.drawn_share else size.depth, *(1 for _ in size.evals)]
+    times = {(k, on_disk): n * (DISK_PASSES if on_disk else 1) for k, n in enumerate(n_passes) for on_disk in (1, 0)}
+    kept = [0] * len(sets)
+    for k, on_disk in sorted(times, key=lambda part: -times[part]):
+        n = min(n_kept, sum(chunk.on_disk == on_disk for chunk in sets[k].chunks))
+        kept[k] += n
+        n_kept -= n
+    return tuple(kept)
 
 
 def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...]) -> Plan:
@@ -236,8 +249,10 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
         order = max(order, of_all - rooms - state_bytes(size) - splitting)
     by_turn = size.gpu_gradients in ("expressions", "uploaded")
     held = rooms + order + state_bytes(size) + histograms_bytes(own)
-    opening = max(0, upload_bytes(train) - held)  # before all these
-    passing = max(between_bytes(size), taking_bytes(size, turn), *(upload_bytes(each) for each in size.evals))
+    opening = max(0, upload_bytes(train, size.n_slots) - held)  # before all these
+    passing = max(
+        between_bytes(size), taking_bytes(size, turn), *(upload_bytes(each, size.n_slots) for each in size.evals)
+    )
     steps = step_bytes(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes,

@@ -1,7 +1,9 @@
-"""Views of chunks that stream through the device: a group of them is unpacked into the memory that the last one had.
+"""Views of chunks that come to the device packed: of those that stay, one view of all, unpacked one behind the other;
+of those that stream, a view of each group, unpacked into the memory that the last one had.
 
-`kernels/unpack_chunk.cu` makes of packed chunks what `DenseView` and `SparseView` read, a group's rows as one view's.
-Kernels that use a view and those that unpack the next group are of one stream, so that one group's memory is enough.
+`kernels/unpack_chunk.cu` makes of packed chunks what `DenseView` and `SparseView` read, several chunks' rows as one
+view's. Kernels that use a view and those that unpack the next group are of one stream, so that one group's memory is
+enough.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class DenseChunks:
     symbol_dtype: np.dtype[np.generic]
     """Of unpacked symbols."""
     most_rows: int
-    """Of a group."""
+    """Of a view."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +51,46 @@ class SparseChunks:
     """The histogram slot of each global bin."""
     most_rows: int
     most_entries: int
-    """Of a group."""
+    """Of a view."""
 
 
-class StreamedDense:
-    """One group's planes, and the view over them; a group of fewer rows leaves their ends as they are."""
+class UnpackedDense:
+    """Planes of rows that come packed, and the view over them; fewer rows leave their ends as they are."""
 
     def __init__(self, layout: DeviceLayout, chunks: DenseChunks) -> None:
         self._runtime, self._stride_bytes, xp = layout.runtime, chunks.stride_bytes, layout.runtime.xp
         places = layout.places(np.dtype(chunks.symbol_dtype))
         columns, units = _units(places, chunks.bits, chunks.most_rows)
         self._columns, self._places = xp.asarray(columns), xp.asarray(units)
-        self._symbols = DeviceSymbols.empty(self._runtime, places, chunks.most_rows)
-        self._view = DenseView(layout, [self._symbols], chunks.most_rows, copy_columns=False)
-        self.nbytes = self._view.nbytes
+        self._layout, self._symbols = layout, DeviceSymbols.empty(self._runtime, places, chunks.most_rows)
+        self._n_rows = 0
+        self._view: DenseView | None = None
+        self.nbytes = int(self._symbols.flat.nbytes)
 
-    def unpack(self, group: PackedGroup, memory: DeviceArray) -> DenseView:
-        """The view of the group whose bytes these are; that of the last one is lost."""
-        n_units, symbol_bytes = len(self._places), self._view.symbol_bytes
+    def clear(self) -> None:
+        """Begin with the first row again."""
+        self._n_rows = 0
+
+    def add(self, group: PackedGroup, memory: DeviceArray) -> None:
+        """Unpack the group whose bytes these are behind the rows that are there."""
+        n_units, symbol_bytes = len(self._places), self._symbols.places.dtype.itemsize
         kernel = self._runtime.kernel("unpack_chunk", "unpack_planes", SYMBOL_BYTES=symbol_bytes)
         planes = self._symbols.flat.view(np.uint32 if symbol_bytes == 1 else np.uint16)
-        tile_rows, first_row = max(1, TILE_UNITS // max(1, n_units)), 0
+        tile_rows = max(1, TILE_UNITS // max(1, n_units))
         for rows, place in placed(group) if n_units else ():
             if rows.n_rows:
                 kernel(
                     -(-rows.n_rows // tile_rows), THREADS, memory[place].view(np.uint32), self._columns, self._places,
-                    n_units, self._stride_bytes, first_row, rows.n_rows, tile_rows, planes,
+                    n_units, self._stride_bytes, self._n_rows, rows.n_rows, tile_rows, planes,
                 )  # fmt: skip
-            first_row += rows.n_rows
+            self._n_rows += rows.n_rows
+
+    def view(self, *, copy_columns: bool = False, turn_rows: bool = False) -> DenseView:
+        """Of all rows that there is room for; made once, see `DenseView`."""
+        if self._view is None:
+            self._view = DenseView(
+                self._layout, [self._symbols], self._symbols.n_rows, copy_columns=copy_columns, turn_rows=turn_rows
+            )
         return self._view
 
 
@@ -96,29 +110,42 @@ def _units(places: SymbolPlaces, bits: UInt8, n_rows: int) -> tuple[UInt32, Int6
     return np.array(columns, np.uint32).reshape(-1, n, 2), np.array(units, np.int64).reshape(-1, 2)
 
 
-class StreamedSparse:
-    """One group's row pointers and slots."""
+class UnpackedSparse:
+    """Row pointers and slots of rows that come packed."""
 
     def __init__(self, layout: DeviceLayout, chunks: SparseChunks) -> None:
         self._layout, self._runtime, self._bits, xp = layout, layout.runtime, chunks.bits, layout.runtime.xp
         self._slot_of_bin = xp.asarray(chunks.slot_of_bin)
         self._slots, self._indptr = xp.empty(chunks.most_entries, np.int32), xp.empty(chunks.most_rows + 1, np.int64)
+        self._n_rows = self._n_entries = 0
         self.nbytes = int(self._slots.nbytes + self._indptr.nbytes)
 
-    def unpack(self, group: PackedGroup, memory: DeviceArray) -> SparseView:
-        """As `StreamedDense.unpack`."""
+    def clear(self) -> None:
+        """As `UnpackedDense.clear`."""
+        self._n_rows = self._n_entries = 0
+
+    def add(self, group: PackedGroup, memory: DeviceArray) -> None:
+        """As `UnpackedDense.add`."""
         kernel = self._runtime.kernel("unpack_chunk", "unpack_slots", SYMBOL_BYTES=1)
-        n_rows = n_entries = 0
         for rows, place in placed(group):
             words = memory[place].view(np.uint32)
             pointers = words[len(words) - rows.n_rows - 1 :]
             blocks = -(-max(rows.n_entries, rows.n_rows + 1) // TILE_UNITS)
             kernel(
-                blocks, THREADS, words, self._bits, rows.n_entries, self._slot_of_bin, pointers, rows.n_rows, n_entries,
-                self._slots[n_entries:], self._indptr[n_rows:],
+                blocks, THREADS, words, self._bits, rows.n_entries, self._slot_of_bin, pointers, rows.n_rows,
+                self._n_entries, self._slots[self._n_entries :], self._indptr[self._n_rows :],
             )  # fmt: skip
-            n_rows, n_entries = n_rows + rows.n_rows, n_entries + rows.n_entries
-        return SparseView(self._layout, self._indptr[: n_rows + 1], self._slots[:n_entries], copy_columns=False)
+            self._n_rows, self._n_entries = self._n_rows + rows.n_rows, self._n_entries + rows.n_entries
+
+    def view(self, *, copy_columns: bool = False, turn_rows: bool = False) -> SparseView:
+        """Of the rows that are there; `turn_rows` is for dense ones."""
+        indptr, slots = self._indptr[: self._n_rows + 1], self._slots[: self._n_entries]
+        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
+
+
+def unpacked(layout: DeviceLayout, kind: DenseChunks | SparseChunks) -> UnpackedDense | UnpackedSparse:
+    """Room for packed rows."""
+    return UnpackedDense(layout, kind) if isinstance(kind, DenseChunks) else UnpackedSparse(layout, kind)
 
 
 class ChunkStream:
@@ -126,12 +153,7 @@ class ChunkStream:
 
     def __init__(self, layout: DeviceLayout, ring: Ring, chunks: PackedChunks, kind: DenseChunks | SparseChunks
                  ) -> None:  # fmt: skip
-        self._ring, self._chunks = ring, chunks
-        self._rows: StreamedDense | StreamedSparse
-        if isinstance(kind, DenseChunks):
-            self._rows = StreamedDense(layout, kind)
-        else:
-            self._rows = StreamedSparse(layout, kind)
+        self._ring, self._chunks, self._rows = ring, chunks, unpacked(layout, kind)
 
     @property
     def nbytes(self) -> int:
@@ -144,4 +166,9 @@ class ChunkStream:
 
     def views(self) -> Generator[GpuView, None, None]:
         """The view of each group, which is gone when the next one comes."""
-        return self._ring.passing(self._chunks, self._rows.unpack)
+        return self._ring.passing(self._chunks, self._unpack)
+
+    def _unpack(self, group: PackedGroup, memory: DeviceArray) -> GpuView:
+        self._rows.clear()
+        self._rows.add(group, memory)
+        return self._rows.view()

@@ -1,7 +1,9 @@
-"""Bytes that streaming chunks take on a GPU and, page-locked, of its host: parts of the plan of `plans.py`."""
+"""Bytes that packed chunks take on their way to a GPU, there and, page-locked, of its host: parts of the plan of
+`plans.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from daskboost.devices.gpu.feature_groups import row_columns
@@ -12,7 +14,7 @@ from daskboost.devices.stream_groups import n_read_rooms
 POOL_GROUP_BYTES = 16 * 512
 """What CuPy's pool rounds up for a group of streamed chunks: its order, segments, pairs, labels, margins and ids."""
 UNIT_BYTES = 24
-"""Of a symbol in `StreamedDense`'s tables, at most."""
+"""Of a symbol in `UnpackedDense`'s tables, at most."""
 
 
 def streaming_parts(size: FitSize) -> dict[str, Any]:
@@ -22,22 +24,32 @@ def streaming_parts(size: FitSize) -> dict[str, Any]:
         "ring_bytes": ring_bytes(size),
         "planes_bytes": sum(planes_bytes(rows, size.n_slots) for rows in sets),
         "stream_bytes": size.train.stream_bytes or 0,
-        "host_pinned_bytes": sum(pinned_bytes(rows) for rows in sets),
+        "host_pinned_bytes": host_pinned_bytes(sets),
     }
 
 
 def ring_bytes(size: FitSize) -> int:
-    """Of `Ring`, which all sets take in turn."""
+    """Of `Ring`, which all sets that stream take in turn."""
     return N_BUFFERS * max((group.n_bytes for rows in (size.train, *size.evals) for group in rows.groups), default=0)
 
 
+def loading_bytes(rows: SetSize, n_slots: int) -> int:
+    """Of `GpuDevice.load`, beside the view: a ring of its own, and tables."""
+    largest = max((chunk.n_bytes for chunk in rows.loaded), default=0)
+    return N_BUFFERS * largest + tables_bytes(rows, n_slots) if largest else 0
+
+
 def planes_bytes(rows: SetSize, n_slots: int) -> int:
-    """Of `StreamedDense` or `StreamedSparse`: the largest group, and tables of symbols' places or bins' slots."""
+    """Of `UnpackedDense` or `UnpackedSparse` of groups that stream: the largest, and tables."""
     if not rows.streamed:
         return 0
-    tables = UNIT_BYTES * row_columns(rows.n_features, rows.symbol_bytes) if rows.symbol_bytes else 4 * n_slots
     most_rows, most_entries = (max(group[k] for group in rows.groups) for k in (0, 1))
-    return unpacked_bytes(rows, most_rows, most_entries) + tables
+    return unpacked_bytes(rows, most_rows, most_entries) + tables_bytes(rows, n_slots)
+
+
+def tables_bytes(rows: SetSize, n_slots: int) -> int:
+    """Of symbols' places or bins' slots."""
+    return UNIT_BYTES * row_columns(rows.n_features, rows.symbol_bytes) if rows.symbol_bytes else 4 * n_slots
 
 
 def unpacked_bytes(rows: SetSize, n_rows: int, n_entries: int) -> int:
@@ -47,8 +59,18 @@ def unpacked_bytes(rows: SetSize, n_rows: int, n_entries: int) -> int:
     return 8 * (n_rows + 1) + 4 * n_entries
 
 
-def pinned_bytes(rows: SetSize) -> int:
-    """Of the host's memory: `ChunkStore.pin` and `StreamedChunks`."""
+def host_pinned_bytes(sets: Sequence[SetSize]) -> int:
+    """Of the host's memory, at most: what a set keeps there for streaming is taken after what it loads was freed."""
+    held = most = 0
+    for rows in sets:
+        loading = n_read_rooms([1] * len(rows.loaded)) * max((chunk.n_bytes for chunk in rows.loaded), default=0)
+        most = max(most, held + loading)
+        held += streaming_pinned_bytes(rows)
+    return max(most, held)
+
+
+def streaming_pinned_bytes(rows: SetSize) -> int:
+    """Of `ChunkStore.pin` and of `StreamedChunks` of a set that streams."""
     n_rooms = n_read_rooms([group.n_files for group in rows.groups])
     kept = sum(chunk.n_bytes for chunk in rows.streamed if not chunk.on_disk)
     return kept + n_rooms * max((group.file_bytes for group in rows.groups), default=0)
