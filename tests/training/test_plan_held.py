@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -39,8 +40,9 @@ def within(peak_bytes: int, planned: Plan) -> None:
 
 
 @pytest.mark.emulated
-@pytest.mark.parametrize("n_rows", [8_000, 40_000])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "n_rows"), [
+    *itertools.product(SHAPES, (8_000, 40_000)), ("certified", 12_000), ("sampled", 16_000), ("sampled wide", 16_000),
+])  # fmt: skip
 def test_a_fit_stays_within_its_plan(name: str, n_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     params, given = SHAPES[name]
     if n_rows > 8_000 and "n_rows" in given:
@@ -49,8 +51,7 @@ def test_a_fit_stays_within_its_plan(name: str, n_rows: int, monkeypatch: pytest
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     data = data_of(name, n_rows=n_rows)
     planned = fit({**params, "device": "cuda"}, data, "evaluated" in given, lambda _: None)
-    within(runtime.meter.peak_bytes, planned)
-    assert runtime.meter.pool.total_bytes <= planned.total_bytes
+    within(runtime.meter.pool.total_bytes, planned)
     runtime.recorded.clear()
     assert runtime.meter.bytes == 0, "nothing is left to the garbage collector"
 
@@ -90,8 +91,7 @@ def test_chunks_from_disk_that_stay_are_read_once_within_the_plan(
     if pool is not None:
         within(pool.taken_bytes, replace(planned, free_bytes=None))
     if runtime is not None:
-        within(runtime.meter.peak_bytes, planned)
-        assert runtime.meter.pool.total_bytes <= planned.total_bytes
+        within(runtime.meter.pool.total_bytes, planned)
         assert runtime.pinned_peak_bytes == planned.host_pinned_bytes > runtime.pinned_bytes == 0
         runtime.recorded.clear()
         assert runtime.meter.bytes == 0

@@ -43,6 +43,8 @@ POOL_SCRATCH_SHARE = 3
 """And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
 POOL_LEVEL_SHARE = 8
 """And this part of histograms that are new with each level, where the host grows trees."""
+POOL_SAMPLES_SHARE = 32
+"""And this part where trees grow on samples: passes free what the next one takes in other sizes."""
 POOL_ROUNDING_BYTES = 64 * 512
 """For each of so many small arrays."""
 GROUPS_SHARE = 16
@@ -230,6 +232,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
     lost += of_sample // POOL_SCRATCH_SHARE + POOL_GROUP_BYTES * n_groups(size)
+    lost += arrays.total_bytes // POOL_SAMPLES_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
@@ -271,7 +274,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     )  # fmt: skip
     # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
     lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
-    lost += POOL_GROUP_BYTES * n_groups(size)
+    lost += arrays.total_bytes // POOL_SAMPLES_SHARE + POOL_GROUP_BYTES * n_groups(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
