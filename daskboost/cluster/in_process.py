@@ -159,4 +159,5 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         except EngineError as error:
             if error.__cause__ is None:
                 raise
-            raise error.__cause__ from None  # within one process the engine's own exception says it better
+            own = error.__cause__  # within one process the engine's own exception says it better
+            raise own from own.__cause__
