@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster.dask_fixtures import WORKER_MEMORY, all_freed, check_prompt
+from cluster.dask_fixtures import WORKER_MEMORY, all_freed, check_prompt, eventually
 from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
@@ -325,3 +325,8 @@ def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
 
         with pytest.raises(WorkerLostError, match=r"worker .* (left|died|lost|gone|closed)"):
             db.train({"objective": "binary:logistic"}, data, 100_000, callbacks=[Kill()])
+        assert eventually(lambda: victim not in own.scheduler_info(n_workers=-1)["workers"], 20)
+        started = time.monotonic()
+        with pytest.raises(WorkerLostError, match=f"worker {victim} was lost, .*make the data set again"):
+            db.train({"objective": "binary:logistic"}, data, 1)
+        assert time.monotonic() - started < 10  # Dask calls a dead worker for half a minute
