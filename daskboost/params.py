@@ -328,7 +328,7 @@ def parse_bytes(name: str, value: int | float | str) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError("a truth value")
-        size = int(dask_parse_bytes(value))
+        size = int(value if isinstance(value, np.integer) else dask_parse_bytes(value))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ParameterError(f"{name}={value!r} is not a size; write bytes or a text such as '2GB'") from error
     if size <= 0:

@@ -21,9 +21,46 @@ from daskboost.data.chunk_file import read_chunk, write_chunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import Layout
 from daskboost.dtypes import UInt8
-from daskboost.errors import StorageError
+from daskboost.errors import ParameterError, StorageError
 
 TierName = Literal["device", "ram", "disk"]
+PREFIX = "daskboost-chunks-"
+"""Of the names of directories of chunks."""
+
+
+def spill_path(given: object) -> Path | None:
+    """`spill_directory` as a path.
+
+    Raises
+    ------
+    ParameterError
+        Something else was given.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str | os.PathLike) or not str(given):
+        raise ParameterError(f"spill_directory={given!r} must be the path of a directory")
+    return Path(given)
+
+
+def check_spill_directory(path: Path) -> None:
+    """Make the directory if it is not there, and see that it can be written to, before anything is read to go there.
+
+    Raises
+    ------
+    StorageError
+        It cannot.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        Path(tempfile.mkdtemp(prefix=PREFIX, dir=path)).rmdir()
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"spill_directory cannot be written to: {error.strerror or error}; name a directory that can, on a disk "
+            "with room",
+            str(path),
+        ) from error
 
 
 class Tier(Protocol):
@@ -151,7 +188,7 @@ class DiskTier:
                 raise StorageError("the chunk store is closed")
             if self._directory is None:
                 self._parent.mkdir(parents=True, exist_ok=True)
-                self._directory = Path(tempfile.mkdtemp(prefix="daskboost-chunks-", dir=self._parent))
+                self._directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
                 # Also runs when the object is collected and when the interpreter exits.
                 self._cleanup = weakref.finalize(self, _remove_own_directory, self._directory, os.getpid())
 

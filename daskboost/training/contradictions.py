@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster.coordinator import REPORT_NAME
+from daskboost.data.tiers import spill_path
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric
@@ -184,7 +185,7 @@ def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
     """
     for name, made in made_with.items():
         given = getattr(params, name)
-        given = str(Path(given)) if name == "spill_directory" and given is not None else given
+        given = str(spill_path(given)) if name == "spill_directory" and given is not None else given
         asked = name in params.explicit or given != getattr(TrainParams, name)
         if asked and given not in (None, 0, made):  # None and 0 leave the choice to the data set
             also = " or .open" if name in ("host_memory_limit", "spill_directory") else ""

@@ -14,6 +14,7 @@ from daskboost.data.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
+from daskboost.data.tiers import check_spill_directory, spill_path
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
@@ -131,6 +132,7 @@ class QuantizedDataset:
         """
         if init_model is not None:
             check_same_features(init_model, source.schema, "X")
+        directory = spill_path(spill_directory)
         margin_of = None if init_model is None else MarginOfModel(init_model)
         known = None if reference is None else reference._info
         place = _cluster_of(source, reference, client)
@@ -151,8 +153,8 @@ class QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
+            cluster.check_spill_directory(directory)
             info = described(cluster)
-            directory = None if spill_directory is None else str(spill_directory)
             beside = None if reference is None else reference.shards
             return cls(info, cluster.quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
@@ -161,6 +163,8 @@ class QuantizedDataset:
 
         if place is not None:
             return run_or_await(place, on_cluster)
+        if directory is not None:
+            check_spill_directory(directory)
         runner = LocalRunner(n_jobs)
         info = described(runner)
         return cls(info, quantize_here(
@@ -262,8 +266,9 @@ class QuantizedDataset:
                        spill_directory=spill_directory)  # fmt: skip
         from daskboost.cluster.dask_data import ClusterRunner
 
-        directory = None if spill_directory is None else str(spill_directory)
-        opened = ClusterRunner(client).open(
+        cluster, directory = ClusterRunner(client), spill_path(spill_directory)
+        cluster.check_spill_directory(directory)
+        opened = cluster.open(
             str(Path(path).resolve()), len(saved.chunks), spill_directory=directory, host_memory_limit=limit
         )
         return cls(info, opened, host_memory_limit=limit, spill_directory=spill_directory)

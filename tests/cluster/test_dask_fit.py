@@ -20,7 +20,7 @@ from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
 from daskboost.cluster import dask_data
-from daskboost.errors import DataError, EngineError, WorkerLostError
+from daskboost.errors import DataError, EngineError, StorageError, WorkerLostError
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +300,18 @@ def test_saved_on_one_cluster_opened_anywhere(client: Any, tmp_path: Any) -> Non
         assert len(set(there.shards.owners)) == len(list(spilled.iterdir())) > 1
         assert fit_bytes(here, "logistic") == expected
         assert fit_bytes(there, "logistic") == expected
+
+
+def test_a_spill_directory_that_workers_cannot_write_to_is_refused_before_rows_are_read(client: Any) -> None:
+    import dask.array as da
+    from dask import delayed
+
+    def never() -> Any:
+        raise AssertionError("read")
+
+    lazy = da.from_delayed(delayed(never)(), (60, 3), np.float32)
+    with pytest.raises(StorageError, match="spill_directory cannot be written to: Not a directory; name"):
+        db.QuantizedDataset.from_dask(lazy, np.zeros(60), client=client, spill_directory="/dev/null/below")
 
 
 def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:

@@ -73,7 +73,7 @@ def test_wrong_results_are_refused_by_the_functions_name(result: Any, message: s
 def test_what_a_function_raises_keeps_its_cause() -> None:
     def broken(label: np.ndarray, margin: np.ndarray) -> Any:
         try:
-            return {}["missing"]
+            return dict[str, Any]()["missing"]
         except KeyError as error:
             raise RuntimeError("no table") from error
 
