@@ -29,8 +29,8 @@ from daskboost.data.rows import RowBatch
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.source import Source
+from daskboost.data.spill import check_spill_directory
 from daskboost.data.store import ChunkStore
-from daskboost.data.tiers import check_spill_directory
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:

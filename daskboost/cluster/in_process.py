@@ -23,6 +23,7 @@ from daskboost.data.labels import computed
 from daskboost.data.rows import Features
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
+from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.data.store import ChunkStore
 from daskboost.data.tiers import check_spill_directory, spill_path
 from daskboost.devices.choose import make_device

@@ -7,9 +7,6 @@ memory passes its limit pauses for good.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 import threading
 import weakref
 from dataclasses import dataclass, field
@@ -20,47 +17,11 @@ from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.chunk_file import read_chunk, write_chunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import Layout
+from daskboost.data.spill import make_directory
 from daskboost.dtypes import UInt8
-from daskboost.errors import ParameterError, StorageError
+from daskboost.errors import StorageError
 
 TierName = Literal["device", "ram", "disk"]
-PREFIX = "daskboost-chunks-"
-"""Of the names of directories of chunks."""
-
-
-def spill_path(given: object) -> Path | None:
-    """`spill_directory` as a path.
-
-    Raises
-    ------
-    ParameterError
-        Something else was given.
-    """
-    if given is None:
-        return None
-    if not isinstance(given, str | os.PathLike) or not str(given):
-        raise ParameterError(f"spill_directory={given!r} must be the path of a directory")
-    return Path(given)
-
-
-def check_spill_directory(path: Path) -> None:
-    """Make the directory if it is not there, and see that it can be written to, before anything is read to go there.
-
-    Raises
-    ------
-    StorageError
-        It cannot.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        Path(tempfile.mkdtemp(prefix=PREFIX, dir=path)).rmdir()
-    except OSError as error:
-        raise StorageError(
-            error.errno,
-            f"spill_directory cannot be written to: {error.strerror or error}; name a directory that can, on a disk "
-            "with room",
-            str(path),
-        ) from error
 
 
 class Tier(Protocol):
@@ -134,7 +95,7 @@ class DiskTier:
         self._layouts: dict[int, Layout] = {}
         self._closed = False
         self._lock = threading.Lock()
-        self._cleanup: weakref.finalize[[Path, int], DiskTier] | None = None
+        self._cleanup: weakref.finalize[..., object] | None = None
 
     def reserve(self, n_bytes: int) -> bool:
         self.used_bytes += n_bytes
@@ -187,12 +148,4 @@ class DiskTier:
             if self._closed:
                 raise StorageError("the chunk store is closed")
             if self._directory is None:
-                self._parent.mkdir(parents=True, exist_ok=True)
-                self._directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._parent))
-                # Also runs when the object is collected and when the interpreter exits.
-                self._cleanup = weakref.finalize(self, _remove_own_directory, self._directory, os.getpid())
-
-
-def _remove_own_directory(directory: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child inherits the finalizer but not the files
-        shutil.rmtree(directory, ignore_errors=True)
+                self._directory, self._cleanup = make_directory(self._parent, self)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster.coordinator import REPORT_NAME
-from daskboost.data.tiers import spill_path
+from daskboost.data.spill import spill_path
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric

@@ -14,7 +14,7 @@ from daskboost.data.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
-from daskboost.data.tiers import check_spill_directory, spill_path
+from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
@@ -107,9 +107,7 @@ class QuantizedDataset:
         )  # fmt: skip
         limit, device_limit = (
             None if given is None else parse_bytes(name, given)
-            for name, given in (
-                ("host_memory_limit", host_memory_limit), ("device_memory_limit", device_memory_limit),
-            )
+            for name, given in (("host_memory_limit", host_memory_limit), ("device_memory_limit", device_memory_limit))
         )  # fmt: skip
         if device is not None:
             split_device(device)

@@ -127,6 +127,28 @@ print(len(os.listdir({str(tmp_path)!r})))  # a forked child must not remove its 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_of_a_killed_process_go_when_the_next_one_spills(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_store import dense_chunk, on_disk
+from pathlib import Path
+store = on_disk(Path({str(tmp_path)!r}))
+store.put(dense_chunk(0))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with on_disk(tmp_path) as living:
+        handle = living.put(dense_chunk(1))
+        (own,) = tmp_path.iterdir()
+        subprocess.run([sys.executable, "-c", program], check=False, cwd=Path(__file__).parents[2])
+        (left,) = set(tmp_path.iterdir()) - {own}
+        with on_disk(tmp_path) as store:
+            store.put(dense_chunk(2))
+            assert not left.exists() and own.exists() and len(files_under(tmp_path)) == 2
+            assert_equal_chunks(living.get(handle), dense_chunk(1))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_go_after_an_exception(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="elsewhere"), on_disk(tmp_path) as store:
         store.put(dense_chunk(0))
