@@ -92,7 +92,8 @@ class DiskTier:
         self.used_bytes = self.reads = self.read_bytes = 0
         self._parent = parent
         self._directory: Path | None = None
-        self._layouts: dict[int, Layout] = {}
+        self._written: dict[int, tuple[Layout, int]] = {}
+        """Layouts, and what files are known by."""
         self._closed = False
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[..., object] | None = None
@@ -109,7 +110,7 @@ class DiskTier:
         try:
             self._make_directory()
             path = self._path(key)
-            write_chunk(path, chunk)
+            written = write_chunk(path, chunk)
         except StorageError:
             raise
         except OSError as error:
@@ -119,24 +120,24 @@ class DiskTier:
                 "point spill_directory to a disk with room",
                 str(path),
             ) from error
-        self._layouts[key] = chunk.layout
+        self._written[key] = chunk.layout, written
 
     def get(self, key: int, into: UInt8 | None = None) -> QuantizedChunk:
-        chunk = read_chunk(self._path(key), self._layouts[key], into)
+        chunk = read_chunk(self._path(key), *self._written[key], into)
         with self._lock:
             self.reads += 1
             self.read_bytes += chunk.nbytes
         return chunk
 
     def delete(self, key: int) -> None:
-        self._layouts.pop(key, None)
+        self._written.pop(key, None)
         with contextlib.suppress(FileNotFoundError):
             self._path(key).unlink()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        self._layouts.clear()
+        self._written.clear()
         if self._cleanup is not None:
             self._cleanup()
 

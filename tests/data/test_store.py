@@ -182,10 +182,20 @@ def test_a_vanished_file_is_named(tmp_path: Path) -> None:
         handle = store.put(dense_chunk(0))
         (file,) = files_under(tmp_path)
         file.unlink()
-        with pytest.raises(StorageError, match="could not read a chunk back: No such file") as caught:
+        with pytest.raises(StorageError, match=r"No such file .*; make the data set again") as caught:
             store.get(handle)
         assert caught.value.errno == errno.ENOENT and caught.value.filename == str(file)
         assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_another_chunks_file_is_found(tmp_path: Path) -> None:
+    with on_disk(tmp_path) as store:
+        handles = [store.put(dense_chunk(seed)) for seed in range(2)]
+        first, second = files_under(tmp_path)
+        first.write_bytes(second.read_bytes())
+        with pytest.raises(StorageError, match=r"1.chunk is damaged: it is another chunk's; make the data set again"):
+            store.get(handles[0])
+        assert_equal_chunks(store.get(handles[1]), dense_chunk(1))
 
 
 @pytest.mark.parametrize("chunk", [dense_chunk(0, 9), csr_chunk()], ids=["dense", "csr"])
