@@ -166,7 +166,7 @@ class TrainParams:
     reduction: str = "auto"
     """How histograms meet: ``coordinator``, ``peers`` or ``auto``. The model does not depend on it."""
     host_memory_limit: int | str | None = None
-    """Most RAM (bytes or "2GB") that a worker's chunks may take before they go to disk; None is half of the worker's
+    """Most RAM (bytes or "2GB") of all chunks on a worker before they go to disk; None is half of the worker's
     memory limit."""
     spill_directory: str | None = None
     """Where chunks that exceed it go; None is the worker's local directory."""

@@ -269,7 +269,7 @@ def _store(place: WorkerPlace, name: str, spill_directory: Path | None, host_mem
             budget = host_memory_limit
             if budget is None and place.memory_limit_bytes is not None:
                 budget = chunk_budget(place.memory_limit_bytes)
-            store = ChunkStore(spill_directory or place.local_directory, budget)
+            store = ChunkStore(spill_directory or place.local_directory, budget, place.shards.ram_use)
             place.shards.put(name, "store", store)
     return store
 
@@ -327,5 +327,5 @@ def _drop_later(client_ref: Callable[[], Client | None], name: str) -> None:
 
 
 def chunk_budget(limit: int) -> int:
-    """RAM for a data set's chunks on a worker of that memory limit: half of it less what living takes."""
+    """RAM for all data sets' chunks on a worker of that memory limit: half of it less what living takes."""
     return max(int(limit * LEAST_SHARE), limit // 2 - LIVING_BYTES)

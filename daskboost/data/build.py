@@ -273,8 +273,10 @@ def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, thr
     return refine_batch(batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads)
 
 
-def check_room(info: DatasetInfo, ram_budget_bytes: int) -> None:
+def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> None:
     """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized.
+
+    `taken_bytes` : of the budget, by the chunks of a `reference`.
 
     Raises
     ------
@@ -284,11 +286,12 @@ def check_room(info: DatasetInfo, ram_budget_bytes: int) -> None:
     edges = np.array([*info.first_rows, info.n_rows])
     n_chunks = int(np.sum(-(-np.diff(edges) // info.chunk_rows)))
     n_bytes = info.layout.nbytes(info.n_rows, info.n_entries)
-    if n_bytes > ram_budget_bytes:
+    if taken_bytes + n_bytes > ram_budget_bytes:
+        beside = f" beside {taken_bytes} bytes of the reference's" if taken_bytes else ""
         raise StorageError(
-            f"host_memory_limit={ram_budget_bytes} bytes has no room for the chunks of {info.n_rows} rows: set "
+            f"host_memory_limit={ram_budget_bytes} bytes has no room for the chunks of {info.n_rows} rows{beside}: set "
             "spill_directory, where what exceeds it goes, or a host_memory_limit of at least "
-            f"{n_bytes + PADDING_BYTES * n_chunks}"
+            f"{taken_bytes + n_bytes + PADDING_BYTES * n_chunks}"
         )
 
 

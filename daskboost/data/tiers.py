@@ -44,24 +44,47 @@ class Tier(Protocol):
     def close(self) -> None: ...
 
 
+class RamUse:
+    """What stores that share RAM have of it together: an evaluation set's takes what the training set's has left."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, n_bytes: int, budget_bytes: int | None) -> bool:
+        """Take room, if a budget has any."""
+        with self._lock:
+            if budget_bytes is not None and self.used_bytes + n_bytes > budget_bytes:
+                return False
+            self.used_bytes += n_bytes
+            return True
+
+    def give(self, n_bytes: int) -> None:
+        """Give room back."""
+        with self._lock:
+            self.used_bytes -= n_bytes
+
+
 @dataclass
 class RamTier:
     """Chunks as they are, up to a budget."""
 
     budget_bytes: int | None
-    """None for no limit."""
+    """Of all that share it; None for no limit."""
+    shared: RamUse = field(default_factory=RamUse)
     used_bytes: int = 0
     name: TierName = "ram"
     _chunks: dict[int, Chunk] = field(default_factory=dict)
 
     def reserve(self, n_bytes: int) -> bool:
-        if self.budget_bytes is not None and self.used_bytes + n_bytes > self.budget_bytes:
+        if not self.shared.take(n_bytes, self.budget_bytes):
             return False
         self.used_bytes += n_bytes
         return True
 
     def release(self, n_bytes: int) -> None:
         self.used_bytes -= n_bytes
+        self.shared.give(n_bytes)
 
     def put(self, key: int, chunk: Chunk) -> None:
         self._chunks[key] = chunk

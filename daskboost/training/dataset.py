@@ -75,8 +75,9 @@ class QuantizedDataset:
         n_jobs : int, default 0
             Threads in this process; 0 and -1 are all cores. Workers use their own.
         host_memory_limit : int or str, optional
-            RAM for chunks per process, such as "2GB"; what exceeds it goes to files in `spill_directory`. By default
-            half of a worker's memory limit; in this process there is no limit.
+            RAM for chunks per process, such as "2GB", those of `reference` included, on a worker those of all data
+            sets; what exceeds it goes to files in `spill_directory`. By default half of a worker's memory limit; in
+            this process there is no limit.
         spill_directory : str or Path, optional
             By default a worker's local directory; in this process there is none, and what exceeds the limit is refused.
         client : dask.distributed.Client, optional
@@ -167,7 +168,7 @@ class QuantizedDataset:
         info = described(runner)
         return cls(info, quantize_here(
             source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
-            host_memory_limit=host_memory_limit,
+            host_memory_limit=host_memory_limit, beside=None if reference is None else reference.shards,
         ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
     def subset(self, rows: Any) -> QuantizedDataset:

@@ -314,6 +314,26 @@ def test_a_spill_directory_that_workers_cannot_write_to_is_refused_before_rows_a
         db.QuantizedDataset.from_dask(lazy, np.zeros(60), client=client, spill_directory="/dev/null/below")
 
 
+def test_all_data_sets_of_a_worker_share_its_budget(client: Any) -> None:
+    from daskboost.cluster.dask_plugins import worker_host
+
+    def ram(dask_worker: Any) -> int:
+        shards = worker_host(dask_worker).shards
+        return sum(shards.parts(name)["store"].counters().ram_bytes for name in shards.datasets())
+
+    collection = client.persist(frame(*table(), 6))
+    with db.QuantizedDataset.from_dask(collection, "label", chunk_rows=64) as data:
+        first = client.run(ram)
+        limit = max(first.values()) * 5 // 4
+        with db.QuantizedDataset.from_dask(
+            collection, "label", reference=data, chunk_rows=64, host_memory_limit=limit
+        ):
+            both = client.run(ram)
+    assert sum(first.values()) < sum(both.values())
+    assert max(both.values()) <= limit
+    assert sum(client.run(ram).values()) == 0
+
+
 def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
     from distributed import Client, LocalCluster
 

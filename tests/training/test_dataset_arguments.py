@@ -75,6 +75,24 @@ def test_a_budget_without_a_disk_says_the_least_that_works(encoding: str) -> Non
     assert least - 12 * 4 < held <= least
 
 
+def test_evaluation_sets_take_what_the_training_set_leaves_of_the_budget(tmp_path: Path) -> None:
+    def ram(data: QuantizedDataset) -> int:
+        return int(data.shards.shards[0].store.counters().ram_bytes)
+
+    make: Callable[..., QuantizedDataset] = partial(QuantizedDataset.from_dask, X, Y, chunk_rows=10)
+    with make() as data:
+        taken, limit = ram(data), ram(data) * 4 // 3
+        with make(reference=data, host_memory_limit=limit, spill_directory=tmp_path) as first:
+            assert 0 < ram(first) <= limit - taken
+            with make(reference=data, host_memory_limit=limit, spill_directory=tmp_path) as second:
+                assert ram(second) == 0
+        with make(reference=data, host_memory_limit=limit, spill_directory=tmp_path) as third:
+            assert ram(third) > 0, "what was closed has left its room"
+        with pytest.raises(StorageError, match=rf"beside {taken} bytes of the reference's: set .* at least") as caught:
+            make(reference=data, host_memory_limit=limit)
+        make(reference=data, host_memory_limit=int(str(caught.value).rpartition(" ")[2])).close()
+
+
 def test_integers_of_numpy_and_all_cores() -> None:
     with QuantizedDataset.from_dask(X, Y, max_bin=np.int64(8), chunk_rows=np.int32(20), n_jobs=-1) as data:  # type: ignore[arg-type]
         assert data.info.max_bin == 8
