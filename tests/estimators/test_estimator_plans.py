@@ -38,3 +38,16 @@ def test_shapes_know_the_limit_of_host_memory(limit: int, tmp_path: Path) -> Non
     assert ring <= found.parts["ring"] <= ring + 4 * N_BUFFERS  # a chunk of a shape may end with a word more
     assert {**found.parts, "ring": ring} == pytest.approx(expected.parts, abs=4)
     assert found.columns_bytes < plan(params, X, memory="1GB").columns_bytes, "streamed rows have no copy"
+
+
+def test_evaluation_sets_have_what_is_left_of_that_limit(tmp_path: Path) -> None:
+    X, y = np.random.default_rng(3).normal(size=(8_000, 10)).astype(np.float32), np.zeros(8_000, np.float32)
+    params = {"objective": "binary:logistic", "device": "cpu", "max_bin": 64, "chunk_rows": 1_000}
+    how: dict[str, Any] = {"host_memory_limit": 125_000, "spill_directory": tmp_path, "max_bin": 64}
+    with (
+        QuantizedDataset.from_dask(X, y, chunk_rows=1_000, **how) as dataset,
+        QuantizedDataset.from_dask(X, y, reference=dataset, chunk_rows=1_000, **how) as other,
+    ):
+        expected = plan(params, dataset, evals=[(other, "other")], memory="1GB")
+    found = plan({**params, "host_memory_limit": 125_000}, X, evals=[X], memory="1GB")
+    assert found.parts == pytest.approx(expected.parts, abs=200)  # a chunk may end with a word more
