@@ -161,7 +161,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
         "gradient_precision='packed'": params.gradient_precision == "packed",
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
-        f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
+        f"objective {objective.name!r}, whose leaves are quantiles": objective.adaptive_quantiles is not None,
     }
     for what, found in refused.items():
         if found:
