@@ -63,6 +63,7 @@ REDUCTIONS = ("auto", "coordinator", "peers")
 OUT_OF_CORE = ("auto", "exact", "certified", "sampled")
 ON_SAMPLES = ("certified", "sampled")
 """Values of `out_of_core` whose trees grow on some of the rows."""
+REPORT_NAME = "out_of_core"  # in `evals_result`, of what their passes cost: no evaluation set may be named so
 UNLIMITED_DEPTH = 512
 """`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
 MAX_DEPTH = {

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.coordinator import REPORT_NAME
 from daskboost.data.spill import spill_path
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Metric
@@ -16,7 +15,7 @@ from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective, scores_weights
-from daskboost.params import ON_SAMPLES, TrainParams
+from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams
 
 LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
