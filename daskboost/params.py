@@ -63,6 +63,7 @@ REDUCTIONS = ("auto", "coordinator", "peers")
 OUT_OF_CORE = ("auto", "exact", "certified", "sampled")
 ON_SAMPLES = ("certified", "sampled")
 """Values of `out_of_core` whose trees grow on some of the rows."""
+REPORT_NAME = "out_of_core"  # in `evals_result`, of what their passes cost: no evaluation set may be named so
 UNLIMITED_DEPTH = 512
 """`max_depth=0`: deeper than any tree that integers of 15 bits can justify."""
 MAX_DEPTH = {
@@ -166,7 +167,7 @@ class TrainParams:
     reduction: str = "auto"
     """How histograms meet: ``coordinator``, ``peers`` or ``auto``. The model does not depend on it."""
     host_memory_limit: int | str | None = None
-    """Most RAM (bytes or "2GB") that a worker's chunks may take before they go to disk; None is half of the worker's
+    """Most RAM (bytes or "2GB") of all chunks on a worker before they go to disk; None is half of the worker's
     memory limit."""
     spill_directory: str | None = None
     """Where chunks that exceed it go; None is the worker's local directory."""
@@ -328,7 +329,7 @@ def parse_bytes(name: str, value: int | float | str) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError("a truth value")
-        size = int(dask_parse_bytes(value))
+        size = int(value if isinstance(value, np.integer) else dask_parse_bytes(value))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ParameterError(f"{name}={value!r} is not a size; write bytes or a text such as '2GB'") from error
     if size <= 0:

@@ -148,7 +148,7 @@ class ChannelEngines:
         reason = self._departed.get(rank, str(error))
         lost = WorkerLostError(
             f"worker {self._workers[rank]} (engine {rank}) was lost in {self._phase}: {reason}. "
-            "Look for the reason (often memory) in the worker's log, then fit again"
+            "Look for the reason (often memory) in the worker's log, then fit again, a QuantizedDataset made anew"
         )
         lost.__cause__ = error
         return lost

@@ -17,6 +17,7 @@ from typing import Any
 
 from daskboost.cluster.links import Engines, Peers
 from daskboost.cluster.wire import WireError, decode, encode, register
+from daskboost.data.tiers import RamUse
 
 
 @register
@@ -65,6 +66,8 @@ class WorkerShards:
         self._lock = threading.Lock()
         self._parts: dict[str, dict[Any, Any]] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
+        self.ram_use = RamUse()
+        """Of the chunks of all data sets here."""
 
     def put(self, dataset: str, key: Any, part: Any) -> None:
         """Keep a part; one with the same key is replaced, which makes a repeated task harmless.

@@ -33,7 +33,7 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.base import Metric
 from daskboost.objectives.base import Objective, scores_weights
-from daskboost.params import TrainParams
+from daskboost.params import REPORT_NAME, TrainParams
 from daskboost.tree.growth import walk_arrays
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
@@ -136,8 +136,6 @@ class Progress:
     best_score: float | None = None
 
 
-REPORT_NAME = "out_of_core"
-"""Under which `evals_result` has what passes over streamed rows cost; no evaluation set may be named so."""
 ASK_SECONDS = 0.1
 """Work that an engine with whole trees is given at a time: it answers nothing else meanwhile."""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.context import WorkerPlace
@@ -28,6 +29,7 @@ from daskboost.data.rows import RowBatch
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.source import Source
+from daskboost.data.spill import check_spill_directory
 from daskboost.data.store import ChunkStore
 from daskboost.errors import WorkerLostError
 
@@ -70,6 +72,12 @@ class ClusterRunner:
         self._largest_part = 1.0
         """Of the rows, what one worker read of them at most."""
 
+    def check_spill_directory(self, path: Path | None) -> None:
+        """Refuse a directory that a worker cannot write to, before anything is read."""
+        if path is not None:
+            workers = list(self.client.scheduler_info(n_workers=-1)["workers"])
+            on_loop(self.client, call_on_workers(self.client, _check_directory, (path,), workers))
+
     def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
         """See `Runner.fold`."""
         name = f"fold-{secrets.token_hex(8)}"
@@ -106,7 +114,7 @@ class ClusterRunner:
         info: DatasetInfo,
         *,
         margin_of: MarginOf | None = None,
-        spill_directory: str | None = None,
+        spill_directory: Path | None = None,
         host_memory_limit: int | None = None,
         beside: ClusterShards | None = None,
     ) -> ClusterShards:
@@ -145,7 +153,7 @@ class ClusterRunner:
         return [max(sorted(set(self._readers)), key=self._readers.count)]
 
     def open(
-        self, path: str, n_chunks: int, *, spill_directory: str | None = None, host_memory_limit: int | None = None
+        self, path: str, n_chunks: int, *, spill_directory: Path | None = None, host_memory_limit: int | None = None
     ) -> ClusterShards:
         """Read the chunks of a saved data set, dealt out in ranges to all workers."""
         from dask import delayed
@@ -162,6 +170,10 @@ class ClusterRunner:
             on_loop(self.client, drop(self.client, name))
             raise
         return ClusterShards(self.client, name, tuple(worker for _, worker in done))
+
+
+def _check_directory(place: WorkerPlace, path: Path) -> None:
+    check_spill_directory(path)
 
 
 @dataclass
@@ -210,7 +222,7 @@ class QuantizePlan:
     name: str
     info: DatasetInfo
     margin_of: MarginOf | None
-    spill_directory: str | None
+    spill_directory: Path | None
     host_memory_limit: int | None
     device_memory_limit: int | None
     largest_part: float
@@ -237,7 +249,7 @@ def release_memory() -> None:
         pyarrow.default_memory_pool().release_unused()
 
 
-def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, spill_directory: str | None,
+def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, spill_directory: Path | None,
                 host_memory_limit: int | None) -> int:  # fmt: skip
     shard = open_shard(read_dataset(path), chunks, _store(place, name, spill_directory, host_memory_limit))
     place.shards.put(name, index, shard)
@@ -249,7 +261,7 @@ def _write_chunks(place: WorkerPlace, name: str, directory: str) -> list[Any]:
     return [record.to_json() for shard in shards for record in write_chunk_files(directory, shard)]
 
 
-def _store(place: WorkerPlace, name: str, spill_directory: str | None, host_memory_limit: int | None) -> ChunkStore:
+def _store(place: WorkerPlace, name: str, spill_directory: Path | None, host_memory_limit: int | None) -> ChunkStore:
     """The worker's store of the data set, made by the first of its tasks."""
     with _fold_lock:
         store: ChunkStore | None = place.shards.parts(name).get("store")
@@ -257,7 +269,7 @@ def _store(place: WorkerPlace, name: str, spill_directory: str | None, host_memo
             budget = host_memory_limit
             if budget is None and place.memory_limit_bytes is not None:
                 budget = chunk_budget(place.memory_limit_bytes)
-            store = ChunkStore(spill_directory or place.local_directory, budget)
+            store = ChunkStore(spill_directory or place.local_directory, budget, place.shards.ram_use)
             place.shards.put(name, "store", store)
     return store
 
@@ -315,5 +327,5 @@ def _drop_later(client_ref: Callable[[], Client | None], name: str) -> None:
 
 
 def chunk_budget(limit: int) -> int:
-    """RAM for a data set's chunks on a worker of that memory limit: half of it less what living takes."""
+    """RAM for all data sets' chunks on a worker of that memory limit: half of it less what living takes."""
     return max(int(limit * LEAST_SHARE), limit // 2 - LIVING_BYTES)

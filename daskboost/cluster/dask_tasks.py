@@ -89,7 +89,7 @@ async def call_on_workers(
     client: Client, function: Callable[..., Any], arguments: tuple[Any, ...], workers: list[str]
 ) -> dict[str, Any]:
     await ensure_worker_plugin(client)
-    await _check_living(client, workers)  # Dask would call a dead one for half a minute
+    await check_living(client, workers)  # Dask would call a dead one for half a minute
     results: dict[str, Any] = await client.run(_call_with_place, function, arguments, workers=workers)
     return results
 
@@ -162,11 +162,11 @@ async def _collect(client: Client, futures: list[Future[Any]], on_done: Callable
 async def _watch(client: Client, workers: Sequence[str]) -> list[Any]:
     """Raise `WorkerLostError` once one of the workers is gone; never returns."""
     while True:
-        await _check_living(client, workers)
+        await check_living(client, workers)
         await asyncio.sleep(WATCH_SECONDS)
 
 
-async def _check_living(client: Client, workers: Sequence[str]) -> None:
+async def check_living(client: Client, workers: Sequence[str]) -> None:
     """Asks for what every scheduler tells: it may lack this package, and so its functions."""
     assert client.scheduler is not None
     alive = (await client.scheduler.identity(n_workers=-1))["workers"]

@@ -17,12 +17,15 @@ from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.whole_trees import WholeTrees
-from daskboost.data.build import DatasetInfo, MarginOf, with_margin
+from daskboost.data.build import DatasetInfo, MarginOf, check_room, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import computed
+from daskboost.data.rows import Features
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
+from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.data.store import ChunkStore
+from daskboost.data.tiers import RamUse
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.dtypes import Bool
@@ -100,15 +103,23 @@ def _close_all(stores: Sequence[ChunkStore]) -> None:
 
 def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, margin_of: MarginOf | None = None,
                   n_engines: int = 1, spill_directory: str | Path | None = None,
-                  host_memory_limit: int | None = None) -> LocalShards:  # fmt: skip
-    """Quantize a source into shards of this process; partitions go round the engines."""
+                  host_memory_limit: int | None = None, beside: LocalShards | None = None
+                  ) -> LocalShards:  # fmt: skip
+    """Quantize a source into shards of this process; partitions go round the engines. What `beside` takes of the limit
+    is not there for these."""
     home = DeviceHome(info, lends=n_engines == 1, limit_bytes=source.spec.device_memory_limit)
-    stores = [ChunkStore(spill_directory, host_memory_limit) for _ in range(n_engines)]
+    uses = [RamUse() for _ in range(n_engines)]
+    if beside is not None and len(beside.shards) == n_engines:
+        uses = [shard.store.ram_use for shard in beside.shards]
+    taken_bytes = sum(use.used_bytes for use in uses)
+    stores = [ChunkStore(spill_directory, host_memory_limit, use) for use in uses]
     try:
         builders = [
             ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads, home) for store in stores
         ]
         for index, (first_row, batch) in enumerate(zip(info.first_rows, source.batches(), strict=True)):
+            if host_memory_limit is not None and spill_directory is None and isinstance(batch.features, Features):
+                check_room(info, n_engines * host_memory_limit, taken_bytes)
             builders[index % n_engines].add(first_row, with_margin(batch, margin_of), source.pieces)
             del batch
         return LocalShards([builder.finish() for builder in builders], stores)
@@ -121,7 +132,10 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
     """Read the chunks of a saved data set into this process."""
     from daskboost.data.shard_files import open_shard
 
-    store = ChunkStore(spill_directory, host_memory_limit)
+    directory = spill_path(spill_directory)
+    if directory is not None:
+        check_spill_directory(directory)
+    store = ChunkStore(directory, host_memory_limit)
     try:
         return LocalShards([open_shard(saved, None, store)], [store])
     except BaseException:
@@ -159,4 +173,5 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         except EngineError as error:
             if error.__cause__ is None:
                 raise
-            raise error.__cause__ from None  # within one process the engine's own exception says it better
+            cause = error.__cause__  # within one process the engine's own exception says it better
+            raise cause from cause.__cause__

@@ -31,6 +31,7 @@ from daskboost.cluster.dask_plugins import (
     scheduler_plugin,
     worker_host,
 )
+from daskboost.cluster.dask_tasks import check_living
 from daskboost.cluster.links import Failure, RemoteError
 from daskboost.cluster.wire import decode, encode
 from daskboost.errors import DaskBoostError, SchedulerLostError
@@ -254,10 +255,16 @@ def _as_exception(failure: Failure) -> Exception:
 async def _send_extras(client: Client, request: FitRequest, extras: Mapping[str, Any], to_scheduler: bool) -> None:
     if not extras:
         return
-    calls: list[Awaitable[Any]] = [client.run(_put_on_worker, request.token, extras, workers=list(request.workers))]
+    workers = list(request.workers)
+    await check_living(client, workers)  # Dask would call a dead one for half a minute
+    calls: list[Awaitable[Any]] = [client.run(_put_on_worker, request.token, extras, workers=workers)]
     if to_scheduler:
         calls.append(client.run_on_scheduler(_put_on_scheduler, request.token, extras))
-    await asyncio.gather(*calls)
+    try:
+        await asyncio.gather(*calls)
+    except OSError:
+        await check_living(client, workers)  # one may have died since
+        raise
 
 
 async def _drop_extras(client: Client, request: FitRequest) -> None:

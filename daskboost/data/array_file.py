@@ -7,6 +7,7 @@ Memory-mapped pages count against a Dask worker's memory limit, buffers that wer
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import zlib
@@ -78,7 +79,7 @@ class ArrayFile:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise OSError(f"{path} is not a regular file")
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         self.size = status.st_size
 
     def __enter__(self) -> ArrayFile:

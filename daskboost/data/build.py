@@ -43,13 +43,15 @@ from daskboost.data.sketch import (
 from daskboost.data.source import Source
 from daskboost.data.weights import total_weight
 from daskboost.dtypes import Bool, Float32
-from daskboost.errors import DatasetFormatError
+from daskboost.errors import DatasetFormatError, StorageError
 
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
 ROW_STATE_BYTES = 24
 """Of a row on a GPU beside its bins, at least."""
+PADDING_BYTES = 12
+"""Most that a chunk takes beyond its share of the layout's bytes: unused bits, a guard, a row pointer."""
 LEAST_CHUNK_ROWS, MOST_CHUNK_ROWS = 2**12, 2**20
 MarginOf = Callable[[Features, Float32 | None], Float32]
 """Margins that rows start from, of a model that the fit continues."""
@@ -269,6 +271,28 @@ def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int |
 def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, threads: int) -> DataSketch:
     """A further read of one partition, where the first sketch was too coarse for the promised rank error."""
     return refine_batch(batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads)
+
+
+def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> None:
+    """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized.
+
+    `taken_bytes` : of the budget, by the chunks of a `reference`.
+
+    Raises
+    ------
+    StorageError
+        With the least budget that has room.
+    """
+    edges = np.array([*info.first_rows, info.n_rows])
+    n_chunks = int(np.sum(-(-np.diff(edges) // info.chunk_rows)))
+    n_bytes = info.layout.nbytes(info.n_rows, info.n_entries)
+    if taken_bytes + n_bytes > ram_budget_bytes:
+        beside = f" beside {taken_bytes} bytes of the reference's" if taken_bytes else ""
+        raise StorageError(
+            f"host_memory_limit={ram_budget_bytes} bytes has no room for the chunks of {info.n_rows} rows{beside}: set "
+            "spill_directory, where what exceeds it goes, or a host_memory_limit of at least "
+            f"{taken_bytes + n_bytes + PADDING_BYTES * n_chunks}"
+        )
 
 
 def default_chunk_rows(layout: Layout, n_rows: int, n_entries: int) -> int:

@@ -20,31 +20,38 @@ _HEADER = struct.Struct("<8sqqqqI")
 _CHECKSUM = struct.Struct("<I")
 
 
-def write_chunk(path: Path, chunk: QuantizedChunk) -> None:
-    """Write a chunk's private file: header, words, row pointers."""
+_REMEDY = "make the data set again, with spill_directory on a sound disk where nothing else writes or removes files"
+
+
+def write_chunk(path: Path, chunk: QuantizedChunk) -> int:
+    """Write a chunk's private file: header, words, row pointers; gives the header's checksum, by which it is known."""
     arrays = [bytes_of(chunk.words)] + ([] if chunk.indptr is None else [bytes_of(chunk.indptr)])
     checksum = 0
     for part in arrays:
         checksum = zlib.crc32(part, checksum)
     n_indptr = -1 if chunk.indptr is None else len(chunk.indptr)
     header = _HEADER.pack(_MAGIC, chunk.first_row, chunk.n_rows, len(chunk.words), n_indptr, checksum)
-    write_file(path, [header, _CHECKSUM.pack(zlib.crc32(header)), *arrays])
+    known = zlib.crc32(header)
+    write_file(path, [header, _CHECKSUM.pack(known), *arrays])
+    return known
 
 
-def read_chunk(path: Path, layout: Layout, into: UInt8 | None = None) -> QuantizedChunk:
+def read_chunk(path: Path, layout: Layout, known: int, into: UInt8 | None = None) -> QuantizedChunk:
     """Read what `write_chunk` wrote, into memory of its own or, words and row pointers one behind the other, `into`.
 
     Raises
     ------
     StorageError
-        The file vanished, is shorter or longer than it was, or not a byte of it may be trusted.
+        The file vanished, is shorter or longer than it was, is another chunk's, or not a byte of it may be trusted.
     """
     try:
         with ArrayFile(path) as file:
             header = file.read("u1", (_HEADER.size,)).tobytes()
             (header_checksum,) = file.read(SYMBOL_WORD, (1,))
             if zlib.crc32(header) != header_checksum:
-                raise StorageError(f"chunk file {path} is damaged: its header does not match its checksum")
+                raise _damaged(path, "its header does not match its checksum")
+            if header_checksum != known:
+                raise _damaged(path, "it is another chunk's")
             magic, first_row, n_rows, n_words, n_indptr, checksum = _HEADER.unpack(header)
             words = file.read(SYMBOL_WORD, (n_words,), into)
             rest = None if into is None else into[words.nbytes :]
@@ -54,12 +61,16 @@ def read_chunk(path: Path, layout: Layout, into: UInt8 | None = None) -> Quantiz
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StorageError(error.errno, f"could not read a chunk back: {reason}", str(path)) from error
+        raise StorageError(error.errno, f"could not read a chunk back: {reason}; {_REMEDY}", str(path)) from error
     except EOFError as error:
-        raise StorageError(f"chunk file {path} is damaged: truncated, {error}") from error
+        raise _damaged(path, f"truncated, {error}") from error
     except ValueError as error:
-        raise StorageError(f"chunk file {path} is damaged: longer than it was, {error}") from error
+        raise _damaged(path, f"longer than it was, {error}") from error
     actual = crc32(words) if indptr is None else zlib.crc32(bytes_of(indptr), crc32(words))
     if magic != _MAGIC or actual != checksum or not complete:
-        raise StorageError(f"chunk file {path} is damaged: its contents do not match their checksum")
+        raise _damaged(path, "its contents do not match their checksum")
     return QuantizedChunk(first_row, n_rows, layout, words, indptr)
+
+
+def _damaged(path: Path, how: str) -> StorageError:
+    return StorageError(f"chunk file {path} is damaged: {how}; {_REMEDY}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.device_chunk import Chunk, DeviceChunk
-from daskboost.data.tiers import DeviceTier, DiskTier, RamTier, Tier, TierName
+from daskboost.data.tiers import DeviceTier, DiskTier, RamTier, RamUse, Tier, TierName
 from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
@@ -54,6 +54,8 @@ class ChunkStore:
         directory. None for a store without a disk.
     ram_budget_bytes : int, or None
         Bytes of chunks to keep in RAM; None for no limit. On a Dask worker, at most half of its memory limit.
+    ram_use : RamUse, optional
+        Of the stores whose chunks the budget counts beside this one's.
 
     Raises
     ------
@@ -61,8 +63,9 @@ class ChunkStore:
         A chunk does not fit anywhere, could not be written or read, or was found damaged; `put`, `get`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None, ram_budget_bytes: int | None = None) -> None:
-        self._ram = RamTier(ram_budget_bytes)
+    def __init__(self, directory: str | os.PathLike[str] | None = None, ram_budget_bytes: int | None = None,
+                 ram_use: RamUse | None = None) -> None:  # fmt: skip
+        self._ram = RamTier(ram_budget_bytes, ram_use or RamUse())
         self._disk = None if directory is None else DiskTier(Path(directory))
         self._device = DeviceTier()
         self._tiers: list[Tier] = [self._ram] if self._disk is None else [self._ram, self._disk]
@@ -74,6 +77,11 @@ class ChunkStore:
         self._pinned_by: int | None = None
         """The process that has them."""
         self._pinning = threading.Lock()
+
+    @property
+    def ram_use(self) -> RamUse:
+        """What the budget counts."""
+        return self._ram.shared
 
     def __enter__(self) -> ChunkStore:
         return self
@@ -191,7 +199,7 @@ class ChunkStore:
                     self._next_key += 1
                     return self._next_key, tier
         raise StorageError(
-            f"a chunk of {n_bytes} bytes does not fit into host_memory_limit ({self._ram.used_bytes} of "
+            f"a chunk of {n_bytes} bytes does not fit into host_memory_limit ({self.ram_use.used_bytes} of "
             f"{self._ram.budget_bytes} bytes used) and there is no disk to spill to: set spill_directory"
         )
 

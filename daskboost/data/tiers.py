@@ -7,9 +7,6 @@ memory passes its limit pauses for good.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 import threading
 import weakref
 from dataclasses import dataclass, field
@@ -20,6 +17,7 @@ from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.chunk_file import read_chunk, write_chunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import Layout
+from daskboost.data.spill import make_directory
 from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
@@ -46,24 +44,47 @@ class Tier(Protocol):
     def close(self) -> None: ...
 
 
+class RamUse:
+    """What stores that share RAM have of it together: an evaluation set's takes what the training set's has left."""
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, n_bytes: int, budget_bytes: int | None) -> bool:
+        """Take room, if a budget has any."""
+        with self._lock:
+            if budget_bytes is not None and self.used_bytes + n_bytes > budget_bytes:
+                return False
+            self.used_bytes += n_bytes
+            return True
+
+    def give(self, n_bytes: int) -> None:
+        """Give room back."""
+        with self._lock:
+            self.used_bytes -= n_bytes
+
+
 @dataclass
 class RamTier:
     """Chunks as they are, up to a budget."""
 
     budget_bytes: int | None
-    """None for no limit."""
+    """Of all that share it; None for no limit."""
+    shared: RamUse = field(default_factory=RamUse)
     used_bytes: int = 0
     name: TierName = "ram"
     _chunks: dict[int, Chunk] = field(default_factory=dict)
 
     def reserve(self, n_bytes: int) -> bool:
-        if self.budget_bytes is not None and self.used_bytes + n_bytes > self.budget_bytes:
+        if not self.shared.take(n_bytes, self.budget_bytes):
             return False
         self.used_bytes += n_bytes
         return True
 
     def release(self, n_bytes: int) -> None:
         self.used_bytes -= n_bytes
+        self.shared.give(n_bytes)
 
     def put(self, key: int, chunk: Chunk) -> None:
         self._chunks[key] = chunk
@@ -94,10 +115,11 @@ class DiskTier:
         self.used_bytes = self.reads = self.read_bytes = 0
         self._parent = parent
         self._directory: Path | None = None
-        self._layouts: dict[int, Layout] = {}
+        self._written: dict[int, tuple[Layout, int]] = {}
+        """Layouts, and what files are known by."""
         self._closed = False
         self._lock = threading.Lock()
-        self._cleanup: weakref.finalize[[Path, int], DiskTier] | None = None
+        self._cleanup: weakref.finalize[..., object] | None = None
 
     def reserve(self, n_bytes: int) -> bool:
         self.used_bytes += n_bytes
@@ -111,7 +133,7 @@ class DiskTier:
         try:
             self._make_directory()
             path = self._path(key)
-            write_chunk(path, chunk)
+            written = write_chunk(path, chunk)
         except StorageError:
             raise
         except OSError as error:
@@ -121,24 +143,24 @@ class DiskTier:
                 "point spill_directory to a disk with room",
                 str(path),
             ) from error
-        self._layouts[key] = chunk.layout
+        self._written[key] = chunk.layout, written
 
     def get(self, key: int, into: UInt8 | None = None) -> QuantizedChunk:
-        chunk = read_chunk(self._path(key), self._layouts[key], into)
+        chunk = read_chunk(self._path(key), *self._written[key], into)
         with self._lock:
             self.reads += 1
             self.read_bytes += chunk.nbytes
         return chunk
 
     def delete(self, key: int) -> None:
-        self._layouts.pop(key, None)
+        self._written.pop(key, None)
         with contextlib.suppress(FileNotFoundError):
             self._path(key).unlink()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        self._layouts.clear()
+        self._written.clear()
         if self._cleanup is not None:
             self._cleanup()
 
@@ -150,12 +172,4 @@ class DiskTier:
             if self._closed:
                 raise StorageError("the chunk store is closed")
             if self._directory is None:
-                self._parent.mkdir(parents=True, exist_ok=True)
-                self._directory = Path(tempfile.mkdtemp(prefix="daskboost-chunks-", dir=self._parent))
-                # Also runs when the object is collected and when the interpreter exits.
-                self._cleanup = weakref.finalize(self, _remove_own_directory, self._directory, os.getpid())
-
-
-def _remove_own_directory(directory: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child inherits the finalizer but not the files
-        shutil.rmtree(directory, ignore_errors=True)
+                self._directory, self._cleanup = make_directory(self._parent, self)

@@ -94,7 +94,8 @@ SHARED_PARAMETERS = """
     reduction : {"auto", "coordinator", "peers"}
         How histograms of several workers meet. The model does not depend on it.
     host_memory_limit : int or str, optional
-        Most RAM (bytes, or a text such as "2GB") for a process's chunks before they go to disk.
+        Most RAM (bytes, or a text such as "2GB") for a process's chunks, those of evaluation sets included, before they
+        go to disk.
     spill_directory : str, optional
         Where chunks go that exceed it.
     device_memory_limit : int or str, optional

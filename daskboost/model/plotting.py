@@ -11,6 +11,7 @@ import numpy as np
 from daskboost.dtypes import Float64
 from daskboost.errors import MissingDependencyError, ParameterError
 from daskboost.model.importance import get_score
+from daskboost.params import REPORT_NAME
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def plot_learning_curve(
     ----------
     evals_result : mapping of set name to mapping of metric name to values per iteration, or fitted estimator
     metric : str, optional
-        Default: the last metric of the first set, which is the one that early stopping watches.
+        Default: the last metric of the first set, which is the one that early stopping watches. What passes cost has
+        names as well: "passes", for instance.
     best_iteration : int, optional
         Marked by a line.
     ax : matplotlib Axes, optional
@@ -91,9 +93,10 @@ def plot_learning_curve(
     if not isinstance(evals_result, Mapping):
         raise ParameterError(f"evals_result is {type(evals_result).__name__}; pass what train filled, or an estimator")
     metrics = list(dict.fromkeys(name for values in evals_result.values() for name in values))
-    if not metrics:
+    evaluated = [list(values) for name, values in evals_result.items() if name != REPORT_NAME]
+    if not (evaluated or metric) or not metrics:
         raise ParameterError("evals_result is empty: train with evals=[(data, name)] to have a learning curve")
-    metric = metric or list(next(iter(evals_result.values())))[-1]
+    metric = metric or evaluated[0][-1]
     if metric not in metrics:
         raise ParameterError(f"metric={metric!r} was not evaluated; evals_result has {', '.join(map(repr, metrics))}")
     ax = _axes(ax)

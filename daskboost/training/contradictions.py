@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.coordinator import REPORT_NAME
+from daskboost.data.spill import spill_path
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective, scores_weights
-from daskboost.params import ON_SAMPLES, TrainParams
+from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams
 
 LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
@@ -160,7 +160,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
         "gradient_precision='packed'": params.gradient_precision == "packed",
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
-        f"objective {objective.name!r}, whose leaves are quantiles,": objective.adaptive_quantiles is not None,
+        f"objective {objective.name!r}, whose leaves are quantiles": objective.adaptive_quantiles is not None,
     }
     for what, found in refused.items():
         if found:
@@ -184,7 +184,7 @@ def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
     """
     for name, made in made_with.items():
         given = getattr(params, name)
-        given = str(Path(given)) if name == "spill_directory" and given is not None else given
+        given = str(spill_path(given)) if name == "spill_directory" and given is not None else given
         asked = name in params.explicit or given != getattr(TrainParams, name)
         if asked and given not in (None, 0, made):  # None and 0 leave the choice to the data set
             also = " or .open" if name in ("host_memory_limit", "spill_directory") else ""

@@ -14,6 +14,7 @@ from daskboost.data.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
+from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
@@ -74,8 +75,9 @@ class QuantizedDataset:
         n_jobs : int, default 0
             Threads in this process; 0 and -1 are all cores. Workers use their own.
         host_memory_limit : int or str, optional
-            RAM for chunks per process, such as "2GB"; what exceeds it goes to files in `spill_directory`. By default
-            half of a worker's memory limit; in this process there is no limit.
+            RAM for chunks per process, such as "2GB", those of `reference` included, on a worker those of all data
+            sets; what exceeds it goes to files in `spill_directory`. By default half of a worker's memory limit; in
+            this process there is no limit.
         spill_directory : str or Path, optional
             By default a worker's local directory; in this process there is none, and what exceeds the limit is refused.
         client : dask.distributed.Client, optional
@@ -106,9 +108,7 @@ class QuantizedDataset:
         )  # fmt: skip
         limit, device_limit = (
             None if given is None else parse_bytes(name, given)
-            for name, given in (
-                ("host_memory_limit", host_memory_limit), ("device_memory_limit", device_memory_limit),
-            )
+            for name, given in (("host_memory_limit", host_memory_limit), ("device_memory_limit", device_memory_limit))
         )  # fmt: skip
         if device is not None:
             split_device(device)
@@ -131,6 +131,7 @@ class QuantizedDataset:
         """
         if init_model is not None:
             check_same_features(init_model, source.schema, "X")
+        directory = spill_path(spill_directory)
         margin_of = None if init_model is None else MarginOfModel(init_model)
         known = None if reference is None else reference._info
         place = _cluster_of(source, reference, client)
@@ -151,8 +152,8 @@ class QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
+            cluster.check_spill_directory(directory)
             info = described(cluster)
-            directory = None if spill_directory is None else str(spill_directory)
             beside = None if reference is None else reference.shards
             return cls(info, cluster.quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
@@ -161,11 +162,13 @@ class QuantizedDataset:
 
         if place is not None:
             return run_or_await(place, on_cluster)
+        if directory is not None:
+            check_spill_directory(directory)
         runner = LocalRunner(n_jobs)
         info = described(runner)
         return cls(info, quantize_here(
             source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
-            host_memory_limit=host_memory_limit,
+            host_memory_limit=host_memory_limit, beside=None if reference is None else reference.shards,
         ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
     def subset(self, rows: Any) -> QuantizedDataset:
@@ -262,8 +265,9 @@ class QuantizedDataset:
                        spill_directory=spill_directory)  # fmt: skip
         from daskboost.cluster.dask_data import ClusterRunner
 
-        directory = None if spill_directory is None else str(spill_directory)
-        opened = ClusterRunner(client).open(
+        cluster, directory = ClusterRunner(client), spill_path(spill_directory)
+        cluster.check_spill_directory(directory)
+        opened = cluster.open(
             str(Path(path).resolve()), len(saved.chunks), spill_directory=directory, host_memory_limit=limit
         )
         return cls(info, opened, host_memory_limit=limit, spill_directory=spill_directory)

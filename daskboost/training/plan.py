@@ -203,15 +203,20 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
     has_missing = missing or per_row is not None
     objective = make_objective(params.objective, objective_params(params))
     no_rules = SplitRules(0, 0, 0, 0, np.zeros(n_features, np.int32), params.grow_policy == "symmetric")
-    train, *others = (_share(shape, bins + has_missing, params, n_workers) for shape in shapes)
+    sets: list[SetSize] = []
+    for shape in shapes:  # evaluation sets take what is left of the budget
+        taken = sum(each.stored_bytes for each in sets)
+        sets.append(_share(shape, bins + has_missing, params, n_workers, taken))
+    train, *others = sets
     return fit_size(
         params, objective, no_rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
         small_data=is_small(params, n_rows), has_weight=weight, n_engines=n_workers, n_threads=_n_threads(params),
     )  # fmt: skip
 
 
-def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int) -> SetSize:
-    """Of a worker's rows, in the layout that takes fewer bytes; chunks beyond `host_memory_limit` lie on disk."""
+def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, taken_bytes: int) -> SetSize:
+    """Of a worker's rows, in the layout that takes fewer bytes; chunks beyond `host_memory_limit`, of which others have
+    taken some, lie on disk."""
     n_rows, n_features, per_row = -(-shape[0] // n_workers), shape[1], shape[2]
     entries = n_rows * n_features if per_row is None else int(n_rows * per_row)
     dense = DenseLayout.aligned(np.full(n_features, n_symbols))
@@ -222,7 +227,7 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int) ->
     ram_rows, limit = n_rows, params.host_memory_limit
     if limit is not None:
         chunk_bytes = layout.nbytes(chunk_rows, -(-entries * chunk_rows // n_rows))
-        ram_rows = min(n_rows, int(limit) // chunk_bytes * chunk_rows)
+        ram_rows = min(n_rows, max(0, int(limit) - taken_bytes) // chunk_bytes * chunk_rows)
     found = set_size(
         layout, n_rows, n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored * ram_rows // n_rows
     )

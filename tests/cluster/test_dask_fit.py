@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster.dask_fixtures import WORKER_MEMORY, all_freed, check_prompt
+from cluster.dask_fixtures import WORKER_MEMORY, all_freed, check_prompt, eventually
 from cluster.dask_tables import FEATURES, fit_bytes, frame, table
 
 import daskboost as db
 from daskboost.cluster import dask_data
-from daskboost.errors import DataError, EngineError, WorkerLostError
+from daskboost.errors import DataError, EngineError, StorageError, WorkerLostError
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +302,38 @@ def test_saved_on_one_cluster_opened_anywhere(client: Any, tmp_path: Any) -> Non
         assert fit_bytes(there, "logistic") == expected
 
 
+def test_a_spill_directory_that_workers_cannot_write_to_is_refused_before_rows_are_read(client: Any) -> None:
+    import dask.array as da
+    from dask import delayed
+
+    def never() -> Any:
+        raise AssertionError("read")
+
+    lazy = da.from_delayed(delayed(never)(), (60, 3), np.float32)
+    with pytest.raises(StorageError, match="spill_directory cannot be written to: Not a directory; name"):
+        db.QuantizedDataset.from_dask(lazy, np.zeros(60), client=client, spill_directory="/dev/null/below")
+
+
+def test_all_data_sets_of_a_worker_share_its_budget(client: Any) -> None:
+    from daskboost.cluster.dask_plugins import worker_host
+
+    def ram(dask_worker: Any) -> int:
+        shards = worker_host(dask_worker).shards
+        return sum(shards.parts(name)["store"].counters().ram_bytes for name in shards.datasets())
+
+    collection = client.persist(frame(*table(), 6))
+    with db.QuantizedDataset.from_dask(collection, "label", chunk_rows=64) as data:
+        first = client.run(ram)
+        limit = max(first.values()) * 5 // 4
+        with db.QuantizedDataset.from_dask(
+            collection, "label", reference=data, chunk_rows=64, host_memory_limit=limit
+        ):
+            both = client.run(ram)
+    assert sum(first.values()) < sum(both.values())
+    assert max(both.values()) <= limit
+    assert sum(client.run(ram).values()) == 0
+
+
 def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
     from distributed import Client, LocalCluster
 
@@ -325,3 +357,8 @@ def test_a_dead_worker_ends_the_fit_with_a_clear_error() -> None:
 
         with pytest.raises(WorkerLostError, match=r"worker .* (left|died|lost|gone|closed)"):
             db.train({"objective": "binary:logistic"}, data, 100_000, callbacks=[Kill()])
+        assert eventually(lambda: victim not in own.scheduler_info(n_workers=-1)["workers"], 20)
+        started = time.monotonic()
+        with pytest.raises(WorkerLostError, match=f"worker {victim} was lost, .*make the data set again"):
+            db.train({"objective": "binary:logistic"}, data, 1)
+        assert time.monotonic() - started < 10  # Dask calls a dead worker for half a minute

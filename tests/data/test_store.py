@@ -127,6 +127,28 @@ print(len(os.listdir({str(tmp_path)!r})))  # a forked child must not remove its 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_files_of_a_killed_process_go_when_the_next_one_spills(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_store import dense_chunk, on_disk
+from pathlib import Path
+store = on_disk(Path({str(tmp_path)!r}))
+store.put(dense_chunk(0))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with on_disk(tmp_path) as living:
+        handle = living.put(dense_chunk(1))
+        (own,) = tmp_path.iterdir()
+        subprocess.run([sys.executable, "-c", program], check=False, cwd=Path(__file__).parents[2])
+        (left,) = set(tmp_path.iterdir()) - {own}
+        with on_disk(tmp_path) as store:
+            store.put(dense_chunk(2))
+            assert not left.exists() and own.exists() and len(files_under(tmp_path)) == 2
+            assert_equal_chunks(living.get(handle), dense_chunk(1))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_go_after_an_exception(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="elsewhere"), on_disk(tmp_path) as store:
         store.put(dense_chunk(0))
@@ -160,10 +182,20 @@ def test_a_vanished_file_is_named(tmp_path: Path) -> None:
         handle = store.put(dense_chunk(0))
         (file,) = files_under(tmp_path)
         file.unlink()
-        with pytest.raises(StorageError, match="could not read a chunk back: No such file") as caught:
+        with pytest.raises(StorageError, match=r"No such file .*; make the data set again") as caught:
             store.get(handle)
         assert caught.value.errno == errno.ENOENT and caught.value.filename == str(file)
         assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_another_chunks_file_is_found(tmp_path: Path) -> None:
+    with on_disk(tmp_path) as store:
+        handles = [store.put(dense_chunk(seed)) for seed in range(2)]
+        first, second = files_under(tmp_path)
+        first.write_bytes(second.read_bytes())
+        with pytest.raises(StorageError, match=r"1.chunk is damaged: it is another chunk's; make the data set again"):
+            store.get(handles[0])
+        assert_equal_chunks(store.get(handles[1]), dense_chunk(1))
 
 
 @pytest.mark.parametrize("chunk", [dense_chunk(0, 9), csr_chunk()], ids=["dense", "csr"])

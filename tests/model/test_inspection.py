@@ -171,6 +171,11 @@ def test_plot_learning_curve(pyplot: Any) -> None:
         plotting.plot_learning_curve(result, "rmse")
     with pytest.raises(ParameterError, match="evals_result is empty: train with evals="):
         plotting.plot_learning_curve({})
+    streamed = {"out_of_core": {"passes": [1.0, 2.0]}}
+    assert plotting.plot_learning_curve({**streamed, **result}).get_ylabel() == "logloss"
+    assert plotting.plot_learning_curve(streamed, "passes").get_ylabel() == "passes"
+    with pytest.raises(ParameterError, match="evals_result is empty: train with evals="):
+        plotting.plot_learning_curve(streamed)
 
 
 def test_plot_tree(rng: np.random.Generator, pyplot: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from daskboost import QuantizedDataset, train
 from daskboost.errors import ParameterError
 from daskboost.objectives.base import Objective
 from daskboost.objectives.custom import CustomObjective
@@ -67,6 +68,20 @@ def test_wrong_results_are_refused_by_the_functions_name(result: Any, message: s
     bad.__qualname__ = "bad"
     with pytest.raises(ParameterError, match=message):
         CustomObjective(bad).gradients(LABEL, MARGIN)
+
+
+def test_what_a_function_raises_keeps_its_cause() -> None:
+    def broken(label: np.ndarray, margin: np.ndarray) -> Any:
+        try:
+            return dict[str, Any]()["missing"]
+        except KeyError as error:
+            raise RuntimeError("no table") from error
+
+    features = np.arange(8, dtype=np.float32).reshape(4, 2)
+    data = QuantizedDataset.from_dask(features, features[:, 0])
+    with pytest.raises(RuntimeError, match="no table") as caught:
+        train({"objective": broken, "base_score": 0.0, "device": "cpu"}, data, 1)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_something_that_is_no_objective_is_refused() -> None:

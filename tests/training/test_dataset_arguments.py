@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import errno
 import pickle
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 import cloudpickle
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+from dask import delayed
 from strategies.rows import regression
 
 from daskboost import DaskBoostRegressor, QuantizedDataset, train
-from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.errors import DataError, DataTypeError, ParameterError, StorageError
 
 X, Y = regression(60, 3)
 FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
@@ -29,11 +34,63 @@ FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
     ({"max_bin": True}, "max_bin=True must be an integer from 2 to 65535"),
     ({"reference": X}, "reference is ndarray; pass the QuantizedDataset"),
     ({"init_model": "model.ubj"}, "init_model is str; pass a Booster"),
+    ({"spill_directory": 5}, "spill_directory=5 must be the path of a directory"),
+    ({"spill_directory": ""}, "spill_directory='' must be the path of a directory"),
     ({"client": "tcp://scheduler:8786"}, r"client is str; pass a dask.distributed.Client"),
 ])  # fmt: skip
 def test_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         QuantizedDataset.from_dask(X, Y, **options)
+
+
+@pytest.mark.parametrize("how", ["from_dask", "open", "fit"])
+def test_a_spill_directory_that_cannot_be_written_to_is_refused_before_rows_are_read(tmp_path: Path, how: str) -> None:
+    (tmp_path / "file").write_text("")
+    below: dict[str, Any] = {"spill_directory": tmp_path / "file" / "below"}
+    lazy = da.from_delayed(delayed(never)(), (60, 3), np.float32)
+    with QuantizedDataset.from_dask(X, Y) as data:
+        data.save(tmp_path / "saved")
+    with pytest.raises(StorageError, match=r"spill_directory cannot be written to: .*; name .*below") as caught:
+        if how == "from_dask":
+            QuantizedDataset.from_dask(lazy, Y, **below)
+        elif how == "open":
+            QuantizedDataset.open(tmp_path / "saved", **below)
+        else:
+            DaskBoostRegressor(**below).fit(lazy, Y)
+    assert caught.value.errno == errno.ENOTDIR
+
+
+def never() -> NoReturn:
+    raise AssertionError("read")
+
+
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+def test_a_budget_without_a_disk_says_the_least_that_works(encoding: str) -> None:
+    make = partial(QuantizedDataset.from_dask, X, Y, chunk_rows=16, packing="tight", encoding=encoding)
+    with pytest.raises(StorageError, match=r"host_memory_limit=100 bytes has no room .* set spill_dir") as caught:
+        make(host_memory_limit=100)
+    least = int(str(caught.value).rpartition(" ")[2])
+    with make(host_memory_limit=np.int64(least)) as data:  # type: ignore[arg-type]
+        held = data.shards.shards[0].store.counters().ram_bytes
+    assert least - 12 * 4 < held <= least
+
+
+def test_evaluation_sets_take_what_the_training_set_leaves_of_the_budget(tmp_path: Path) -> None:
+    def ram(data: QuantizedDataset) -> int:
+        return int(data.shards.shards[0].store.counters().ram_bytes)
+
+    make: Callable[..., QuantizedDataset] = partial(QuantizedDataset.from_dask, X, Y, chunk_rows=10)
+    with make() as data:
+        taken, limit = ram(data), ram(data) * 4 // 3
+        with make(reference=data, host_memory_limit=limit, spill_directory=tmp_path) as first:
+            assert 0 < ram(first) <= limit - taken
+            with make(reference=data, host_memory_limit=limit, spill_directory=tmp_path) as second:
+                assert ram(second) == 0
+        with make(reference=data, host_memory_limit=limit, spill_directory=tmp_path) as third:
+            assert ram(third) > 0, "what was closed has left its room"
+        with pytest.raises(StorageError, match=rf"beside {taken} bytes of the reference's: set .* at least") as caught:
+            make(reference=data, host_memory_limit=limit)
+        make(reference=data, host_memory_limit=int(str(caught.value).rpartition(" ")[2])).close()
 
 
 def test_integers_of_numpy_and_all_cores() -> None:

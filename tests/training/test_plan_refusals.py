@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +110,4 @@ def test_rows_that_nobody_has_counted() -> None:
     unknown = X[X[:, 0] == 0]
     with pytest.raises(ParameterError, match="the rows of data cannot be counted without computing it: pass n_rows"):
         plan({"device": "cpu"}, unknown)
-    assert plan({"device": "cpu"}, unknown, n_rows=100) == replace(
-        plan({"device": "cpu"}, X), free_bytes=plan({"device": "cpu"}, unknown, n_rows=100).free_bytes
-    )
+    assert plan({"device": "cpu"}, unknown, n_rows=100, memory="1GB") == plan({"device": "cpu"}, X, memory="1GB")

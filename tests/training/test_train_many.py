@@ -35,6 +35,10 @@ CANDIDATES: dict[str, list[dict[str, Any]]] = {
     ],
     "losses": [{"objective": "reg:absoluteerror", "max_depth": 3}, {"max_depth": 4, "learning_rate": 0.9}],
     "classes": [CLASSES, {**CLASSES, "ignored_features": [0]}],
+    "on samples": [
+        {**LOGISTIC, "out_of_core": "certified", "certify_tolerance": 0.05},
+        {**LOGISTIC, "out_of_core": "sampled", "subsample": 0.4}, LOGISTIC,
+    ],
     "vectors": [CLASSES, {**CLASSES, "multi_strategy": "multi_output_tree"}],
 }  # fmt: skip
 PLACES: dict[str, dict[str, Any]] = {
@@ -179,6 +183,29 @@ def test_models_share_chunks_from_disk_that_stay(tmp_path: Path) -> None:
             assert disk_reads(each) == n_on_disk > 0
         expected = separate([{**params, "device": "cpu"} for params in candidates], dataset, 2, folds, evals)
     assert_same(found, expected)
+
+
+@pytest.mark.parametrize("mode", [{"out_of_core": "certified"}, {"out_of_core": "sampled", "subsample": 0.4}])
+def test_models_whose_trees_grow_on_samples_share_passes(mode: dict[str, Any], tmp_path: Path) -> None:
+    params = {**LOGISTIC, **mode, "n_jobs": 2}
+    with made(rows("binary:logistic"), tmp_path, disk=True, chunk_rows=160) as dataset:
+        reads = [disk_reads(dataset)]
+        for candidates in ([params], [params, {**params, "reg_lambda": 3.0}, {**params, "random_state": 1}]):
+            found = train_many(candidates, dataset, 4)
+            reads.append(disk_reads(dataset))
+    most = max(sum(model.evals_result["out_of_core"]["passes"]) for model in found)
+    one, many = np.diff(reads).tolist()
+    assert 0 < many <= 1.5 * one and many < 2 * most * 10, "of 10 chunks"
+
+
+@pytest.mark.usefixtures("emulated")
+def test_models_whose_trees_grow_on_samples_are_refused_on_a_gpu(tmp_path: Path) -> None:
+    params = [{**LOGISTIC, "device": "cpu"}, {**LOGISTIC, "out_of_core": "certified", "device": "cuda"}]
+    with (
+        made(rows("binary:logistic"), tmp_path) as dataset,
+        pytest.raises(ParameterError, match="out_of_core='certified' does not go with several models at once on a GPU"),
+    ):
+        train_many(params, dataset, 1)
 
 
 def test_fewer_models_at_once_read_more_often(tmp_path: Path) -> None:
