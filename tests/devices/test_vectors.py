@@ -115,11 +115,11 @@ def test_rows_move_and_pairs_stay(
 @pytest.mark.parametrize("name, form", FORMS)
 def test_more_entries_than_the_scratch_array(name: str, form: str, rng: np.random.Generator) -> None:
     n_bins = [254, 1, 200] * 45
-    layout, symbols = wide(make_layout(n_bins), 13), make_symbols(rng, 330, n_bins)
+    layout, symbols = wide(make_layout(n_bins), 13), make_symbols(rng, 90, n_bins)
     assert len(layout.blocks) > 2 and layout.scratch_slots <= SCRATCH_ENTRIES < layout.n_entries == 13 * layout.n_slots
-    g, h = make_outputs(rng, 330, 13)
-    segments = segments_of(rng, [300, 3], 330)
-    rows = make_rows(make_view(name, symbols, layout), 330, layout, EagerThreads(2))
+    g, h = make_outputs(rng, 90, 13)
+    segments = segments_of(rng, [80, 3], 90)
+    rows = make_rows(make_view(name, symbols, layout), 90, layout, EagerThreads(2))
     put_outputs(rows.chunks[0], segments, g, h)
     found = built(rows, None, np.arange(2, dtype=np.int32), form)
     np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h))

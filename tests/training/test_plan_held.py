@@ -140,14 +140,14 @@ def warm_up(params: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["depthwise", "wide", "sparse", "evaluation"])
-@pytest.mark.parametrize("chunk_rows", [0, 1 << 14])
+@pytest.mark.parametrize("chunk_rows", [0, 1 << 13])
 def test_rows_that_lie_on_the_device_are_not_planned_again(
     name: str, chunk_rows: int, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params, given = SHAPES[name]
     evaluated = "evaluated" in given
     if isinstance(place, EmulatedPlace):
-        data, runtime = data_of(name, n_rows=20_000), TrackedRuntime()
+        data, runtime = data_of(name, n_rows=10_000), TrackedRuntime()
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
         data["X"] = (place.csr if "density" in given else place.array)(data["X"])
         planned = fit({**params, "device": "cuda"}, data, evaluated, lambda _: runtime.meter.restart(), chunk_rows)
