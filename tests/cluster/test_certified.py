@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes, pairwise
+from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.pairs import every_pair, pairs_of
 from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train, train_many
@@ -75,24 +76,26 @@ def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     return data, params, expected
 
 
-@pytest.mark.parametrize("place", [*pairwise(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
+@pytest.mark.parametrize("place", [*pairs_of(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
 def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
     data, params, expected = case
     assert model_bytes(data, params, place, 2) == expected
 
 
-GPU_PLACES: list[dict[str, Any]] = [
-    {"encoding": "dense"}, {"encoding": "csr", "engines": 2, "partitions": 7},
-    {"partitions": 7, "chunk_rows": 2_500, "limit": 1}, {"encoding": "csr", "chunk_rows": 9_000, "limit": 1},
-]  # fmt: skip
-"""On disk or not."""
+GPU_PLACES: dict[str, Any] = {
+    "encoding": ["dense", "csr"], "engines": [1, 2], "partitions": [1, 7], "on_disk": [False, True],
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("place", GPU_PLACES, ids=lambda place: "-".join(map(str, place.values())))
-def test_gpu(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any], tmp_path: Path) -> None:
+@every_pair({"case": PLACE_FITS, **GPU_PLACES}, indirect=["case"])
+def test_gpu(case: tuple[Data, dict[str, Any], bytes], encoding: str, engines: int, partitions: int, on_disk: bool,
+             tmp_path: Path) -> None:  # fmt: skip
     data, params, expected = case
-    with quantized(data, directory=tmp_path, **place) as dataset:
+    place: dict[str, Any] = {"encoding": encoding, "engines": engines, "partitions": partitions}
+    if on_disk:
+        place |= {"chunk_rows": 2_500 if partitions > 1 else 9_000, "limit": 1, "directory": tmp_path}
+    with quantized(data, **place) as dataset:
         booster, _ = report_of({**params, "device": "cuda", "n_jobs": 1}, dataset, 2)
     assert booster.to_bytes() == expected
 

@@ -44,8 +44,9 @@ def pairs_of(
 
 
 def every_pair(
-    parameters: Mapping[str, Iterable[Any]], possible: Callable[[Choice], bool] = lambda _: True
-) -> pytest.MarkDecorator:
+    parameters: Mapping[str, Iterable[Any]], possible: Callable[[Choice], bool] = lambda _: True,
+    indirect: bool | list[str] = False,
+) -> pytest.MarkDecorator:  # fmt: skip
     """`pytest.mark.parametrize` by `pairs_of`. A name may be several ("name, form"), a value may be a `pytest.param`.
 
     Values of other marks, which are other devices, have combinations of their own: what one device was seen to do with
@@ -59,7 +60,7 @@ def every_pair(
             dict(zip(parameters, alike, strict=True)), lambda given: possible({k: _plain(v) for k, v in given.items()})
         )
     ]
-    return pytest.mark.parametrize(", ".join(parameters), [_joined(choice) for choice in chosen])
+    return pytest.mark.parametrize(", ".join(parameters), [_joined(choice) for choice in chosen], indirect=indirect)
 
 
 def _by_marks(name: str, values: Iterable[Any]) -> list[list[Any]]:
