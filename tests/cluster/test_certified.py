@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes, pairwise
+from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.pairs import every_pair, pairs_of
 from strategies.streams import keep_on_gpu
 from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
@@ -76,29 +77,29 @@ def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     return data, params, expected
 
 
-@pytest.mark.parametrize("place", [*pairwise(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
+@pytest.mark.parametrize("place", [*pairs_of(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
 def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
     data, params, expected = case
     assert model_bytes(data, params, place, 2) == expected
 
 
-GPU_PLACES: list[dict[str, Any]] = [
-    {"encoding": "dense"}, {"encoding": "csr", "engines": 2, "partitions": 7},
-    {"encoding": "csr", "chunk_rows": 9_000, "limit": 1},
-    {"partitions": 7, "chunk_rows": 2_500, "limit": 1, "streams": True},
-]  # fmt: skip
-"""On disk or not, from where chunks come once or in every pass."""
+GPU_PLACES: dict[str, Any] = {
+    "encoding": ["dense", "csr"], "engines": [1, 2], "partitions": [1, 7],
+    "on_disk": ["no", "stays on the GPU", "streams"],
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("place", GPU_PLACES, ids=lambda place: "-".join(map(str, place.values())))
-def test_gpu(
-    case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@every_pair({"case": PLACE_FITS, **GPU_PLACES}, indirect=["case"])
+def test_gpu(case: tuple[Data, dict[str, Any], bytes], encoding: str, engines: int, partitions: int, on_disk: str,
+             tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     data, params, expected = case
-    if "streams" in place:
+    place: dict[str, Any] = {"encoding": encoding, "engines": engines, "partitions": partitions}
+    if on_disk == "streams":
         keep_on_gpu(monkeypatch, 0)
-    with quantized(data, directory=tmp_path, **{k: v for k, v in place.items() if k != "streams"}) as dataset:
+    if on_disk != "no":
+        place |= {"chunk_rows": 2_500 if partitions > 1 else 9_000, "limit": 1, "directory": tmp_path}
+    with quantized(data, **place) as dataset:
         booster, _ = report_of({**params, "device": "cuda", "n_jobs": 1}, dataset, 2)
     assert booster.to_bytes() == expected
 

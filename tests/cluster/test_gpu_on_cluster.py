@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cluster.dask_fixtures import local_cluster
 from kernels.emulation import EmulatedRuntime
+from strategies.pairs import every_pair
 from strategies.trees import make_data
 
 from daskboost import QuantizedDataset, train
@@ -35,9 +36,9 @@ def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("reduction", ["auto", "coordinator", "peers"])
-@pytest.mark.parametrize("n_workers", [1, 2])
-@pytest.mark.parametrize("mode", ["exact", "certified", "sampled"])
+@every_pair(
+    {"mode": ["exact", "certified", "sampled"], "n_workers": [1, 2], "reduction": ["auto", "coordinator", "peers"]}
+)
 def test_workers_with_a_gpu(
     mode: str, n_workers: int, reduction: str, cluster_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from strategies.pairs import every_pair
 from strategies.streams import keep_on_gpu
 from strategies.trees import Data, make_data, quantized
 
@@ -16,27 +17,24 @@ from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.gpu import cuda
 
 SOFTMAX = {"objective": "multi:softprob", "multi_strategy": "multi_output_tree", "min_child_weight": 0.1}
+OUTPUTS: dict[str, dict[str, Any]] = {
+    "three classes": {"num_class": 3}, "seven classes": {"num_class": 7},
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9)},
+}  # fmt: skip
+GROWTH: dict[str, dict[str, Any]] = {
+    "depthwise": {"max_depth": 6, "max_leaves": 19, "gamma": 0.5},
+    "symmetric": {"max_depth": 3, "grow_policy": "symmetric"},
+    "best first": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 12},
+}  # fmt: skip
 RULES: dict[str, dict[str, Any]] = {
-    "three classes": {"num_class": 3, "max_depth": 5},
-    "seven classes": {"num_class": 7, "max_depth": 4},
-    "more outputs than are gathered at a time": {"num_class": 19, "max_depth": 3},
-    "few leaves": {"num_class": 3, "max_depth": 6, "max_leaves": 11, "gamma": 1.0},
-    "heavy children": {"num_class": 5, "max_depth": 5, "min_child_weight": 60.0},
-    "regularized": {"num_class": 3, "max_depth": 4, "reg_alpha": 3.0, "reg_lambda": 0.0, "max_delta_step": 0.2},
-    "samples": {"num_class": 3, "max_depth": 4, "subsample": 0.4, "colsample_bynode": 0.7},
-    "symmetric": {"num_class": 3, "max_depth": 4, "grow_policy": "symmetric"},
-    "symmetric steps": {
-        "num_class": 4, "max_depth": 3, "grow_policy": "symmetric", "max_delta_step": 0.3, "colsample_bylevel": 0.6
-    },
-    "best first": {"num_class": 3, "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 12, "subsample": 0.5},
-    "sketch": {"num_class": 7, "max_depth": 4, "sketch_outputs": 3},
-    "sketch of one": {"num_class": 5, "max_depth": 4, "sketch_outputs": 1, "subsample": 0.6},
-    "symmetric sketch": {"num_class": 7, "max_depth": 3, "sketch_outputs": 2, "grow_policy": "symmetric"},
-    "best first sketch": {
-        "num_class": 7, "max_depth": 0, "sketch_outputs": 2, "grow_policy": "lossguide", "max_leaves": 9
-    },
-    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9), "max_depth": 3},
-}
+    "plain": {}, "penalties": {"min_child_weight": 60.0, "reg_alpha": 3.0, "reg_lambda": 0.0, "max_delta_step": 0.2},
+}  # fmt: skip
+SAMPLES: dict[str, dict[str, Any]] = {
+    "all": {}, "samples": {"subsample": 0.4, "colsample_bynode": 0.7, "colsample_bylevel": 0.6}
+}  # fmt: skip
+STORED: dict[str, dict[str, Any]] = {
+    "dense": {"max_bin": 64}, "csr": {"encoding": "csr", "partitions": 3, "chunk_rows": 1_000}
+}  # fmt: skip
 N_ROUNDS = 2
 
 
@@ -70,17 +68,30 @@ def assert_same(found: Booster, expected: Booster) -> None:
     assert sum(tree.n_leaves for tree in expected.trees) > N_ROUNDS
 
 
-@pytest.mark.parametrize("how", [{"max_bin": 64}, {"encoding": "csr", "partitions": 3, "chunk_rows": 1_000}],
-                         ids=["dense", "csr"])  # fmt: skip
-@pytest.mark.parametrize("name", RULES)
-def test_the_cpus_bytes(name: str, how: dict[str, Any]) -> None:
-    params = RULES[name]
-    data = problem(5_000, params.get("num_class", 3))
+@every_pair({
+    "outputs": OUTPUTS, "growth": GROWTH, "sketch": [0, 1, 2], "rules": RULES, "samples": SAMPLES, "stored": STORED,
+    "precision": ["exact", "packed"],
+})  # fmt: skip
+def test_the_cpus_bytes(
+    outputs: str, growth: str, sketch: int, rules: str, samples: str, stored: str, precision: str
+) -> None:
+    params = {
+        **OUTPUTS[outputs], **GROWTH[growth], **RULES[rules], **SAMPLES[samples], "sketch_outputs": sketch,
+        "gradient_precision": precision,
+    }  # fmt: skip
+    check_bytes(problem(5_000, params.get("num_class", 3)), params, **STORED[stored])
+
+
+def test_more_outputs_than_are_gathered_at_a_time() -> None:
+    for sketch, how in ((0, STORED["dense"]), (3, STORED["csr"])):
+        check_bytes(problem(5_000, 19), {"num_class": 19, "max_depth": 3, "sketch_outputs": sketch}, **how)
+
+
+def check_bytes(data: Data, params: dict[str, Any], **how: Any) -> None:
     assert_same(trained(data, params, "cuda", **how), trained(data, params, "cpu", max_bin=how.get("max_bin", 16)))
 
 
-@pytest.mark.parametrize("sketch", [0, 2])
-@pytest.mark.parametrize("n_rows", [2, 41, SMALL_ROWS])
+@pytest.mark.parametrize(("n_rows", "sketch"), [(2, 0), (41, 0), (41, 2), (SMALL_ROWS, 0), (SMALL_ROWS, 2)])
 def test_small_data(n_rows: int, sketch: int) -> None:
     data = problem(n_rows, 4, weighted=True)
     params = {"num_class": 4, "max_depth": 4, "min_child_weight": 0, "sketch_outputs": sketch}
@@ -89,8 +100,8 @@ def test_small_data(n_rows: int, sketch: int) -> None:
 
 
 @pytest.mark.parametrize("params", [
-    {}, {"sketch_outputs": 2}, {"subsample": 0.5}, {"objective": "reg:quantileerror", "quantile_alpha": (0.3, 0.6)},
-], ids=["plain", "sketch", "samples", "quantiles"])  # fmt: skip
+    {"sketch_outputs": 2}, {"subsample": 0.5}, {"objective": "reg:quantileerror", "quantile_alpha": (0.3, 0.6)},
+], ids=["sketch", "samples", "quantiles"])  # fmt: skip
 def test_chunks_on_disk_and_evaluation_sets(
     params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,13 +123,6 @@ def test_chunks_on_disk_and_evaluation_sets(
             )  # fmt: skip
         found.append((model.to_bytes(), results))
     assert found[1] == found[0]
-
-
-@pytest.mark.parametrize("reduction", ["coordinator", "peers"])
-@pytest.mark.parametrize("engines", [1, 2])
-def test_several_engines_reduce_on_the_host(engines: int, reduction: str) -> None:
-    data, params = problem(5_000, 3), {"num_class": 3, "max_depth": 4, "reduction": reduction}
-    assert_same(trained(data, params, "cuda", engines=engines, partitions=3), trained(data, params, "cpu"))
 
 
 def test_a_loss_without_a_kernel_goes_by_its_expressions() -> None:

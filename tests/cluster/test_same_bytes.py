@@ -7,17 +7,18 @@ on the device. CUDA kernels run by their emulation everywhere (tests/kernels), a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from strategies.pairs import every_pair, pairs_of
 from strategies.streams import keep_on_gpu
 from strategies.trees import Data, fit, make_data, quantized
 
-from daskboost import train
+from daskboost import QuantizedDataset, train
+from daskboost.cluster.in_process import LocalShards
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.cpu import rows
 from daskboost.devices.gpu import cuda
@@ -32,21 +33,6 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "n_jobs": (1, 2, 3),
 }
 IN_PARAMS = ("reduction", "n_jobs", "device")
-
-
-def pairwise(places: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Few combinations in which every pair of two places' values meets, chosen greedily."""
-    names = list(places)
-    everything = list(itertools.product(*places.values()))
-
-    def pairs(choice: tuple[Any, ...]) -> set[tuple[Any, ...]]:
-        return set(itertools.combinations(zip(names, choice, strict=True), 2))
-
-    missing = set().union(*map(pairs, everything))
-    while missing:
-        best = max(everything, key=lambda choice: len(pairs(choice) & missing))
-        missing -= pairs(best)
-        yield dict(zip(names, best, strict=True))
 
 
 def model_bytes(data: Data, params: dict[str, Any], place: dict[str, Any], n_rounds: int) -> bytes:
@@ -113,8 +99,20 @@ def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     return data, params, model_bytes(data, params, plainest, 2)
 
 
-@pytest.mark.parametrize("place", [*pairwise(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
+FITS_AND_PLACES = sorted(pairs_of({"case": FITS, **PLACES}), key=lambda choice: list(FITS).index(choice["case"]))
+
+
+@pytest.mark.parametrize(
+    ("case", "place"), [(choice["case"], {k: choice[k] for k in PLACES}) for choice in FITS_AND_PLACES],
+    indirect=["case"], ids=["-".join(map(str, choice.values())) for choice in FITS_AND_PLACES],
+)  # fmt: skip
 def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
+    data, params, expected = case
+    assert model_bytes(data, params, place, 2) == expected
+
+
+@pytest.mark.parametrize("place", WHOLE, ids=lambda place: "-".join(map(str, place.values())))
+def test_a_chunk_of_all_rows(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
     data, params, expected = case
     assert model_bytes(data, params, place, 2) == expected
 
@@ -128,54 +126,93 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
 
 
-@pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("case", FITS, indirect=True)
-@pytest.mark.parametrize("place", [
-    {"encoding": "dense"}, {"encoding": "csr"}, {"encoding": "dense", "packing": "tight", "chunk_rows": 1_000},
-    {"encoding": "csr", "engines": 2, "partitions": 7}, {"engines": 2, "partitions": 7, "reduction": "peers"},
-], ids=lambda place: "-".join(map(str, place.values())))  # fmt: skip
-def test_gpu(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
-    data, params, expected = case
-    assert model_bytes(data, params, {**place, "device": "cuda"}, 2) == expected
+LOSSES: dict[str, dict[str, Any]] = {
+    "regression": {}, "logistic": {"objective": "binary:logistic"}, "poisson": {"objective": "count:poisson"},
+    "five classes": {"objective": "multi:softprob", "num_class": 5},
+    "absolute error": {"objective": "reg:absoluteerror"},
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9)},
+    "vectors": {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree"},
+    "sketched vectors": {
+        "objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", "sketch_outputs": 2
+    },
+}  # fmt: skip
+GROWTH: dict[str, dict[str, Any]] = {
+    "depthwise": {"max_depth": 4}, "lossguide": {"grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0},
+    "symmetric": {"grow_policy": "symmetric", "max_depth": 3},
+}  # fmt: skip
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "by weight": {"score_function": "l2"},
+    "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
+}
+ROWS: dict[str, tuple[int, dict[str, Any]]] = {
+    "large": (13_003, {}), "samples": (13_003, SAMPLES), "small samples": (SMALL_ROWS, SAMPLES)
+}  # fmt: skip
+"""And what is drawn of them, which objectives' kernels do in ways of their own where data are large."""
+STORED: dict[str, dict[str, Any]] = {"dense": {}, "tight": {"packing": "tight"}, "csr": {"encoding": "csr"}}
+ENGINES: dict[str, dict[str, Any]] = {
+    "alone": {}, "coordinator": {"engines": 2, "partitions": 7}, "peers": {"engines": 2, "partitions": 7},
+}  # fmt: skip
+
+
+def trains(choice: dict[str, Any]) -> bool:
+    """Vectors and quantiles have no constraints, and vectors no scores by weight."""
+    vectors, quantiles = "vectors" in choice["loss"], choice["loss"] in ("quantiles", "absolute error")
+    return choice["rules"] not in ("by weight" * vectors, "monotone" * (vectors or quantiles))
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize("case", FITS, indirect=True)
-def test_gpu_with_evaluation(case: tuple[Data, dict[str, Any], bytes]) -> None:
-    """Metrics, early stopping and continued training see the same margins."""
-    data, params, _ = case
-    outcomes = []
-    for device in ("cpu", "cuda"):
-        results: Any = {}
-        with quantized(data) as dataset, quantized(data, reference=dataset, encoding="csr", partitions=3) as other:
-            given = {**params, "n_jobs": 1, "device": device}
-            first = train(given, dataset, 2)
-            evals = [(dataset, "a"), (other, "b")]
-            model = train(
-                given, dataset, 3, evals=evals, evals_result=results, early_stopping_rounds=1, init_model=first
-            )
-        outcomes.append((model.to_bytes(), results))
-    assert outcomes[0] == outcomes[1]
+@every_pair(
+    {"loss": LOSSES, "growth": GROWTH, "rules": RULES, "precision": ["exact", "packed"], "rows": ROWS,
+     "stored": STORED, "chunks": ["whole", "in chunks", "on disk", "streamed"], "engines": ENGINES,
+     "evaluated": [False, True]},
+    possible=trains,
+)  # fmt: skip
+def test_gpu(loss: str, growth: str, rules: str, precision: str, rows: str, stored: str, chunks: str, engines: str,
+             evaluated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Metrics, early stopping and continued training see the same margins; chunks on disk come once, or all but one in
+    every pass."""
+    if chunks == "streamed":
+        keep_on_gpu(monkeypatch, 1)
+    n_rows, samples = ROWS[rows]
+    objective = LOSSES[loss].get("objective", "reg:squarederror")
+    data = make_data(np.random.default_rng(8), objective, n_rows, 6, n_values=500, missing=0.3)
+    params = {**LOSSES[loss], **GROWTH[growth], **RULES[rules], **samples, "gradient_precision": precision, "n_jobs": 1}
+    place = {**STORED[stored], **ENGINES[engines], "directory": tmp_path}
+    if chunks != "whole":
+        place |= {"chunk_rows": 1_000, "limit": None if chunks == "in chunks" else len(data.y)}
+    reduction = "auto" if engines == "alone" else engines
+    with quantized(data) as plain, quantized(data, **place) as dataset:
+        assert isinstance(dataset.shards, LocalShards)
+        tiers = {shard.store.residency(each.handle) for shard in dataset.shards.shards for each in shard.entries}
+        assert ("disk" in tiers) == (chunks in ("on disk", "streamed"))
+        expected = outcome({**params, "device": "cpu"}, plain, data, evaluated)
+        assert outcome({**params, "device": "cuda", "reduction": reduction}, dataset, data, evaluated) == expected
 
 
-@pytest.mark.parametrize(("device", "n_kept"), [
-    ("cpu", None), pytest.param("cuda", None, marks=pytest.mark.gpu), pytest.param("cuda", 1, marks=pytest.mark.gpu),
-])  # fmt: skip
-def test_chunks_on_disk(
-    case: tuple[Data, dict[str, Any], bytes], tmp_path: Path, device: str, n_kept: int | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """On a GPU all of them stay, or only one does."""
+def outcome(params: dict[str, Any], dataset: QuantizedDataset, data: Data, evaluated: bool) -> tuple[bytes, Any]:
+    """A model's bytes; if it is evaluated, those of one that went on, and its metrics."""
+    model = train(params, dataset, 2)
+    if not evaluated:
+        return model.to_bytes(), None
+    results: Any = {}
+    assert isinstance(dataset.shards, LocalShards)
+    n_engines = len(dataset.shards.shards)
+    with quantized(data, reference=dataset, encoding="csr", partitions=3, engines=n_engines) as other:
+        evals = [(dataset, "a"), (other, "b")]
+        again = train(params, dataset, 3, evals=evals, evals_result=results, early_stopping_rounds=1, init_model=model)
+    return again.to_bytes(), results
+
+
+def test_chunks_on_disk(case: tuple[Data, dict[str, Any], bytes], tmp_path: Path) -> None:
     data, params, expected = case
-    if n_kept is not None:
-        keep_on_gpu(monkeypatch, n_kept)
     options: dict[str, Any] = {"engines": 2, "partitions": 3, "chunk_rows": 1_000, "directory": tmp_path}
     with quantized(data, limit=2 * len(data.y), **options) as dataset:
         tiers = {
             shard.store.residency(entry.handle) for shard in dataset.shards.shards for entry in shard.entries
         }
         assert tiers == {"ram", "disk"}
-        assert train({**params, "n_jobs": 2, "device": device}, dataset, 2).to_bytes() == expected
+        assert train({**params, "n_jobs": 2, "device": "cpu"}, dataset, 2).to_bytes() == expected
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
-from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes, pairwise
+from cluster.test_same_bytes import PLACES, WHOLE, gpu, model_bytes
 from kernels.emulation import EmulatedRuntime
 from reference.sampling import drawn, norm_of, threshold_of
+from strategies.pairs import pairs_of
 from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import Data, fit, make_data, quantized
 
@@ -110,7 +111,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Data, dict[str, Any], bytes]:
     return expected_bytes(request.param)
 
 
-@pytest.mark.parametrize("place", [*pairwise(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
+@pytest.mark.parametrize("place", [*pairs_of(PLACES), *WHOLE], ids=lambda place: "-".join(map(str, place.values())))
 def test_any_pair_of_places(case: tuple[Data, dict[str, Any], bytes], place: dict[str, Any]) -> None:
     data, params, expected = case
     assert model_bytes(data, params, place, 3) == expected
@@ -127,28 +128,35 @@ def test_two_places_more(name: str) -> None:
         assert model_bytes(data, params, place, 3) == expected
 
 
-GPU_PLACES: list[dict[str, Any]] = [
-    {}, {"encoding": "csr", "engines": 2, "partitions": 7, "limit": 1},
-    {"partitions": 7, "chunk_rows": 2_500, "limit": 1, "streams": True},
-]  # fmt: skip
-"""The last ones on disk, from where chunks come once or in every pass."""
+GPU_PLACES: list[dict[str, Any]] = pairs_of({
+    "name": FITS, "encoding": ["dense", "csr"], "engines": [1, 2],
+    "on_disk": ["no", "stays on the GPU", "streams"],
+})  # fmt: skip
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", FITS)
 def test_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes and the report of the CPU; metrics of training rows, whose margins wait for the next pass."""
-    data, outcomes = data_of(name), []
-    for place in ({"device": "cpu"}, *({**place, "device": "cuda"} for place in GPU_PLACES)):
-        device = place.pop("device")
-        if place.pop("streams", False):
-            keep_on_gpu(monkeypatch, 0)
+    data = data_of(name)
+
+    def outcome(device: str, **place: Any) -> tuple[bytes, dict[str, Any]]:
         with quantized(data, directory=tmp_path, **place) as dataset:
             found: dict[str, Any] = {}
             given = {**SAMPLED, **FITS[name], "n_jobs": 1, "device": device}
             booster = train(given, dataset, 3, evals=[(dataset, "train")], evals_result=found)
-        outcomes.append((booster.to_bytes(), found))
-    assert outcomes[0] == outcomes[1] == outcomes[2] == outcomes[3]
+        return booster.to_bytes(), found
+
+    expected = outcome("cpu")
+    for choice in GPU_PLACES:
+        if choice["name"] == name:
+            place = {"encoding": choice["encoding"], "engines": choice["engines"], "partitions": 7}
+            if choice["on_disk"] != "no":
+                place |= {"chunk_rows": 2_500, "limit": 1}
+            with monkeypatch.context() as patch:
+                if choice["on_disk"] == "streams":
+                    keep_on_gpu(patch, 0)
+                assert outcome("cuda", **place) == expected, choice
 
 
 @pytest.mark.parametrize("engines", [1, 2])

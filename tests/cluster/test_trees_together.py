@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from strategies.pairs import every_pair
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
@@ -18,33 +18,24 @@ from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tr
 from daskboost.devices.plan import FitSize, SetSize
 
 N_ROUNDS = 3
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "three classes": ({"num_class": 3, "max_depth": 4}, {"missing": 0.3}),
-    "four of samples": (
-        {"num_class": 4, "max_depth": 4, "subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.6}, {},
-    ),
-    "five of few leaves": ({"num_class": 5, "max_depth": 5, "max_leaves": 7, "learning_rate": 0.7}, {}),
-    "six symmetric": (
-        {"num_class": 6, "max_depth": 3, "grow_policy": "symmetric", "colsample_bynode": 0.6},
-        {"weighted": True, "n_rows": 4_200},
-    ),
-    "seven weighted": ({"num_class": 7, "max_depth": 4, "min_child_weight": 20.0, "gamma": 0.5}, {"weighted": True}),
-    "seven small": ({"num_class": 7, "max_depth": 5, "min_child_weight": 0}, {"n_rows": 500, "weighted": True}),
-    "five small of samples": ({"num_class": 5, "max_depth": 3, "subsample": 0.5}, {"n_rows": 300, "missing": 0.3}),
-    "three stumps": ({"num_class": 3, "max_depth": 1}, {"n_rows": 40}),
-    "three of a leaf": ({"num_class": 3, "max_depth": 3, "max_leaves": 1}, {"n_rows": 40}),
-    "four by weight": (
-        {"num_class": 4, "max_depth": 4, "score_function": "l2", "subsample": 0.6}, {"weighted": True, "missing": 0.3}
-    ),
-    "five small by weight": (
-        {"num_class": 5, "max_depth": 4, "score_function": "l2", "grow_policy": "symmetric"},
-        {"n_rows": 300, "weighted": True},
-    ),
-    "three packed": ({"num_class": 3, "max_depth": 4, "gradient_precision": "packed"}, {}),
-    "four best first": (
-        {"num_class": 4, "max_depth": 0, "max_leaves": 6, "grow_policy": "lossguide"}, {"n_rows": 4_200}
-    ),
+GROWTH: dict[str, dict[str, Any]] = {
+    "depthwise": {"max_depth": 4, "learning_rate": 0.7},
+    "few leaves": {"max_depth": 5, "max_leaves": 7, "min_child_weight": 20.0, "gamma": 0.5},
+    "symmetric": {"max_depth": 3, "grow_policy": "symmetric", "min_child_weight": 0},
 }
+SAMPLES: dict[str, dict[str, Any]] = {
+    "all": {}, "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.6}
+}  # fmt: skip
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {}, "by weight": {"score_function": "l2"}, "packed": {"gradient_precision": "packed"},
+}  # fmt: skip
+ALONE: dict[str, tuple[dict[str, Any], int]] = {
+    "three stumps": ({"num_class": 3, "max_depth": 1}, 40),
+    "three of a leaf": ({"num_class": 3, "max_depth": 3, "max_leaves": 1}, 40),
+    "six symmetric": ({"num_class": 6, "max_depth": 3, "grow_policy": "symmetric", "colsample_bynode": 0.6}, 4_200),
+    "four best first": ({"num_class": 4, "max_depth": 0, "max_leaves": 6, "grow_policy": "lossguide"}, 4_200),
+}
+"""And rows."""
 
 
 def make_classes(n_classes: int, n_rows: int = 5_000, weighted: bool = False, missing: float = 0.2, n_values: int = 60,
@@ -58,12 +49,6 @@ def make_classes(n_classes: int, n_rows: int = 5_000, weighted: bool = False, mi
 def trained(data: Data, params: dict[str, Any], device: str, **how: Any) -> Booster:
     with quantized(data, **how) as dataset:
         return train({"objective": "multi:softprob", **params, "n_jobs": 1, "device": device}, dataset, N_ROUNDS)
-
-
-@cache
-def expected_of(name: str) -> bytes:
-    params, given = CASES[name]
-    return trained(make_classes(params["num_class"], **given), params, "cpu").to_bytes()
 
 
 class Groups:
@@ -99,16 +84,28 @@ def sizes_of(n_classes: int, n_trees: int) -> list[int]:
     return [n_trees] * (n_classes // n_trees) + [n_classes % n_trees] * (n_classes % n_trees > 0)
 
 
-@pytest.mark.parametrize("n_trees", [1, 2, 3, None], ids=["alone", "two", "three", "all"])
-@pytest.mark.parametrize("name", CASES)
-def test_any_number_grow_alike(name: str, n_trees: int | None, groups: Groups) -> None:
-    params, given = CASES[name]
-    n_classes = params["num_class"]
+@every_pair({
+    "n_classes": [4, 7], "n_trees": [pytest.param(None, id="all"), 1, 2], "growth": GROWTH, "samples": SAMPLES,
+    "rules": RULES, "n_rows": [5_000, 400], "weighted": [False, True], "missing": [0.3, 0.0], "partitions": [1, 3],
+})  # fmt: skip
+def test_any_number_grow_alike(n_classes: int, n_trees: int | None, growth: str, samples: str, rules: str,
+                               n_rows: int, weighted: bool, missing: float, partitions: int, groups: Groups
+                               ) -> None:  # fmt: skip
+    params = {"num_class": n_classes, **GROWTH[growth], **SAMPLES[samples], **RULES[rules]}
+    data = make_classes(n_classes, n_rows, weighted, missing)
     groups.most = n_trees or n_classes
-    data = make_classes(n_classes, **given)
-    assert trained(data, params, "cuda", partitions=1 if n_trees == 2 else 3).to_bytes() == expected_of(name)
+    found = trained(data, params, "cuda", partitions=partitions)
+    assert found.to_bytes() == trained(data, params, "cpu").to_bytes()
+    assert groups.sizes == N_ROUNDS * sizes_of(n_classes, groups.most)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_all_of_a_round_grow_alike(name: str, groups: Groups) -> None:
+    params, n_rows = ALONE[name]
+    data = make_classes(params["num_class"], n_rows)
+    assert trained(data, params, "cuda", partitions=3).to_bytes() == trained(data, params, "cpu").to_bytes()
     best_first = params.get("grow_policy") == "lossguide"
-    assert groups.sizes == ([] if best_first else N_ROUNDS * sizes_of(n_classes, groups.most))
+    assert groups.sizes == ([] if best_first else N_ROUNDS * [params["num_class"]])
 
 
 @pytest.mark.parametrize("way", ["in shared memory", "by feature", "by row"])

@@ -25,6 +25,7 @@ from devices.backends import (
     walks_all,
 )
 from reference import histogram, partition
+from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
@@ -67,12 +68,10 @@ def beside(view: Any, values: Any) -> Any:
     return view.runtime.xp.asarray(values) if walks_all(view) else values
 
 
-@pytest.mark.parametrize("data", ["large", "small"])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("encoding", SOME_VIEWS)
-@pytest.mark.parametrize(
-    ("n_rows", "n_splits", "n_places"), [(0, 0, 1), (1, 1, 2), (97, 0, 1), (301, 6, 7), (301, 6, 3)]
-)
+@every_pair({
+    "n_rows, n_splits, n_places": [(0, 0, 1), (1, 1, 2), (97, 0, 1), (301, 6, 7), (301, 6, 3)],
+    "encoding": SOME_VIEWS, "threads": [1, 3], "data": ["large", "small"],
+})  # fmt: skip
 def test_rows_go_to_their_places(n_rows: int, n_splits: int, n_places: int, encoding: str, threads: int, data: str
                                  ) -> None:  # fmt: skip
     rng, layout = np.random.default_rng(n_rows + n_splits), make_layout(N_BINS)
@@ -88,9 +87,7 @@ def test_rows_go_to_their_places(n_rows: int, n_splits: int, n_places: int, enco
         assert sums[place].tolist() == [g[expected].sum(), h[expected].sum()]
 
 
-@pytest.mark.parametrize("small", [False, True])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("encoding", SOME_VIEWS)
+@every_pair({"encoding": SOME_VIEWS, "threads": [1, 3], "small": [False, True]})
 def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
     """Two trees, several chunks; those of inner nodes are their children's sums."""
     rng, layout = np.random.default_rng(5), make_layout(N_BINS)

@@ -24,6 +24,7 @@ from devices.backends import (
     segments_of,
 )
 from reference import histogram as reference
+from strategies.pairs import every_pair
 
 from daskboost.devices.cpu import chunk_order
 from daskboost.devices.cpu.chunk_order import RowSplits
@@ -45,11 +46,10 @@ def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]]
 
 
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
+UNEVEN = [pytest.param(0.0, id="in two steps"), pytest.param(1e9, id="whole splits")]
 
 
-@pytest.mark.parametrize("data", PAIRS)
-@pytest.mark.parametrize("threads", [1, 2, 3, 4])
-@pytest.mark.parametrize("name, form", FORMS)
+@every_pair({"name, form": FORMS, "threads": [1, 2, 3, 4], "data": PAIRS})
 def test_equals_the_naive_twin(name: str, threads: int, data: str, form: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8] if threads % 2 else [3]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
@@ -71,9 +71,10 @@ def test_nodes_in_any_order_and_number(name: str, rng: np.random.Generator) -> N
         np.testing.assert_array_equal(found, expected[nodes].reshape(len(nodes), layout.n_slots, 2))
 
 
-@pytest.mark.parametrize("name", VIEWS)
-@pytest.mark.parametrize("pair", [(-(2**15), 2**15 - 1), (2**15 - 1, 2**15 - 1), (-1, 0)])
-@pytest.mark.parametrize("n_rows", [65_535, 65_536, 65_537, 140_001])
+@every_pair({
+    "n_rows": [65_535, 65_536, 65_537, 140_001], "pair": [(-(2**15), 2**15 - 1), (2**15 - 1, 2**15 - 1), (-1, 0)],
+    "name": VIEWS,
+})  # fmt: skip
 def test_no_sum_of_a_large_node_overflows(n_rows: int, pair: tuple[int, int], name: str) -> None:
     """All rows of a node in one bin with the most extreme pairs: words must be emptied, or not be used, in time."""
     layout, symbols = make_layout([2]), np.ones((n_rows, 1), np.int64)
@@ -89,9 +90,7 @@ def test_no_sum_of_a_large_node_overflows(n_rows: int, pair: tuple[int, int], na
         assert (built(rows, None, root, "words") if n_rows <= 65_536 else found).tolist() == expected
 
 
-@pytest.mark.parametrize("uneven", [0.0, 1e9], ids=["in two steps", "whole splits"])
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("name, form", FORMS)
+@every_pair({"name, form": FORMS, "threads": [1, 2, 3], "uneven": UNEVEN})
 def test_children_are_built_from_the_rows_that_splits_send_them(
     name: str, threads: int, form: str, uneven: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

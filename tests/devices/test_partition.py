@@ -26,6 +26,7 @@ from devices.backends import (
     walks_all,
 )
 from reference import partition as reference
+from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
@@ -60,9 +61,7 @@ def check_splits(rows: Any, before: list[list[int]], splits: RowSplits, symbols:
 ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
-@pytest.mark.parametrize("data", PAIRS)
-@pytest.mark.parametrize("threads", [1, 2, 3, 4])
-@pytest.mark.parametrize("name", VIEWS)
+@every_pair({"name": VIEWS, "threads": [1, 2, 3, 4], "data": PAIRS})
 def test_equals_the_naive_twin(name: str, threads: int, data: str, rng: np.random.Generator) -> None:
     n_bins = [3, 1, 17, 8]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 210, n_bins)
@@ -174,10 +173,7 @@ WALKED = {"few": [3, 1, 17, 8], "32 bytes of one byte": [5] * 27 + [250], "32 by
 """Bins of features: GPUs hold rows of 32 bytes in registers."""
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("features", WALKED)
-@pytest.mark.parametrize("depth", [0, 1, 4, 11])
-@pytest.mark.parametrize("name", VIEWS)
+@every_pair({"name": VIEWS, "depth": [0, 1, 4, 11], "features": WALKED, "threads": [1, 3]})
 def test_walks_end_in_the_naive_leaf(
     name: str, depth: int, features: str, threads: int, rng: np.random.Generator
 ) -> None:
@@ -216,10 +212,7 @@ def test_trees_that_walk_together(name: str, n_trees: int, rng: np.random.Genera
     assert to_host(on_device).tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize("sampled", [1.0, 0.4])
-@pytest.mark.parametrize("new", ["none", "few", "many"])
-@pytest.mark.parametrize("name", VIEWS)
+@every_pair({"name": VIEWS, "new": ["none", "few", "many"], "sampled": [1.0, 0.4], "threads": [1, 4]})
 def test_finishing_a_tree_adds_what_walking_adds(
     name: str, new: str, sampled: float, threads: int, rng: np.random.Generator
 ) -> None:

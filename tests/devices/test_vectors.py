@@ -27,11 +27,13 @@ from devices.backends import (
     segments_of,
     walks_all,
 )
+from devices.test_histogram import ODD_SIZES, UNEVEN
 from devices.test_partition import make_tree, random_splits, splits_of
 from kernels.runtimes import RUNTIMES
 from reference import gradients, histogram, partition, vectors
 from reference import split as reference
 from reference.split import Rows
+from strategies.pairs import every_pair
 
 from daskboost.cluster.reduce.shares import feature_shares
 from daskboost.devices.cpu import chunk_order
@@ -45,7 +47,6 @@ from daskboost.dtypes import Int64
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
 
 N_BINS = [4, 1, 17, 2, 5]
-ODD_SIZES = [[1], [0, 0, 0], [37], [0, 1, 0, 40, 3, 0], [1] * 9, [5, 60, 0, 2, 61, 1], [200, 7]]
 
 
 def wide(layout: SlotLayout, width: int) -> SlotLayout:
@@ -74,10 +75,7 @@ def naive(name: str, symbols: Any, layout: SlotLayout, segments: list[list[int]]
     return np.stack(parts).reshape(len(segments), -1, 2)
 
 
-@pytest.mark.parametrize("data", PAIRS)
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("width", [2, 3, 9])
-@pytest.mark.parametrize("name, form", FORMS)
+@every_pair({"name, form": FORMS, "width": [2, 3, 9], "threads": [1, 2, 3], "data": PAIRS})
 def test_histograms(name: str, form: str, width: int, threads: int, data: str, rng: np.random.Generator) -> None:
     layout, symbols = wide(make_layout(N_BINS), width), make_symbols(rng, 210, N_BINS)
     g, h = make_outputs(rng, 210, width, data)
@@ -89,9 +87,7 @@ def test_histograms(name: str, form: str, width: int, threads: int, data: str, r
         np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h), err_msg=str(sizes))
 
 
-@pytest.mark.parametrize("uneven", [0.0, 1e9], ids=["in two steps", "whole splits"])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name, form", FORMS)
+@every_pair({"name, form": FORMS, "threads": [1, 3], "uneven": UNEVEN})
 def test_rows_move_and_pairs_stay(
     name: str, form: str, threads: int, uneven: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,11 +115,11 @@ def test_rows_move_and_pairs_stay(
 @pytest.mark.parametrize("name, form", FORMS)
 def test_more_entries_than_the_scratch_array(name: str, form: str, rng: np.random.Generator) -> None:
     n_bins = [254, 1, 200] * 45
-    layout, symbols = wide(make_layout(n_bins), 13), make_symbols(rng, 330, n_bins)
+    layout, symbols = wide(make_layout(n_bins), 13), make_symbols(rng, 90, n_bins)
     assert len(layout.blocks) > 2 and layout.scratch_slots <= SCRATCH_ENTRIES < layout.n_entries == 13 * layout.n_slots
-    g, h = make_outputs(rng, 330, 13)
-    segments = segments_of(rng, [300, 3], 330)
-    rows = make_rows(make_view(name, symbols, layout), 330, layout, EagerThreads(2))
+    g, h = make_outputs(rng, 90, 13)
+    segments = segments_of(rng, [80, 3], 90)
+    rows = make_rows(make_view(name, symbols, layout), 90, layout, EagerThreads(2))
     put_outputs(rows.chunks[0], segments, g, h)
     found = built(rows, None, np.arange(2, dtype=np.int32), form)
     np.testing.assert_array_equal(found, naive(name, symbols, layout, segments, g, h))
@@ -195,10 +191,10 @@ def check(found: Candidates, row: int, expected: reference.Split, lefts: list[tu
         assert found.left[row].reshape(-1, 2).tolist() == [list(left) for left in lefts]
 
 
-@pytest.mark.parametrize("form", ["pairs", "words"])
-@pytest.mark.parametrize("n_peers", [1, 2, 9])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", RULES)
+SEARCHES: dict[str, Any] = {"name": RULES, "threads": [1, 3], "n_peers": [1, 2, 9], "form": ["pairs", "words"]}
+
+
+@every_pair(SEARCHES)
 def test_best_split_of_each_node(name: str, threads: int, n_peers: int, form: str, rng: np.random.Generator) -> None:
     for sizes in ([40], [1], [2, 3, 50, 1, 30, 7]):
         histograms, nodes = make_level(rng, sizes)
@@ -208,10 +204,7 @@ def test_best_split_of_each_node(name: str, threads: int, n_peers: int, form: st
             check(found, row, *vectors.best(RULES[name], outputs, np.flatnonzero(allowed[row]).tolist()))
 
 
-@pytest.mark.parametrize("form", ["pairs", "words"])
-@pytest.mark.parametrize("n_peers", [1, 2, 9])
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("name", RULES)
+@every_pair(SEARCHES)
 def test_best_split_of_a_level(name: str, threads: int, n_peers: int, form: str, rng: np.random.Generator) -> None:
     for sizes in ([40], [1], [2, 3, 50, 1, 30, 7]):
         histograms, nodes = make_level(rng, sizes)
@@ -240,12 +233,13 @@ def gpu_rows(make_runtime: Any, *given: Any) -> VectorRows:
     return VectorRows(make_runtime(), *given)
 
 
-@pytest.mark.parametrize("small", [False, True])
-@pytest.mark.parametrize("make", [
-    *(partial(cpu_rows, threads) for threads in (1, 2, 4)),
+ROWS = [
+    *(pytest.param(partial(cpu_rows, threads), id=f"{threads} threads") for threads in (1, 2, 4)),
     *(pytest.param(partial(gpu_rows, each.values[0]), id=each.id, marks=each.marks) for each in RUNTIMES),
-])  # fmt: skip
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.01])
+]
+
+
+@every_pair({"share": [1.0, 0.5, 0.01], "make": ROWS, "small": [False, True]})
 def test_quantizing_and_sums_of_leaves(share: float, make: Any, small: bool, rng: np.random.Generator) -> None:
     """Rows are those of the first column's sample; leaves sum the integers that a tree would search."""
     sizes, first_rows = [1, 0, 700, 64], [5, 6, 2**40, 2**63 - 1]
@@ -294,9 +288,7 @@ def vector_tree(rng: np.random.Generator, layout: SlotLayout, depth: int, width:
     return replace(tree, value=values)
 
 
-@pytest.mark.parametrize("threads, width", [(1, 3), (3, 45)])
-@pytest.mark.parametrize("sampled", [1.0, 0.4])
-@pytest.mark.parametrize("name", VIEWS)
+@every_pair({"name": VIEWS, "sampled": [1.0, 0.4], "threads, width": [(1, 3), (3, 45)]})
 def test_values_are_added_to_all_margins(
     name: str, width: int, sampled: float, threads: int, rng: np.random.Generator
 ) -> None:

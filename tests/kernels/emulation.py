@@ -30,9 +30,10 @@ from daskboost.devices.gpu.kernel_source import (
 
 HERE = Path(__file__).parent
 FLAGS = (
-    "-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
+    "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
     "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
 )  # fmt: skip
+"""Lines are all that sanitizers name; knowing variables as well takes the compiler a quarter more time."""
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from strategies.device_arrays import Place, place
+from strategies.pairs import every_pair
 from strategies.trees import Data, make_data
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
@@ -41,16 +42,15 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "dense": {}, "tight": {"packing": "tight", "chunk_rows": 700}, "csr": {"encoding": "csr", "chunk_rows": 1_000},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["array", "columns", "csr", "frame"])
-@pytest.mark.parametrize("options", OPTIONS)
+@every_pair({
+    "kind": ["array", "columns", "csr", "frame"], "encoding": ["dense", "csr"], "packing": ["aligned", "tight"],
+    "chunk_rows": [65_536, 700],
+})  # fmt: skip
 def test_model_and_files_are_the_hosts(
-    options: str, kind: str, place: Place, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind: str, encoding: str, packing: str, chunk_rows: int, place: Place, data: Data, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    options: dict[str, Any] = {"encoding": encoding, "packing": packing, "chunk_rows": chunk_rows}
     monkeypatch.setattr(blocks, "MAX_ROWS", 2_100)  # so that the host reads three partitions
     X: Any = data.X
     if kind == "csr":
@@ -61,10 +61,10 @@ def test_model_and_files_are_the_hosts(
         given = place.frame(X)
     else:
         given = place.array(np.asfortranarray(X) if kind == "columns" else X)
-    with quantized(X, data.y, data.weight, **OPTIONS[options]) as host:
+    with quantized(X, data.y, data.weight, **options) as host:
         expected = model(host, "cpu")
         host.save(tmp_path / "host")
-    with quantized(given, place.array(data.y), place.array(data.weight), **OPTIONS[options]) as there:
+    with quantized(given, place.array(data.y), place.array(data.weight), **options) as there:
         (store,) = {shard.store for shard in there.shards.shards}
         counters = store.counters()
         assert counters.device_bytes > 0

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
+from strategies.pairs import every_pair
 from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import PARAMS, Data, make_data, quantized
 
@@ -129,13 +130,14 @@ def test_models_on_a_gpu_are_those_of_the_cpu(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", ["policies", "samples", "classes"])
-def test_models_on_a_real_gpu(name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@every_pair({"name": ["policies", "samples", "classes"], "encoding": ["dense", "csr"], "disk": [False, True]})
+def test_models_on_a_real_gpu(
+    name: str, encoding: str, disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Streamed chunks come by twos."""
     candidates = CANDIDATES[name]
     data = rows(str(candidates[0]["objective"]), 30_000)
-    with made(data, tmp_path, chunk_rows=7_000, **PLACES[place]) as dataset:
+    with made(data, tmp_path, chunk_rows=7_000, encoding=encoding, disk=disk) as dataset:
         stream_by_twos(monkeypatch, dataset)
         if name != "classes":  # whose chunks stay
             keep_on_gpu(monkeypatch, 0)

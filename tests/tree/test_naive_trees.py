@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import gradients, quantize
 from reference import trees as reference
+from strategies.pairs import every_pair
 from strategies.trees import PARAMS as ANY_PARAMS
 from strategies.trees import Data, make_data, quantized
 
@@ -22,9 +23,11 @@ from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
 
+SIZES = ["small data", "large data"]
 
-@pytest.fixture(scope="module", autouse=True, params=["small data", "large data"])
-def _size(request: pytest.FixtureRequest) -> Iterator[None]:
+
+@pytest.fixture(scope="module", autouse=True, params=SIZES)
+def size(request: pytest.FixtureRequest) -> Iterator[None]:
     """A few rows, as they are and as rows of large data."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (rounding, gradients) if request.param == "large data" else ():
@@ -88,8 +91,7 @@ GROWTH: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("growth", GROWTH)
-@pytest.mark.parametrize("name", PARAMS)
+@every_pair({"size": SIZES, "name": PARAMS, "growth": GROWTH}, indirect=["size"])
 def test_regression(name: str, growth: str, rng: np.random.Generator) -> None:
     trees = assert_naive(make_data(rng), {**PARAMS[name], **GROWTH[growth]}, 2)
     assert all(tree.n_nodes > 1 for tree in trees)
@@ -105,8 +107,9 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("growth", ["depthwise", "lossguide", "symmetric"])
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@every_pair(
+    {"size": SIZES, "objective": OBJECTIVES, "growth": ["depthwise", "lossguide", "symmetric"]}, indirect=["size"]
+)
 def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> None:
     params = {"objective": objective, **OBJECTIVES[objective], **GROWTH[growth], "subsample": 0.8}
     for precision in ("exact", "packed"):
@@ -125,8 +128,7 @@ SCORES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("growth", GROWTH)
-@pytest.mark.parametrize("name", SCORES)
+@every_pair({"size": SIZES, "name": SCORES, "growth": GROWTH}, indirect=["size"])
 def test_scores_by_weight(name: str, growth: str, rng: np.random.Generator) -> None:
     """Structure by sums of weights, also where a row has none of its own; values, gains and covers by hessians."""
     for weighted in (True, False):
@@ -155,8 +157,7 @@ VECTORS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("growth", GROWTH)
-@pytest.mark.parametrize("name", VECTORS)
+@every_pair({"size": SIZES, "name": VECTORS, "growth": GROWTH}, indirect=["size"])
 def test_vectors(name: str, growth: str, rng: np.random.Generator) -> None:
     params = {"objective": "multi:softprob", "num_class": 5, **VECTORS[name], **GROWTH[growth]}
     data = make_data(rng, params["objective"], n_rows=200)
@@ -164,13 +165,17 @@ def test_vectors(name: str, growth: str, rng: np.random.Generator) -> None:
     assert len(trees) == 2 and all(tree.n_nodes > 1 and tree.has_vectors for tree in trees)
 
 
-@pytest.mark.parametrize("options", [
-    {"encoding": "csr", "engines": 2, "partitions": 5, "chunk_rows": 40},
-    {"encoding": "dense", "engines": 3, "partitions": 4, "chunk_rows": 7, "packing": "tight"},
-    {"encoding": "csr", "packing": "tight"},
-])  # fmt: skip
-@pytest.mark.parametrize("growth", ["depthwise_leaves", "lossguide", "symmetric"])
-def test_however_it_is_stored(growth: str, options: dict[str, Any], rng: np.random.Generator) -> None:
+STORED: dict[str, dict[str, Any]] = {
+    "sparse": {"encoding": "csr", "engines": 2, "partitions": 5, "chunk_rows": 40},
+    "dense": {"encoding": "dense", "engines": 3, "partitions": 4, "chunk_rows": 7, "packing": "tight"},
+    "whole": {"encoding": "csr", "packing": "tight"},
+}
+
+
+@every_pair({"size": SIZES, "growth": ["depthwise_leaves", "lossguide", "symmetric"], "stored": STORED},
+            indirect=["size"])  # fmt: skip
+def test_however_it_is_stored(growth: str, stored: str, rng: np.random.Generator) -> None:
+    options = STORED[stored]
     for name in ("everything", "packed and everything"):
         assert_naive(make_data(rng, missing=0.6), {**PARAMS[name], **GROWTH[growth]}, 2, **options)
     data = make_data(rng, "multi:softprob", n_rows=150, missing=0.6)
