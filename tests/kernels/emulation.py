@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernels import races
 from kernels.late_copies import POISON, LateCopies, Launched, Launches
+from kernels.races import DETECTOR_FLAGS, RACE_FLAGS, RACES, describe
 
 from daskboost.devices.gpu.kernel_source import (
     ARCHITECTURES,
@@ -74,7 +74,7 @@ class EmulatedRuntime:
 
     def __init__(self, seed: int = 0, sm: int = LEAST_SM, finds_races: bool | None = None) -> None:
         self.seed = seed
-        self.finds_races = bool(os.environ.get(races.RACES)) if finds_races is None else finds_races
+        self.finds_races = bool(os.environ.get(RACES)) if finds_races is None else finds_races
         self.sm = sm
         self.device = 0
         self.shared_bytes = ARCHITECTURES[sm] << 10
@@ -150,7 +150,7 @@ class EmulatedKernel:
             return message
         names = [parameter.name for parameter in self._entry.parameters]
         arrays = {name: a for name, a in zip(names, bound, strict=True) if isinstance(a, np.ndarray)}
-        return races.describe(message, self._path, arrays)
+        return describe(message, self._path, arrays)
 
 
 def _cell(argument: Any) -> Any:
@@ -172,12 +172,12 @@ def library(source: KernelFile, variant: Variant, finds_races: bool = False) -> 
     """Compile a source once per content, options and compiler flags; kept in a temporary directory between runs."""
     lines = ['#include "cuda_emulation.hpp"', f'#line 1 "kernels/{source.name}.cu"', source.text]
     text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
-    sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else races.FLAGS if finds_races else ()
+    sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else RACE_FLAGS if finds_races else ()
     options = (*FLAGS, *sanitizers, *variant.defines, f"-I{HERE}", f"-I{source_folder()}")
     if not finds_races:
         return _built(source.name, ".so", text, (*options, "-shared"), source.digest)
     kernels = _built(source.name, ".o", text, (*options, "-c"), source.digest)
-    detector = _built("race_detector", ".o", DETECTOR.read_text(), (*FLAGS, *races.DETECTOR_FLAGS, f"-I{HERE}", "-c"))
+    detector = _built("race_detector", ".o", DETECTOR.read_text(), (*FLAGS, *DETECTOR_FLAGS, f"-I{HERE}", "-c"))
     return _built(source.name, ".so", "", (*FLAGS, "-shared", str(kernels), str(detector)))
 
 

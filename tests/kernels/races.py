@@ -12,7 +12,7 @@ import numpy as np
 
 RACES = "DASKBOOST_RACES"
 """Environment variable: not empty where emulated kernels are compiled with the race detector."""
-FLAGS = ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
+RACE_FLAGS = ("-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
 """Every access becomes a call; of g++'s own library for them nothing is linked."""
 DETECTOR_FLAGS = ("-O2", "-fvisibility=hidden")
 """Of the detector itself, a copy of which each library of kernels has."""
