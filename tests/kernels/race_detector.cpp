@@ -1,15 +1,16 @@
-// Finds races of emulated CUDA kernels: g++ tells of every access (-fsanitize=thread, whose functions these are; its own
-// library is not linked), the emulation of what orders them.
+// Finds races of emulated CUDA kernels: g++ tells of every access (-fsanitize=thread, whose functions these are; its
+// own library is not linked), the emulation of what orders them.
 //
-// A hazard is a pair of accesses to one byte by different threads, one of them a write and not both atomic, that nothing
+// A race is a pair of accesses to one byte by different threads, one of them a write and not both atomic, that nothing
 // orders. Within a block __syncthreads orders; within a warp __syncwarp does too, among the lanes of its mask. Nothing
-// else: shuffles, votes and matches wait for lanes but order no memory (CUDA C++ Programming Guide: "These intrinsics do
-// not imply a memory barrier"), as compute-sanitizer's racecheck has it, which reports writes of a warp's lanes with only
-// shuffles between them. As with racecheck, of two writes only those of different values are reported: equal ones "have
-// no impact on program execution" (its severity INFO, not shown unless asked for).
+// else: shuffles, votes and matches wait for lanes but order no memory (CUDA C++ Programming Guide: "These intrinsics
+// do not imply a memory barrier"). So has it compute-sanitizer's racecheck, which reports writes of a warp's lanes with
+// only shuffles between them. As there, of two writes only those of different values are reported: equal ones "have no
+// impact on program execution" (its severity INFO, not shown unless asked for).
 //
-// Beyond racecheck, arrays that a kernel may write to are checked as shared memory is, with nothing that orders threads of
-// different blocks. Threads run in some order; what is found does not depend on it, but for the values.
+// Beyond racecheck, arrays that a kernel may write to are checked as shared memory is, with nothing that orders threads
+// of different blocks; but they may be read beside atomics, to see whether one is worth its time, as what is read may
+// be old. Threads run in some order; what is found does not depend on it, but for the values.
 #define RACE_DETECTOR
 #include "race_detector.hpp"
 
@@ -113,8 +114,9 @@ void note(Recent& recent, const Access& now) {
 
 void report(const Finding& finding) {
     const auto is_same = [&](const Finding& other) {
-        return std::equal(finding.kinds, finding.kinds + 2, other.kinds) &&
-               finding.accesses[0].place == other.accesses[0].place && finding.accesses[1].place == other.accesses[1].place;
+        for (int i = 0; i < 2; ++i)
+            if (finding.kinds[i] != other.kinds[i] || finding.accesses[i].place != other.accesses[i].place) return false;
+        return true;
     };
     if (found.size() < MOST_FINDINGS && std::none_of(found.begin(), found.end(), is_same)) found.push_back(finding);
 }
@@ -137,9 +139,9 @@ void check(Cell& cell, uintptr_t address, uint32_t bytes, bool is_shared, Kind k
             report(finding(WRITE, cell.write));
         }
     }
-    if (kind != READ)
+    if (kind == WRITE || (kind == ATOMIC && is_shared))
         if (const Access* read = unordered(cell.reads, is_shared)) report(finding(READ, *read));
-    if (kind != ATOMIC)
+    if (kind == WRITE || (kind == READ && is_shared))
         if (const Access* atomic = unordered(cell.atomics, is_shared)) report(finding(ATOMIC, *atomic));
     if (kind == WRITE) cell.write = now;
     else note(kind == READ ? cell.reads : cell.atomics, now);
@@ -220,12 +222,10 @@ void end_launch(std::string& error) {
     n_regions = 0;
     if (!error.empty()) return;
     for (const Finding& finding : found) {
-        for (int i = 0; i < 2; ++i)
-            for (const uint32_t number : {uint32_t{finding.kinds[i]}, finding.accesses[i].place, finding.accesses[i].thread})
-                error += std::to_string(number) + ' ';
-        const uintptr_t fixed = finding.address - reinterpret_cast<uintptr_t>(__ehdr_start);
-        for (const uintptr_t number : {uintptr_t{finding.block}, uintptr_t{finding.is_of_two_blocks}, finding.address, fixed})
-            error += std::to_string(number) + ' ';
+        const auto add = [&](uintptr_t number) { error += std::to_string(number) + ' '; };
+        for (int i = 0; i < 2; ++i) add(finding.kinds[i]), add(finding.accesses[i].place), add(finding.accesses[i].thread);
+        add(finding.block), add(finding.is_of_two_blocks);
+        add(finding.address), add(finding.address - reinterpret_cast<uintptr_t>(__ehdr_start));
         error.back() = '\n';
     }
 }

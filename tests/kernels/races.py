@@ -59,8 +59,8 @@ def _shared_variables(library: Path) -> list[tuple[int, int, str]]:
 
 @cache
 def _lines(library: Path, place: int) -> str:
-    """The line of a place in the code, and the lines that functions around it were inlined at."""
+    """The line of a place in the code and, where it was inlined, the line of the kernel."""
     command = ["addr2line", "-i", "-e", str(library), hex(place)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     shown = [re.sub(r"^.*/|( \(discriminator \d+\))$", "", line) for line in lines if not OF_THE_EMULATION.search(line)]
-    return " in ".join(shown) or "an unknown line"
+    return " in ".join(dict.fromkeys(shown[:1] + shown[-1:])) or "an unknown line"
