@@ -114,9 +114,10 @@ void note(Recent& recent, const Access& now) {
 
 void report(const Finding& finding) {
     const auto is_same = [&](const Finding& other) {
-        for (int i = 0; i < 2; ++i)
-            if (finding.kinds[i] != other.kinds[i] || finding.accesses[i].place != other.accesses[i].place) return false;
-        return true;
+        bool is = true;
+        for (int i : {0, 1})
+            is = is && finding.kinds[i] == other.kinds[i] && finding.accesses[i].place == other.accesses[i].place;
+        return is;
     };
     if (found.size() < MOST_FINDINGS && std::none_of(found.begin(), found.end(), is_same)) found.push_back(finding);
 }
@@ -223,7 +224,8 @@ void end_launch(std::string& error) {
     if (!error.empty()) return;
     for (const Finding& finding : found) {
         const auto add = [&](uintptr_t number) { error += std::to_string(number) + ' '; };
-        for (int i = 0; i < 2; ++i) add(finding.kinds[i]), add(finding.accesses[i].place), add(finding.accesses[i].thread);
+        for (int i : {0, 1})
+            add(finding.kinds[i]), add(finding.accesses[i].place), add(finding.accesses[i].thread);
         add(finding.block), add(finding.is_of_two_blocks);
         add(finding.address), add(finding.address - reinterpret_cast<uintptr_t>(__ehdr_start));
         error.back() = '\n';

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels.emulation import EmulatedRuntime, EmulationError
+from kernels.emulation import MOST_TESTS, EmulatedRuntime, EmulationError
+from kernels.races import RACES
+from kernels.test_sanitizers import run_behind
 
 from daskboost.devices.gpu.kernel_source import parse
 
@@ -71,3 +73,20 @@ def test_a_race_is_found_with_both_its_lines(entry: str) -> None:
 @pytest.mark.parametrize("entry", [*CASES, "old_values"])
 def test_nothing_is_found_where_accesses_are_ordered(entry: str, seed: int) -> None:
     launch(entry, ordered=True, seed=seed)
+
+
+SOME_TESTS = (
+    "tests/devices/test_device_split.py", "tests/devices/test_frontier.py", "tests/devices/test_partition.py",
+    "tests/devices/test_packed_histogram.py", "tests/kernels/test_softmax_kernels.py",
+)  # fmt: skip
+"""Of the stages whose threads share memory the cheapest: `kernels/README.md` says how all are run."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SOME_TESTS)
+def test_kernels_have_no_races(path: str) -> None:
+    """A share of a file's emulated tests, evenly chosen."""
+    command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
+    done = run_behind(*command, **{RACES: "1", MOST_TESTS: "16"})
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    assert " passed" in done.stdout

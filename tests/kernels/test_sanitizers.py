@@ -32,15 +32,18 @@ def _library() -> str:
 
 
 def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python with the sanitizers, behind tests that run at the same time; ended with this process. Python's own leaks
-    are none of ours, and fibers have stacks of their own."""
-    environment = {
-        **os.environ, **more, SANITIZE: "1", "LD_PRELOAD": _library(),
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1",
+    """Python with the sanitizers: its own leaks are none of ours, and fibers have stacks of their own."""
+    options = {
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1"
     }  # fmt: skip
+    return run_behind(*command, **more, **options, **{SANITIZE: "1", "LD_PRELOAD": _library()})
+
+
+def run_behind(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python with more of an environment, behind tests that run at the same time; ended with this process."""
     process = subprocess.Popen(
-        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env={**os.environ, **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     atexit.register(process.kill)
     try:
@@ -54,7 +57,8 @@ def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
 TESTS = [
     path.relative_to(ROOT).as_posix()
     for path in sorted((ROOT / "tests").rglob("test_*.py"))
-    if path != Path(__file__) and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends", path.read_text())
+    if path.name not in ("test_sanitizers.py", "test_races.py")
+    and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends", path.read_text())
 ]
 """Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
 OF_KERNELS, OF_OTHERS = 16, 8
