@@ -137,7 +137,7 @@ class EmulatedKernel:
         pointers = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(cell) for cell in cells])
         if self._runtime.launches is not None:
             self._runtime.launches.note(bound)
-        sizes = (ctypes.c_ulonglong * len(bound))(*[a.nbytes if isinstance(a, np.ndarray) else 0 for a in bound])
+        sizes = (ctypes.c_ulonglong * len(bound))(*map(_bytes_behind, bound))
         launch = Launch((grid, 1, 1), (block, 1, 1), shared_bytes, self._runtime.seed, sizes)
         with ONE_AT_A_TIME:
             message = self._function(ctypes.byref(launch), pointers)
@@ -160,6 +160,13 @@ def _cell(argument: Any) -> Any:
     if isinstance(argument, np.ndarray):
         return ctypes.c_void_p(argument.ctypes.data)
     return ctypes.create_string_buffer(argument.tobytes(), argument.dtype.itemsize)
+
+
+def _bytes_behind(argument: Any) -> int:
+    """The pointer of an argument: up to the end of its array, which may be every other column of another."""
+    if not isinstance(argument, np.ndarray):
+        return 0
+    return int(np.lib.array_utils.byte_bounds(argument)[1]) - argument.ctypes.data
 
 
 @cache
