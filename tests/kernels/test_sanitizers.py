@@ -32,18 +32,15 @@ def _library() -> str:
 
 
 def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python with the sanitizers: its own leaks are none of ours, and fibers have stacks of their own."""
-    options = {
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1"
+    """Python with the sanitizers, behind tests that run at the same time; ended with this process. Python's own leaks
+    are none of ours, and fibers have stacks of their own."""
+    environment = {
+        **os.environ, **more, SANITIZE: "1", "LD_PRELOAD": _library(),
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1",
     }  # fmt: skip
-    return run_behind(*command, **more, **options, **{SANITIZE: "1", "LD_PRELOAD": _library()})
-
-
-def run_behind(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Python with more of an environment, behind tests that run at the same time; ended with this process."""
     process = subprocess.Popen(
-        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env={**os.environ, **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     atexit.register(process.kill)
     try:
