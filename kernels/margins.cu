@@ -27,7 +27,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) add_leaf_values(
         i64 places[ROWS];
         float sums[ROWS];
 #pragma unroll
-        for (i32 k = 0; k < ROWS; ++k) places[k] = order[min(begin + k * THREADS, tile.end - 1)] * stride;
+        for (i32 k = 0; k < ROWS; ++k)  // beyond the tile the thread's own first row: others write theirs meanwhile
+            places[k] = order[begin + k * THREADS < tile.end ? begin + k * THREADS : begin] * stride;
 #pragma unroll
         for (i32 k = 0; k < ROWS; ++k) sums[k] = margin[places[k]] + value;
 #pragma unroll

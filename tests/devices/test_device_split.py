@@ -58,14 +58,18 @@ def test_best_split_of_a_level(name: str, runtime: Runtime, rng: np.random.Gener
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_ties_go_to_the_first_feature(symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Of features that are equal, or mirrored: equal gains then lie at other bins, which other lanes of a warp find."""
     layout, n = make_layout([6] * 300), 50
     symbols = np.repeat(make_symbols(rng, n, [6]), 300, axis=1)
+    mirrored = np.where(symbols < 6, 5 - symbols, symbols)
+    symbols[:, np.arange(300) // 8 % 2 == 1] = mirrored[:, np.arange(300) // 8 % 2 == 1]
     g, h = make_pairs(rng, n)
     built = histogram.histogram(symbols, list(range(n)), g, h, layout, True)[None]
     nodes = open_nodes([reference.Rows(symbols, g, h, [6] * 300, UNITS)], np.ones((1, 300)))
     rules = SplitRules(1.0, 0.0, 0.0, 0.0, np.zeros(300, np.int32), symmetric)
     found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
     assert found.feature.tolist() == [0]
+    assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, 300)).search(nodes, built))
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

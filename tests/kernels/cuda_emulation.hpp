@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fiber_switch.hpp"
+#include "race_detector.hpp"
 
 struct uint3 { unsigned x, y, z; };
 using dim3 = uint3;
@@ -36,7 +37,11 @@ struct Fiber {
     unsigned long long seen[32];   // what its warp's lanes showed
 };
 
-struct Launch { unsigned grid[3], block[3]; unsigned long long shared_bytes, seed; };
+struct Launch {
+    unsigned grid[3], block[3];
+    unsigned long long shared_bytes, seed;
+    const unsigned long long* bytes;  // of the array that each argument points to
+};
 
 inline Fiber fibers[1024];
 inline unsigned n_fibers;
@@ -49,13 +54,13 @@ inline std::unique_ptr<unsigned char[]> dynamic_memory;
 
 inline void* dynamic_shared() { return dynamic_memory.get(); }
 
-inline unsigned random_below(unsigned n) {
+UNCHECKED inline unsigned random_below(unsigned n) {
     randomness ^= randomness << 13, randomness ^= randomness >> 7, randomness ^= randomness << 17;
     return static_cast<unsigned>((randomness >> 33) % n);
 }
 
-inline void wait() { to_scheduler(&current->stack_pointer, current->rank); }
-inline void let_others_go_first() { if (randomness && random_below(32) == 0) wait(); }
+UNCHECKED inline void wait() { to_scheduler(&current->stack_pointer, current->rank); }
+UNCHECKED inline void let_others_go_first() { if (randomness && random_below(32) == 0) wait(); }
 
 [[noreturn]] inline void fail(const std::string& what) {
     error = what + " (block " + std::to_string(block_index.x) + ", thread " + std::to_string(current->rank) + ")";
@@ -65,18 +70,19 @@ inline void let_others_go_first() { if (randomness && random_below(32) == 0) wai
 inline std::string place_of(const Fiber& f) { return std::string(f.file) + ":" + std::to_string(f.line); }
 
 // What the current thread shows to those it waits for, and where.
-inline void show(State state, unsigned mask, unsigned long long value, const char* file, int line) {
+UNCHECKED inline void show(State state, unsigned mask, unsigned long long value, const char* file, int line) {
     current->state = state, current->mask = mask, current->value = value;
     current->file = file, current->line = line;
 }
 
-inline void barrier(unsigned long long value, const char* file, int line) {
+UNCHECKED inline void barrier(unsigned long long value, const char* file, int line) {
     show(State::AT_BARRIER, 0, value, file, line);
     wait();
 }
 
-// All lanes of `mask` show a value and see everybody's.
-inline const unsigned long long* in_warp(unsigned mask, unsigned long long value, const char* file, int line) {
+// All lanes of `mask` show a value and see everybody's; what they do to memory is in order only where it `is_fence`.
+UNCHECKED inline const unsigned long long* in_warp(unsigned mask, unsigned long long value, const char* file, int line,
+                                                   bool is_fence = false) {
     const unsigned lane = current->rank % 32;
     Fiber* const warp = current - lane;
     show(State::IN_WARP, mask, value, file, line);
@@ -96,25 +102,26 @@ inline const unsigned long long* in_warp(unsigned mask, unsigned long long value
         for (unsigned j = 0; j < 32; ++j) warp[i].seen[j] = mask >> j & 1 ? warp[j].value : 0;
         warp[i].state = State::READY;
     }
+    if (is_fence) races::lanes_have_met(warp->rank, mask);
     return current->seen;
 }
 
-inline void fiber_main() {
+UNCHECKED inline void fiber_main() {
     kernel_body();
     current->state = State::DONE;
     wait();
 }
 
-inline bool waits_for(const Fiber& f, const Fiber& other) {
+UNCHECKED inline bool waits_for(const Fiber& f, const Fiber& other) {
     return f.state == State::AT_BARRIER || (f.rank / 32 == other.rank / 32 && (f.mask >> other.rank % 32 & 1));
 }
 
-inline bool meets(const Fiber& f, const Fiber& other) {
+UNCHECKED inline bool meets(const Fiber& f, const Fiber& other) {
     return f.state == other.state && f.mask == other.mask && f.line == other.line && !std::strcmp(f.file, other.file);
 }
 
 // Nobody can go on: all threads wait at one barrier, which lets them go, or some wait in vain.
-inline void release_barrier() {
+UNCHECKED inline void release_barrier() {
     const Fiber* first = fibers;
     while (first->state == State::DONE) ++first;
     for (unsigned i = 0; i < n_fibers; ++i) {
@@ -126,11 +133,12 @@ inline void release_barrier() {
         return;
     }
     for (unsigned i = 0; i < n_fibers; ++i) fibers[i].state = State::READY;
+    races::block_has_met();
 }
 
 inline uint3 index_in(uint3 size, unsigned i) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
 
-inline void run_block() {
+UNCHECKED inline void run_block() {
     std::vector<unsigned> order(n_fibers);
     for (unsigned i = 0; i < n_fibers; ++i) {
         fibers[i] = {State::READY, i, index_in(block_size, i), new_stack(i, fiber_main), "", 0, 0, 0, {}};
@@ -144,6 +152,7 @@ inline void run_block() {
         for (const unsigned i : order) {
             if (fibers[i].state == State::READY) {
                 current = &fibers[i], ran = true;
+                races::go_on_as(i);
                 to_fiber(fibers[i].stack_pointer, i);
                 if (!error.empty()) return;
             }
@@ -155,11 +164,20 @@ inline void run_block() {
 
 extern "C" __attribute__((weak)) unsigned char __start_emulated_shared[], __stop_emulated_shared[];
 
-__attribute__((no_sanitize("address"))) inline void fill_shared_memory(unsigned long long bytes) {
+__attribute__((no_sanitize("address"))) UNCHECKED inline void fill_shared_memory(unsigned long long bytes) {
     for (volatile unsigned char* p = __start_emulated_shared; p != __stop_emulated_shared; ++p) *p = 0xA5;
     static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16);
     dynamic_memory.reset(new unsigned char[bytes]);  // exactly: the sanitizer then knows where it ends
     std::memset(dynamic_memory.get(), 0xA5, bytes);
+}
+
+// Arrays that a kernel may not write to are not looked at: what lies in them is the same whenever it is read.
+template <class P>
+void add_array(const void* argument, size_t bytes) {
+    if constexpr (std::is_pointer_v<P>) {
+        using Element = std::remove_pointer_t<P>;
+        if (!std::is_const_v<Element>) races::add_array(*static_cast<void* const*>(argument), bytes, alignof(Element));
+    }
 }
 
 template <class... P, size_t... I>
@@ -170,6 +188,8 @@ const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, st
     kernel_body = [=] { kernel(*static_cast<std::remove_cv_t<P>*>(arguments[I])...); };
     error.clear();
     randomness = launch.seed;
+    races::begin_launch();
+    (add_array<P>(arguments[I], launch.bytes[I]), ...);
     const unsigned n_blocks = grid_size.x * grid_size.y * grid_size.z;
     std::vector<unsigned> order(n_blocks);
     for (unsigned i = 0; i < n_blocks; ++i) order[i] = i;
@@ -178,13 +198,15 @@ const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, st
     for (const unsigned i : order) {
         block_index = index_in(grid_size, i);
         fill_shared_memory(launch.shared_bytes);
+        races::begin_block(i, __start_emulated_shared, __stop_emulated_shared - __start_emulated_shared,
+                           dynamic_memory.get(), launch.shared_bytes);
         run_block();
-        if (!error.empty()) {
-            forget_stacks();
-            return error.c_str();
-        }
+        if (error.empty()) continue;
+        forget_stacks();
+        break;
     }
-    return nullptr;
+    races::end_launch(error);
+    return error.empty() ? nullptr : error.c_str();
 }
 
 template <class... P>

@@ -9,7 +9,11 @@
 #define __device__
 #define __host__
 #define __constant__ static
+#ifdef __SANITIZE_THREAD__
+#define __forceinline__ inline __attribute__((always_inline))  // a place in the code then tells all its lines
+#else
 #define __forceinline__ inline
+#endif
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 // Only directly inside kernels: g++ cannot put variables of inline functions and of others into one section.
@@ -38,7 +42,7 @@ inline int __syncthreads_and(int value, CALLER) {
     return __syncthreads_count(value, file, line) == static_cast<int>(emulation::n_fibers);
 }
 
-inline void __syncwarp(unsigned mask = ~0u, CALLER) { emulation::in_warp(mask, 0, file, line); }
+inline void __syncwarp(unsigned mask = ~0u, CALLER) { emulation::in_warp(mask, 0, file, line, true); }
 
 inline unsigned __ballot_sync(unsigned mask, int value, CALLER) {
     const auto* seen = emulation::in_warp(mask, value != 0, file, line);
@@ -101,39 +105,41 @@ T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, CALLER) {
     return emulated_shuffle(mask, value, source, source < width, width, file, line);
 }
 
+#define WORD template <class T> __forceinline__
+
 // Types that CUDA's hardware adds: no signed 64 bits. Signed sums that overflow are for the sanitizer to find.
 template <class T, class Change>
-T emulated_atomic(T* place, Change change) {
+__forceinline__ T emulated_atomic(T* place, Change change) {
     emulation::let_others_go_first();
+    races::begin_atomic();
     const T old = *place;
     *place = change(old);
+    races::end_atomic();
     return old;
 }
 template <class T> using Same = std::common_type_t<T>;  // keeps an argument out of the deduction of T
 
-template <class T>
-T atomicAdd(T* p, Same<T> v) {
+WORD T atomicAdd(T* p, Same<T> v) {
     static_assert(!std::is_same_v<T, long long>, "CUDA adds unsigned long long");
     return emulated_atomic(p, [=](T old) { return static_cast<T>(old + v); });
 }
-template <class T> T atomicSub(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old - v; }); }
-template <class T> T atomicMin(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return v < old ? v : old; }); }
-template <class T> T atomicMax(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return v > old ? v : old; }); }
-template <class T> T atomicAnd(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old & v; }); }
-template <class T> T atomicOr(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old | v; }); }
-template <class T> T atomicXor(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old ^ v; }); }
-template <class T> T atomicExch(T* p, Same<T> v) { return emulated_atomic(p, [=](T) { return v; }); }
-template <class T>
-T atomicCAS(T* p, Same<T> expected, Same<T> v) {
+WORD T atomicSub(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old - v; }); }
+WORD T atomicMin(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return v < old ? v : old; }); }
+WORD T atomicMax(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return v > old ? v : old; }); }
+WORD T atomicAnd(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old & v; }); }
+WORD T atomicOr(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old | v; }); }
+WORD T atomicXor(T* p, Same<T> v) { return emulated_atomic(p, [=](T old) { return old ^ v; }); }
+WORD T atomicExch(T* p, Same<T> v) { return emulated_atomic(p, [=](T) { return v; }); }
+WORD T atomicCAS(T* p, Same<T> expected, Same<T> v) {
     return emulated_atomic(p, [=](T old) { return old == expected ? v : old; });
 }
 
 inline void __threadfence() {}
 inline void __threadfence_block() {}
-template <class T> T __ldg(const T* p) { return *p; }
-template <class T> T __ldcs(const T* p) { return *p; }
-template <class T> T __ldcg(const T* p) { return *p; }
-template <class T> void __stcs(T* p, Same<T> v) { *p = v; }
+WORD T __ldg(const T* p) { return *p; }
+WORD T __ldcs(const T* p) { return *p; }
+WORD T __ldcg(const T* p) { return *p; }
+WORD void __stcs(T* p, Same<T> v) { *p = v; }
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from kernels.late_copies import POISON, LateCopies, Launched, Launches
+from kernels.races import DETECTOR_FLAGS, RACE_FLAGS, RACES, describe
 
 from daskboost.devices.gpu.kernel_source import (
     ARCHITECTURES,
@@ -29,8 +30,9 @@ from daskboost.devices.gpu.kernel_source import (
 )
 
 HERE = Path(__file__).parent
+DETECTOR = HERE / "race_detector.cpp"
 FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing",
+    "-std=c++17", "-O1", "-g1", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing",
     "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-parameter",
 )  # fmt: skip
 """Lines are all that sanitizers name; knowing variables as well takes the compiler a quarter more time."""
@@ -48,7 +50,7 @@ ONE_AT_A_TIME = threading.Lock()
 
 
 class EmulationError(Exception):
-    """A kernel broke CUDA's rules: a barrier that not all threads reach, and the like."""
+    """A kernel broke CUDA's rules: a barrier that not all threads reach, a race, and the like."""
 
 
 class Launch(ctypes.Structure):
@@ -56,20 +58,25 @@ class Launch(ctypes.Structure):
 
     _fields_ = [
         ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared_bytes", ctypes.c_ulonglong),
-        ("seed", ctypes.c_ulonglong),
+        ("seed", ctypes.c_ulonglong), ("bytes", ctypes.POINTER(ctypes.c_ulonglong)),
     ]  # fmt: skip
 
 
 class EmulatedRuntime:
-    """A `Runtime` of two multiprocessors and NumPy arrays; `seed` orders threads and blocks, 0 by their indices."""
+    """A `Runtime` of two multiprocessors and NumPy arrays.
+
+    `seed` orders threads and blocks, 0 by their indices. `finds_races` : compile kernels with the race detector, which
+    makes a race an error; by default where the environment asks for it.
+    """
 
     xp = np
     multiprocessors = 2
     free_bytes = 1 << 30
     device = 0
 
-    def __init__(self, seed: int = 0, sm: int = LEAST_SM) -> None:
+    def __init__(self, seed: int = 0, sm: int = LEAST_SM, finds_races: bool | None = None) -> None:
         self.seed = seed
+        self.finds_races = bool(os.environ.get(RACES)) if finds_races is None else finds_races
         self.sm = sm
         self.device = 0
         self.shared_bytes = ARCHITECTURES[sm] << 10
@@ -119,14 +126,14 @@ class EmulatedRuntime:
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:
         """Of any source, such as a test's own."""
         assert variant.least_sm <= self.sm, f"{variant} needs sm_{variant.least_sm}"
-        return EmulatedKernel(self, library(source, variant), source.entries(variant)[entry])
+        return EmulatedKernel(self, library(source, variant, self.finds_races), source.entries(variant)[entry])
 
 
 class EmulatedKernel:
     """An entry point that g++ compiled."""
 
     def __init__(self, runtime: EmulatedRuntime, path: Path, entry: Entry) -> None:
-        self._runtime, self._entry = runtime, entry
+        self._runtime, self._entry, self._path = runtime, entry, path
         self._function = getattr(_load(path), f"emulate_{entry.name}")
         self._function.restype = ctypes.c_char_p
 
@@ -140,11 +147,20 @@ class EmulatedKernel:
         pointers = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(cell) for cell in cells])
         if self._runtime.launches is not None:
             self._runtime.launches.note(bound)
-        launch = Launch((grid, 1, 1), (block, 1, 1), shared_bytes, self._runtime.seed)
+        sizes = (ctypes.c_ulonglong * len(bound))(*map(_bytes_behind, bound))
+        launch = Launch((grid, 1, 1), (block, 1, 1), shared_bytes, self._runtime.seed, sizes)
         with ONE_AT_A_TIME:
             message = self._function(ctypes.byref(launch), pointers)
         if message is not None:
-            raise EmulationError(f"{self._entry.name}: {message.decode()}")
+            raise EmulationError(f"{self._entry.name}: {self._in_words(message.decode(), bound)}")
+
+    def _in_words(self, message: str, bound: list[Any]) -> str:
+        """An error as it is, or races with their lines."""
+        if not message[:1].isdigit():
+            return message
+        names = [parameter.name for parameter in self._entry.parameters]
+        arrays = {name: a for name, a in zip(names, bound, strict=True) if isinstance(a, np.ndarray)}
+        return describe(message, self._path, arrays)
 
 
 def _cell(argument: Any) -> Any:
@@ -156,23 +172,40 @@ def _cell(argument: Any) -> Any:
     return ctypes.create_string_buffer(argument.tobytes(), argument.dtype.itemsize)
 
 
+def _bytes_behind(argument: Any) -> int:
+    """The pointer of an argument: up to the end of its array, which may be every other column of another."""
+    if not isinstance(argument, np.ndarray):
+        return 0
+    return int(np.lib.array_utils.byte_bounds(argument)[1]) - argument.ctypes.data
+
+
 @cache
 def _load(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
 @cache
-def library(source: KernelFile, variant: Variant) -> Path:
+def library(source: KernelFile, variant: Variant, finds_races: bool = False) -> Path:
     """Compile a source once per content, options and compiler flags; kept in a temporary directory between runs."""
     lines = ['#include "cuda_emulation.hpp"', f'#line 1 "kernels/{source.name}.cu"', source.text]
     text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
-    sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else ()
+    sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else RACE_FLAGS if finds_races else ()
     options = (*FLAGS, *sanitizers, *variant.defines, f"-I{HERE}", f"-I{source_folder()}")
+    if not finds_races:
+        return _built(source.name, ".so", text, (*options, "-shared"), source.digest)
+    kernels = _built(source.name, ".o", text, (*options, "-c"), source.digest)
+    detector = _built("race_detector", ".o", DETECTOR.read_text(), (*FLAGS, *DETECTOR_FLAGS, f"-I{HERE}", "-c"))
+    return _built(source.name, ".so", "", (*FLAGS, "-shared", str(kernels), str(detector)))
+
+
+def _built(name: str, suffix: str, text: str, options: tuple[str, ...], digest: str = "") -> Path:
+    """What g++ makes of a C++ source and of files among its options, whose names are of their contents; kept by the
+    contents of everything that goes into it."""
     headers = [path.read_bytes() for path in sorted(HERE.glob("*.hpp"))]
-    key = hashlib.sha256(repr((text, options, source.digest, headers)).encode()).hexdigest()[:24]
+    key = hashlib.sha256(repr((text, options, digest, headers)).encode()).hexdigest()[:24]
     folder = Path(tempfile.gettempdir()) / f"daskboost-emulation-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"{source.name}-{key}.so"
+    path = folder / f"{name}-{key}{suffix}"
     if not path.exists():
         _compile(text, options, path)
     return path
