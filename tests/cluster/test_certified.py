@@ -16,7 +16,7 @@ from strategies.pairs import every_pair, pairs_of
 from strategies.streams import keep_on_gpu
 from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
-from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train, train_many
+from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
 from daskboost.cluster import certified
 from daskboost.cluster.certified_rows import is_sampled
 from daskboost.cluster.in_process import LocalShards
@@ -246,11 +246,6 @@ def test_parameters_that_nothing_reads_are_refused() -> None:
             train(CERTIFIED, dataset, 1, evals=[(dataset, "out_of_core")])
     with pytest.raises(ParameterError, match="'auto', 'exact', 'certified', 'sampled'"):
         fit(data_of("regression"), {"out_of_core": "sample"})
-
-
-def test_several_models_at_once_are_refused() -> None:
-    with quantized(data_of("regression")) as dataset, pytest.raises(ParameterError, match="several models at once"):
-        train_many([CERTIFIED, CERTIFIED], dataset, 1)
 
 
 def test_gradients_that_are_not_finite_are_refused() -> None:

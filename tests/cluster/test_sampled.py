@@ -16,7 +16,7 @@ from strategies.pairs import pairs_of
 from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import Data, fit, make_data, quantized
 
-from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train, train_many
+from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
 from daskboost.cluster import sampled
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.gpu import cuda
@@ -335,8 +335,6 @@ def test_what_does_not_go_together_is_refused(message: str) -> None:
 
 def test_other_refusals() -> None:
     with quantized(data_of("few rows")) as dataset:
-        with pytest.raises(ParameterError, match="'sampled' does not go with several models at once"):
-            train_many([SAMPLED, SAMPLED], dataset, 1)
         with pytest.raises(ParameterError, match="an evaluation set is named 'out_of_core'"):
             train(SAMPLED, dataset, 1, evals=[(dataset, "out_of_core")])
         with pytest.raises(ParameterError, match="out_of_core='sampled' draws rows by their gradients"):

@@ -64,8 +64,8 @@ def test_groups_make_no_fit_fail_and_leave_room_for_chunks_that_stay() -> None:
 def test_what_would_take_longest_to_stream_stays() -> None:
     """Files of evaluation sets before chunks in RAM that are read less than eight times as often."""
     shape: dict[str, Any] = {"n_rows": 30_000_000, "n_features": 200, "evals": [10_000_000], "memory": "20GB"}
-    given = {**PARAMS, "max_bin": 256, "host_memory_limit": "1GB"}  # of 6 and 2 GB, in chunks of 32 MiB
-    files_first, rows_first = [(0, 150), (1, 31), (0, 29), (1, 29)], [(0, 179), (1, 60)]
+    given = {**PARAMS, "max_bin": 256, "host_memory_limit": "1.5GB"}  # of 6 GB, of which 44 chunks are in RAM, and 2 GB
+    files_first, rows_first = [(0, 135), (1, 60), (0, 44)], [(0, 179), (1, 60)]
     for more, parts in (
         ({"max_depth": 8}, rows_first), ({"max_depth": 7}, files_first),
         ({"max_depth": 8, "out_of_core": "certified"}, files_first),
