@@ -12,7 +12,6 @@ import secrets
 import sys
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, drop, submit
-from daskboost.data.build import DatasetInfo, MarginOf, with_margin
+from daskboost.data.build import DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.manifest import ChunkRecord
 from daskboost.data.rows import RowBatch
@@ -204,10 +203,8 @@ def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, function: C
 
 def largest_part(done: Sequence[tuple[int, str]]) -> float:
     """Of the rows of partitions, each with its worker, what one worker has at most."""
-    rows: Counter[str] = Counter()
-    for n_rows, worker in done:
-        rows[worker] += n_rows
-    return max(rows.values(), default=0) / max(rows.total(), 1)
+    sizes = [n_rows for n_rows, _ in done]
+    return most_rows(sizes, [worker for _, worker in done]) / max(sum(sizes), 1)
 
 
 def _take_fold(place: WorkerPlace, name: str) -> Fold:

@@ -113,13 +113,15 @@ def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, mar
         uses = [shard.store.ram_use for shard in beside.shards]
     taken_bytes = sum(use.used_bytes for use in uses)
     stores = [ChunkStore(spill_directory, host_memory_limit, use) for use in uses]
+    unchecked = host_memory_limit if spill_directory is None else None
     try:
         builders = [
             ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads, home) for store in stores
         ]
         for index, (first_row, batch) in enumerate(zip(info.first_rows, source.batches(), strict=True)):
-            if host_memory_limit is not None and spill_directory is None and isinstance(batch.features, Features):
-                check_room(info, n_engines * host_memory_limit, taken_bytes)
+            if unchecked is not None and isinstance(batch.features, Features):
+                check_room(info, n_engines * unchecked, taken_bytes)
+                unchecked = None  # that was for all partitions
             builders[index % n_engines].add(first_row, with_margin(batch, margin_of), source.pieces)
             del batch
         return LocalShards([builder.finish() for builder in builders], stores)

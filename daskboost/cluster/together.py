@@ -12,6 +12,7 @@ from daskboost.cluster.coordinator import FitSpec, Progress, Report
 from daskboost.cluster.fit_size import engine_size, shard_size
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.cluster.lockstep import Lockstep
+from daskboost.cluster.row_groups import places_on_disk
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
@@ -38,7 +39,7 @@ class Member:
         if finds_gpu(self.spec.params.device):
             return False
         shards = [shard for each in (self.train, *self.evals) for shard in each.shards]
-        return any(shard.store.residency(entry.handle) == "disk" for shard in shards for entry in shard.entries)
+        return any(map(places_on_disk, shards))
 
 
 def fit_together(

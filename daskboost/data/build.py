@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -293,6 +294,14 @@ def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> No
             "spill_directory, where what exceeds it goes, or a host_memory_limit of at least "
             f"{taken_bytes + n_bytes + PADDING_BYTES * n_chunks}"
         )
+
+
+def most_rows(sizes: Iterable[int], owners: Iterable[str]) -> int:
+    """Of partitions of so many rows each, those of the owner that has most."""
+    rows: Counter[str] = Counter()
+    for n_rows, owner in zip(sizes, owners, strict=True):
+        rows[owner] += n_rows
+    return max(rows.values(), default=0)
 
 
 def default_chunk_rows(layout: Layout, n_rows: int, n_entries: int) -> int:

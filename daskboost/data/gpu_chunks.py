@@ -128,14 +128,14 @@ def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: 
     """
     quantizer.check_features(rows.n_features)
     kept = home if home is not None and home.keeps(rows.runtime, quantizer) else None
-    if isinstance(rows, DeviceRows) and (home is None or kept is not None):
+    if isinstance(rows, UploadedRows):
+        rows = rows if kept is None else rows.beside(kept.stored_bytes(rows.runtime, quantizer))
+    elif home is None or kept is not None:
+        room = own_symbols if kept is None else kept.symbols
         with on_device(rows.runtime):
-            yield from list(quantize_on_device(
-                quantizer, rows, first_row, spans, own_symbols if kept is None else kept.symbols
-            ))  # fmt: skip
+            chunks = list(quantize_on_device(quantizer, rows, first_row, spans, room))
+        yield from chunks
         return
-    if kept is not None and isinstance(rows, UploadedRows):
-        rows = rows.beside(kept.stored_bytes(rows.runtime, quantizer))
     make = _dense_chunks if isinstance(quantizer.layout, DenseLayout) else _sparse_chunks
     yield from make(quantizer, rows, first_row, spans, kept, threads)
 

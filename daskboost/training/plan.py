@@ -12,7 +12,7 @@ from daskboost.cluster.engine import COLUMN_BYTES
 from daskboost.cluster.fit_size import engine_size, equal_chunks, fit_size, set_size
 from daskboost.cluster.in_process import LocalShards
 from daskboost.cluster.rounding import is_small
-from daskboost.data.build import DatasetInfo, default_chunk_rows
+from daskboost.data.build import DatasetInfo, default_chunk_rows, most_rows
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.data.source import kind_of, make_source
 from daskboost.devices.choose import check_device, gpu_of
@@ -148,9 +148,7 @@ def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequenc
 
 def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
     """Of the rows of the worker that has most."""
-    sizes = np.diff([*info.first_rows, info.n_rows])
-    shares = [int(sizes[[owner == worker for owner in owners]].sum()) for worker in set(owners)]
-    n_rows = max(shares, default=0)
+    n_rows = most_rows(np.diff([*info.first_rows, info.n_rows]).tolist(), owners)
     stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
     chunk_rows = min(n_rows, info.chunk_rows)
     found = set_size(
