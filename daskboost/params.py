@@ -180,7 +180,7 @@ class TrainParams:
     by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too much; or
     ``sampled``: on the share `subsample` of the rows, drawn anew each round by their gradients, in one pass
     (XGBoost's ``sampling_method="gradient_based"``). ``auto`` is ``exact``."""
-    certify_tolerance: float = 0.3
+    certify_tolerance: float = 0.5
     """Share of a certified tree's exact gain that its splits may lose against the best of their nodes before the worst
     are replaced, which takes another pass; 0 gives the exact model."""
     resident_share: float = 0.25

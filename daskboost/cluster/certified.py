@@ -1,17 +1,23 @@
 """Rounds of `out_of_core="certified"`: trees grow on a sample of the rows and are certified in passes over all of them.
 
     sample: gradients -> grow each tree to its last level but one
-    pass over all rows: margins of the last round's trees -> gradients -> walk to the leaves -> histograms, range
+    pass over all rows: margins of the last round's trees -> gradients -> walk to the leaves -> histograms, range, and
+                        the next sample
     exact best splits -> certified? leaves take their best splits : worst splits replaced, grown again below -> pass
 
 All trees of a round go through the same passes. The scale of their gradients follows from the range over all rows, as
 in every fit, but that is known after the first pass only, which is where margins are made. So the pass goes ahead
-with a guess, and the round starts again in the rare case that the power of two was another: what comes out never
-depends on the guess. It is the range of the sample, times what all rows exceeded the sample's by in the last round.
-The first round knows its range, for which no bins are wanted.
+with a guess, and is made again in the rare case that the power of two was another: what comes out never depends on
+the guess. It is the range of the sample, times what all rows exceeded it by at the margins of the last round. Trees
+grow on the sample with its own scale.
 
-Gradients of the sample stand for those of all rows: their units are divided by the sample's share f of the weights.
-As (G/f)^2 / (H/f + lambda) = G^2 / (H + f lambda) / f, that is the same as scaling penalties, `gamma` and
+Every round draws another sample, in its first pass, for what is grown from then on. What chance makes look like a good
+split on a sample is still there in the next round, as leaves are valued by all rows: of a sample that stayed, trees
+would take it again and again. (Friedman, "Stochastic Gradient Boosting", Computational Statistics & Data Analysis 38,
+2002, has each tree look at rows of its own for that reason.)
+
+Gradients of the sample stand for those of all rows: their units are divided by the sample's share f of the rows. As
+(G/f)^2 / (H/f + lambda) = G^2 / (H + f lambda) / f, that is the same as scaling penalties, `gamma` and
 `min_child_weight` by f, and gains on the sample estimate those on all rows.
 """
 
@@ -32,6 +38,7 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.dtypes import Float64, Int64
 from daskboost.exact_sum import ExactSum
+from daskboost.hashing import Purpose, key
 from daskboost.tree.certify import Draft, Verdict, depth_rows
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.growth import GrowingTree, grow_nodes, make_policy, walk_arrays
@@ -78,32 +85,35 @@ class CertifiedRounds:
         common = (spec.layout, spec.rules, threads)
         self._exact = make_reduction(spec.params.reduction, outbox, *common)
         self._sampled = make_reduction(spec.params.reduction, self._on_sample, *common)
-        total, sampled, self._range, of_sample = self._first_facts()
-        """The last known range of all rows' gradients, (2, outputs)."""
-        self._excess = _ratio(self._range, of_sample)
+        weights, all_rows = self._outbox.ask_all(m.LabelSums(), m.StartRound())
+        total = sum((ExactSum.from_array(part.weights) for part in weights), ExactSum()).value()
         self._total_weight = total if spec.small_data else None
-        self._share = sampled / total if sampled > 0 else 1.0
+        self._range = _joined(all_rows)
+        """The last known range of all rows' gradients, (2, outputs)."""
+        self._excess = np.ones_like(self._range)
+        """What it was of the sample's."""
+        self._of_sample: Float64 | None = None
+        """Range of the sample's gradients in this round, as soon as there is a sample."""
 
-    def _first_facts(self) -> tuple[float, float, Float64, Float64]:
-        """Weight of all rows and of the sample's, and the ranges of their first gradients."""
-        labels, start = m.LabelSums(), m.StartRound()
-        *weights, all_rows, sample = self._outbox.ask_all(
-            labels, m.OnSample(labels), start, m.OnSample(start)
-        )
-        total, sampled = (
-            sum((ExactSum.from_array(part.weights) for part in parts), ExactSum()).value() for parts in weights
-        )
-        return total, sampled, _joined(all_rows), _joined(sample)
+    def _sample_key(self, iteration: int) -> int:
+        """Hash key of the sample that a round begins with, whether the fit has grown the round before or not."""
+        return int(key(self._spec.params.random_state, Purpose.RESIDENT_ROWS, iteration))
 
     def grow(self, iteration: int, learning_rate: float) -> m.Round:
         """Grow the trees of a round and add them to all margins, those of the training rows in the next pass."""
-        of_sample = _joined(self._on_sample.ask(m.StartRound()))
-        trees, n_passes = self._certified_trees(iteration, of_sample)
+        first_passes = int(self._of_sample is None)
+        if self._of_sample is None:
+            _, of_sample = self._outbox.ask_all(m.DrawShare(self._sample_key(iteration)), m.OnSample(m.StartRound()))
+            self._excess = _ratio(self._range, _joined(of_sample))
+        else:
+            of_sample = self._on_sample.ask(m.StartRound())
+        self._of_sample = _joined(of_sample)
+        trees, n_passes = self._certified_trees(iteration)
         tables = [self._finished(tree, learning_rate) for tree in trees]
         for tree, table in zip(trees, tables, strict=True):
             self._outbox.later(m.FinishTree(None, walk_arrays(table), tree.output))
         metrics = tuple(self._outbox.ask(m.Evaluate())) if self._spec.eval_names else ()
-        return m.Round(tuple(tables), metrics, self._report(iteration, trees, n_passes))
+        return m.Round(tuple(tables), metrics, self._report(iteration, trees, first_passes + n_passes))
 
     def _report(self, iteration: int, trees: Sequence[_Tree], n_passes: int) -> m.PassReport:
         verdicts = [tree.verdict for tree in trees if tree.verdict is not None]
@@ -115,53 +125,66 @@ class CertifiedRounds:
         )  # fmt: skip
         return report
 
-    def _certified_trees(self, iteration: int, of_sample: Float64) -> tuple[list[_Tree], int]:
-        """The trees of a round, certified, and the passes it took; `of_sample` : the range of its gradients."""
-        trees = self._drafts(iteration, np.where(of_sample > 0, of_sample * self._excess, self._range))
+    def _certified_trees(self, iteration: int) -> tuple[list[_Tree], int]:
+        """The trees of a round, certified, and the passes it took."""
+        spec = self._spec
+        guess = np.where(self._range_of_sample > 0, self._range_of_sample * self._excess, self._range)
+        trees = [
+            _Tree(
+                output, FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output),
+                self._rounding(iteration, output, guess), Draft(spec.params, spec.rules),
+            )
+            for output in range(spec.objective.n_outputs)
+        ]  # fmt: skip
         n_passes = 0
         while True:
             unfinished = [tree for tree in trees if not tree.certified]
             if not unfinished:
                 return trees, n_passes
             for tree in unfinished:
-                self._grow_on_sample(tree)
+                if len(tree.draft.targets):
+                    self._grow_on_sample(tree, self._rounding(iteration, tree.output, self._range_of_sample))
             offsets = np.cumsum([0, *(len(tree.draft.nodes) for tree in unfinished)]).tolist()
-            replies = self._outbox.ask(m.Certify(tuple(
-                _request(tree, first) for tree, first in zip(unfinished, offsets, strict=False)
-            )))  # fmt: skip
+            replies = self._pass(iteration, list(zip(unfinished, offsets, strict=False)), is_first=n_passes == 0)
             n_passes += 1
-            if n_passes == 1:
-                self._range = _joined([reply.range for reply in replies])
-                self._excess = _ratio(self._range, of_sample)
-                again = self._drafts(iteration, self._range)
-                if [tree.rounding for tree in again] != [tree.rounding for tree in trees]:
-                    logger.info("round %d starts again: its gradients have another scale than guessed", iteration)
-                    trees = again
-                    continue
+            roundings = [self._rounding(iteration, tree.output, self._range) for tree in trees]
+            if roundings != [tree.rounding for tree in trees]:
+                logger.info("round %d passes again: its gradients have another scale than guessed", iteration)
+                for tree, rounding in zip(trees, roundings, strict=True):
+                    tree.rounding = rounding
+                continue
             for k, (tree, first) in enumerate(zip(unfinished, offsets, strict=False)):
                 tree.draft.set_sums(np.sum([reply.sums[k] for reply in replies], axis=0))
                 self._judge(tree, first)
 
-    def _drafts(self, iteration: int, largest: Float64) -> list[_Tree]:
-        """Trees to grow, with scales for a range of gradients."""
-        spec, ranges = self._spec, [m.GradientRange(*largest)]
-        return [
-            _Tree(
-                output, FeatureRules(spec.params, spec.cuts.n_features, None, iteration, output),
-                make_rounding(
-                    spec.params, spec.objective.name, iteration, output, ranges, self._total_weight
-                ),
-                Draft(spec.params, spec.rules),
-            )
-            for output in range(spec.objective.n_outputs)
-        ]  # fmt: skip
+    @property
+    def _range_of_sample(self) -> Float64:
+        assert self._of_sample is not None
+        return self._of_sample
 
-    def _grow_on_sample(self, tree: _Tree) -> None:
+    def _pass(self, iteration: int, trees: Sequence[tuple[_Tree, int]], *, is_first: bool) -> list[m.Certified]:
+        """Add up the histograms of trees, with the first node that each has in the pass. In the first pass of a round
+        the next round's sample is drawn, and margins become what this round's gradients are of."""
+        next_key = self._sample_key(iteration + 1) if is_first else None
+        request = m.Certify(tuple(_request(*each) for each in trees), next_key)
+        if not is_first:
+            return self._outbox.ask(request)
+        replies, of_sample = self._outbox.ask_all(request, m.OnSample(m.StartRound()))
+        self._range, self._of_sample = _joined([reply.range for reply in replies]), _joined(of_sample)
+        self._excess = _ratio(self._range, self._of_sample)
+        return replies
+
+    def _rounding(self, iteration: int, output: int, largest: Float64) -> Rounding:
+        """For a range of gradients."""
+        spec, ranges = self._spec, [m.GradientRange(*largest)]
+        return make_rounding(spec.params, spec.objective.name, iteration, output, ranges, self._total_weight)
+
+    def _grow_on_sample(self, tree: _Tree, rounding: Rounding) -> None:
         """Grow the targets of a draft on the sample, to the last level but one."""
         spec, draft = self._spec, tree.draft
-        start = m.StartBelow(tree.output, tree.rounding, draft.walk_to(draft.targets), len(draft.targets))
+        start = m.StartBelow(tree.output, rounding, draft.walk_to(draft.targets), len(draft.targets))
         sums = np.sum([part.sums for part in self._outbox.ask(start)], axis=0)
-        units = [unit / self._share for unit in tree.rounding.units]
+        units = [unit / spec.params.resident_share for unit in rounding.units]
         forest = GrowingTree(
             spec.params, spec.rules, spec.cuts, tree.features, sums[0], units, spec.params.depth_limit - 1
         )
@@ -208,7 +231,8 @@ def _joined(parts: Sequence[m.GradientRange]) -> Float64:
 
 def _ratio(all_rows: Float64, sample: Float64) -> Float64:
     """What the range of all rows is of the sample's; 1 where the sample has none."""
-    return np.where(sample > 0, all_rows / np.where(sample > 0, sample, 1), 1)
+    with np.errstate(invalid="ignore"):  # ranges that are not finite are refused when a scale is wanted for them
+        return np.where(sample > 0, all_rows / np.where(sample > 0, sample, 1), 1)
 
 
 def _request(tree: _Tree, first_node: int) -> m.CertifiedTree:

@@ -1,42 +1,28 @@
 """An engine whose trees grow on a sample of its rows and are certified on all of them (`certified.py`).
 
-The sample is chosen by a hash of global row ids, so it is the same rows whatever chunks, workers and tiers hold them.
-
 In a pass over all chunks (`streamed_rows.py`) gradients are computed and rounded, rows walk to the nodes of the new
 trees and enter their histograms. Gradients so never leave the chunk's turn, and the range that their scale follows from
-comes out of the same pass.
+comes out of the same pass; so does the next sample (`drawn_sample.py`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from daskboost.cluster import messages as m
-from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.drawn_sample import DrawnRows, DrawnSample
+from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.links import Peers
-from daskboost.cluster.row_groups import RowGroup
-from daskboost.cluster.shard_margins import ShardMargins, has_room
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.streamed_rows import StreamedEngine, TakenRows
-from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.device import Array, CertifyingDevice, Device, Frontier, SampleRows
-from daskboost.dtypes import Int32, Int64, UInt64
+from daskboost.devices.device import Array, CertifyingDevice, Device, Frontier, SampleRows, View
+from daskboost.dtypes import Int32
 from daskboost.errors import DeviceError
-from daskboost.hashing import Purpose, draws, key
-
-
-def is_sampled(seed: int, share: float, ids: UInt64) -> Any:
-    """Whether rows of those global ids are of the sample; bool array."""
-    bits = draws(key(seed, Purpose.RESIDENT_ROWS), ids) >> np.uint64(32)
-    return bits < np.uint64(math.ceil(share * 2**32))
 
 
 class CertifiedEngine(StreamedEngine):
@@ -44,23 +30,22 @@ class CertifiedEngine(StreamedEngine):
 
     Parameters
     ----------
-    seed : int
     share : float
-        Of all rows, those of the sample.
+        Of all rows, those of a sample.
     """
 
     def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
-                 peers: Peers | None = None, shared: SharedViews | None = None, *, seed: int, share: float
-                 ) -> None:  # fmt: skip
+                 peers: Peers | None = None, shared: SharedViews | None = None, *, share: float) -> None:  # fmt: skip
         if not isinstance(device, CertifyingDevice):
             raise DeviceError("this device does not certify trees; use device='cpu'")
         self._frontier_rows = FrontierRows()
         super().__init__(setup, train, evals, device, peers, shared)
         with device.errors():
-            sample = sampled_rows(self.train, device, device.column_room(setup.column_bytes), seed, share)
-        self.sample = Engine(replace(setup, metrics=()), sample, [], device, peers)
+            self._drawn = DrawnRows(self, device, share)
+        self.sample: DrawnSample = DrawnSample(setup, self.train, device, peers)
         self._certifying = device
         self._answers |= {
+            m.DrawShare: self._draw_share,
             m.StartBelow: self._start_below,
             m.Certify: self._certify,
         }
@@ -78,13 +63,17 @@ class CertifiedEngine(StreamedEngine):
         self.sample.handle(m.StartTree((message.output,), (message.rounding,)))
         return m.NodeSums(rows.settle(message.tree, message.n_places))
 
-    def _set_base_margin(self, message: m.SetBaseMargin) -> m.Done:
-        self.sample.handle(message)
-        return super()._set_base_margin(message)
+    def _draw_share(self, message: m.DrawShare) -> m.Done:
+        for index, view in self._drawing(message.key):
+            self._drawn.add(index, view)
+        self.sample.hold(self._drawn.taken())
+        return m.Done()
 
-    def _add_tree(self, message: m.AddTree) -> m.Done:
-        self.sample.handle(message)
-        return super()._add_tree(message)
+    def _drawing(self, key: int) -> Iterator[tuple[int, View]]:
+        """A pass that draws the sample of this key, in place of the one that is there."""
+        self.sample.hold(TakenRows(self.train))
+        self._drawn.start(key)
+        return self.pass_over_rows()
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         self.sample.train.add_tree(message.tree, message.output)
@@ -101,21 +90,26 @@ class CertifiedEngine(StreamedEngine):
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         frontier = self._certifying.frontier(ends[-1], max(map(len, self.train.margins), default=0))
         tops = [np.zeros((2, self.setup.objective.n_outputs))]
-        for index, view in self.pass_over_rows():
+        draws = message.next_key is not None
+        for index, view in self.pass_over_rows() if message.next_key is None else self._drawing(message.next_key):
             margin, pieces = self.train.margins[index], self.train.groups[index].pieces
             if self.losses is None:
                 tops += self.compute_gradients(index)
             else:
                 self.losses.find_range(index)
-            weight = self._weights[index] if self.setup.small_data else None
+            weight = self.weights[index] if self.setup.small_data else None
             if self.setup.small_data and weight is None:
                 weight = self.device.xp.ones(len(margin), np.float32)
             for span, each in zip(spans, message.trees, strict=True):
                 gradient = self._computed(index, each.output)
                 frontier.add(view, each.tree, span, gradient, pieces, weight, each.rounding)
+            if draws:
+                self._drawn.add(index, view)
         if self.losses is not None:
             tops.append(self.losses.found_ranges())
         self._frontier_rows.hold(frontier, message.trees, spans)
+        if draws:
+            self.sample.hold(self._drawn.taken())
         top = np.max(np.stack(tops), axis=0)
         sums = frontier.end_pass()
         return m.Certified(m.GradientRange(top[0], top[1]), tuple(sums[a:b] for a, b in spans))
@@ -153,39 +147,3 @@ class FrontierRows:
         place = np.where((tree.tree.left_child < 0) & (value >= 0), value + first, -1).astype(np.int32)
         own = nodes - np.int32(tree.first_node)
         return self._frontier.of_nodes(own, place, tree.tree.left_child, tree.tree.right_child)
-
-
-def sampled_rows(of: ShardMargins, device: CertifyingDevice, column_room: int, seed: int, share: float) -> TakenRows:
-    """The sample of an engine's rows; `column_room` : bytes that column-major copies may take."""
-    stretches = [(index, *part) for index, group in enumerate(of.groups) for part in group.parts()]
-    found = device.threads.run([partial(_drawn, rows, first, seed, share) for _, rows, first in stretches])
-    places: list[list[Int64]] = [[] for _ in of.groups]
-    for (index, _, _), (own, _) in zip(stretches, found, strict=True):
-        places[index].append(own)
-    chosen = [np.concatenate(each) for each in places]
-    n_rows = sum(map(len, chosen))
-    if not n_rows:
-        return TakenRows(of)
-    parts = ((view, chosen[index]) for index, view in of.views())
-    copy_columns = has_room(column_room, of.shard.layout, n_rows)
-    view = device.sample_view(parts, n_rows, copy_columns=copy_columns)
-    ids = np.concatenate([own for _, own in found])
-    return TakenRows(of, RowGroup(range(0), n_rows, ids, _chunk_rows(of.groups, chosen)), view)
-
-
-def _drawn(rows: slice, first_row: int, seed: int, share: float) -> tuple[Int64, UInt64]:
-    """Places and ids of the sample's rows of a stretch whose first row has that id: millions of hashes, for which all
-    threads are wanted."""
-    ids = np.arange(first_row, first_row + rows.stop - rows.start, dtype=np.uint64)
-    own = np.flatnonzero(is_sampled(seed, share, ids))
-    return own + rows.start, ids[own]
-
-
-def _chunk_rows(groups: Sequence[RowGroup], chosen: Sequence[Int64]) -> ChunkRows:
-    def joined(name: str) -> Any:
-        arrays = [getattr(group.rows, name) for group in groups]
-        if arrays[0] is None:
-            return None
-        return np.concatenate([array[rows] for array, rows in zip(arrays, chosen, strict=True)])
-
-    return ChunkRows(joined("label"), joined("weight"), joined("base_margin"))

@@ -20,7 +20,7 @@ def engine_kind(spec: FitSpec) -> Callable[..., Engine]:
     """What makes the engines of a fit."""
     params = spec.params
     if params.out_of_core == "certified":
-        return partial(CertifiedEngine, seed=params.random_state, share=params.resident_share)
+        return partial(CertifiedEngine, share=params.resident_share)
     return SampledEngine if params.out_of_core == "sampled" else Engine
 
 

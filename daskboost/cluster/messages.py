@@ -201,9 +201,19 @@ class CertifiedTree:
 
 @dataclass(frozen=True)
 class Certify:
-    """Pass over all rows: margins of the trees finished since the last pass, gradients, histograms of these trees."""
+    """Pass over all rows: margins of the trees finished since the last pass, gradients, histograms of these trees, and
+    the sample that others are grown on."""
 
     trees: tuple[CertifiedTree, ...]
+    next_key: int | None
+    """Hash key of that sample; None to keep the one that is there."""
+
+
+@dataclass(frozen=True)
+class DrawShare:
+    """Pass over all rows for the first sample."""
+
+    key: int
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster import messages as m
-from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins, has_room
 from daskboost.cluster.shared_views import SharedViews
-from daskboost.cluster.streamed_rows import StreamedEngine, TakenRows
+from daskboost.cluster.streamed_rows import HeldEngine, StreamedEngine, TakenRows
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.device import Array, Device, SamplingDevice
@@ -66,7 +66,7 @@ class SampledEngine(StreamedEngine):
         return m.Norms(self._candidates.counts, 0)
 
     def _draw_rows(self, message: m.DrawRows) -> m.Norms:
-        self.sample.hold(None)  # frees the last one
+        self.sample.hold_sample(None)  # frees the last one
         self._candidates.start(message.key, message.threshold, message.most_rows)
         for index, view in self.pass_over_rows():
             self._candidates.add(view, self._rows_to_draw(index))
@@ -83,16 +83,16 @@ class SampledEngine(StreamedEngine):
             gradients = self.losses.columns(index, 0)
         return RowsToDraw(
             index, gradients, self.row_weights(index) if self.setup.by_weight else None, self.train.margins[index],
-            self._labels[index], self._weights[index], self.train.groups[index].pieces,
+            self.labels[index], self.weights[index], self.train.groups[index].pieces,
         )  # fmt: skip
 
     def _take_sample(self, message: m.TakeSample) -> m.SampleSize:
         sample = self._candidates.take(message.threshold)
-        self.sample.hold(sample)
+        self.sample.hold_sample(sample)
         return m.SampleSize(0 if sample is None else sample.n_rows)
 
 
-class SampleEngine(Engine):
+class SampleEngine(HeldEngine):
     """The engine of a round's sample, whose rows come with their gradients, out of those `of` another engine;
     `finish_tree` is its owner's answer."""
 
@@ -102,16 +102,14 @@ class SampleEngine(Engine):
         self._of, self.losses = of, None
         self._answers[m.FinishTree] = finish_tree
 
-    def hold(self, sample: Sample | None) -> None:
+    def hold_sample(self, sample: Sample | None) -> None:
         """Take other rows, or none."""
-        self.train = TakenRows(self._of)
-        self._gradients, self._labels, self._weights, self._sketches = [], [], [], []
+        rows, self._gradients = TakenRows(self._of), []
         if sample is not None:
-            group = RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label))
-            self.train = TakenRows(self._of, group, sample.view, sample.margin, sample.room_rows)
-            self._gradients, self._labels = [(sample.g, sample.h)], [sample.label]
-            self._weights = [sample.weight]
-        self.rows = self._make_rows()
+            group = RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))
+            rows = TakenRows(self._of, group, sample.view, sample.margin, sample.room_rows)
+            self._gradients = [(sample.g, sample.h)]
+        self.hold(rows)
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int
                          ) -> Float64 | None:  # fmt: skip

@@ -71,6 +71,16 @@ class StreamedEngine(Engine):
         self._finished.clear()
 
 
+class HeldEngine(Engine):
+    """The engine of a sample, which is of other rows from time to time."""
+
+    def hold(self, rows: TakenRows) -> None:
+        """Take other rows, or none."""
+        self.train, self._sketches = rows, []
+        self.labels, self.weights = [group.rows.label for group in rows.groups], [g.rows.weight for g in rows.groups]
+        self.rows = self._make_rows()
+
+
 class TakenRows(ShardMargins):
     """Some rows of a shard as one of a single chunk, or of none: bins and margins of their own.
 

@@ -127,14 +127,28 @@ class SampleRows(Rows, Protocol):
         values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
 
 
+class RowRoom(Protocol):
+    """Memory for rows that are taken of views, used again and again."""
+
+    def clear(self) -> None:
+        """No row is there."""
+
+    def add(self, view: View, rows: Array) -> None:
+        """Take some rows, numbers of the device, behind those that are there. The view is not needed afterwards."""
+
+    def view(self) -> View:
+        """The view of the rows that are there, of which it may have more; until `clear`."""
+
+
 @runtime_checkable
 class CertifyingDevice(Protocol):
     """A device whose trees can be grown on a sample and certified."""
 
     threads: Threads
 
-    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
-        """The view of some rows of several views, in order, `n_rows` in all."""
+    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
+        """Memory for rows that are taken of views, about `n_rows`; `copies_columns` says whether so many have room for
+        a column-major copy."""
 
     def frontier(self, n_places: int, most_rows: int) -> Frontier:
         """Of a pass over chunks of at most `most_rows` rows."""
@@ -256,11 +270,12 @@ class Device(Protocol):
         """
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Array], margins: Sequence[Array],
-                  weights: Sequence[Array | None], n_outputs: int, *, small_data: bool, stored: bool
-                  ) -> LossRows | None:  # fmt: skip
+                  weights: Sequence[Array | None], n_outputs: int, *, small_data: bool, stored: bool,
+                  room_rows: int = 0) -> LossRows | None:  # fmt: skip
         """Gradients by kernels, of each chunk; None where the objective's array expressions compute them.
 
-        `stored` : whether those of all outputs must be there for a round, as trees of vector leaves need them.
+        `stored` : whether those of all outputs must be there for a round, as trees of vector leaves need them;
+        `room_rows` : memory may be taken for so many rows of a chunk.
         """
 
     def errors(self) -> AbstractContextManager[None]:

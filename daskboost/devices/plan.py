@@ -278,7 +278,7 @@ class Plan:
     """Where trees are certified there: nodes of all trees of a round, and of one, that have histograms at a time."""
     drawn: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
     """Where trees grow on rows drawn by their gradients there: rows of candidates, and entries if they are CSR, that
-    memory is taken for at once; then the same of the sample."""
+    memory is taken for at once; then the same of the sample, which certified trees have too."""
     resident: tuple[int, ...] | None = None
     """Chunks in the host's memory or on disk, of the training set and of each evaluation set, that a GPU keeps, the
     first of each set by the order of `kept_first`; None where it keeps all."""

@@ -106,8 +106,9 @@ SHARED_PARAMETERS = """
         A pass over the rows per level, which is also what "auto" does; or trees grown on a sample of them and held to
         exact histograms of all rows in one pass, or more where they lost too much; or trees grown on the share
         `subsample` of the rows, drawn by their gradients, one pass per round.
-    certify_tolerance : float in [0, 1], default 0.3
-        Share of a certified tree's gain that may be lost before it takes another pass; 0 gives the exact model.
+    certify_tolerance : float in [0, 1], default 0.5
+        Share of a certified tree's gain that may be lost before it takes another pass; 0 gives the exact model. A pass
+        that grows another tree instead brings more, unless half of the gain is lost.
     resident_share : float in (0, 1], default 0.25
         Share of the rows on which certified trees are grown.
     importance_type : {"gain", "weight", "cover", "total_gain", "total_cover"}

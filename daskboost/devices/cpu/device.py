@@ -13,8 +13,9 @@ from daskboost.devices.cpu.candidates import CpuCandidates
 from daskboost.devices.cpu.frontier import CpuFrontier
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
+from daskboost.devices.cpu.taken_rows import RowRoom
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays, joined_view
+from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
@@ -67,9 +68,8 @@ class CpuDevice:
         memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
-    def sample_view(self, parts: Iterable[tuple[View, Int64]], n_rows: int, *, copy_columns: bool) -> View:
-        taken = (view.take(rows) for view, rows in parts)
-        return joined_view(taken, n_rows, self._layout, self.threads if copy_columns else None)
+    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
+        return RowRoom(self._layout, n_rows, self.threads, copies_columns=copies_columns(n_rows))
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> CpuCandidates:
         return CpuCandidates(self._layout, self.threads, copies_columns)
@@ -92,8 +92,8 @@ class CpuDevice:
             out[:, column] += values[:, output] * projection[output, column]
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Float32], margins: Sequence[Float32],
-                  weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool, stored: bool
-                  ) -> None:  # fmt: skip
+                  weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool, stored: bool,
+                  room_rows: int = 0) -> None:  # fmt: skip
         """None: an objective's array expressions, whose temporaries stay in the cache, are the CPU's loops."""
 
     def errors(self) -> AbstractContextManager[None]:

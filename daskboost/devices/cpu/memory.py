@@ -60,7 +60,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
         device="cpu", free_bytes=free_bytes,
         chunks_bytes=train.stored_bytes + view_bytes(train) + taken_bytes(train, sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
-        order_bytes=2 * (4 + pair) * sampled + max(settled * sampled, (2 * (4 + pair) + settled) * chunk),
+        order_bytes=(8 + 2 * (4 + pair)) * sampled + max(settled * sampled, (2 * (4 + pair) + settled) * chunk),
         gradients_bytes=8 * k * (sampled + chunk),
         margins_bytes=4 * k * (train.n_rows + sampled),
         labels_bytes=4 * (train.n_rows + sampled) * (1 + size.has_weight),
@@ -99,8 +99,8 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
 
 
 def sample_rows(share: float, n_rows: int) -> int:
-    """Most rows that a sample has; the hash chooses more only once in ten thousand fits."""
-    return min(n_rows, math.ceil(share * n_rows + 4 * math.sqrt(share * (1 - share) * n_rows)))
+    """Most rows that a sample has; hashes choose more only once in a million passes."""
+    return min(n_rows, math.ceil(share * n_rows + 5 * math.sqrt(share * (1 - share) * n_rows)))
 
 
 def taken_bytes(rows: SetSize, n_rows: int) -> int:

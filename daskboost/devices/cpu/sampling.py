@@ -9,9 +9,22 @@ from numba import njit
 
 from daskboost.devices.cpu.gradients import global_id, row_bits
 from daskboost.devices.sampling import CELL_BITS, FIRST_CELL, N_CELLS, NORM_LAMBDA
-from daskboost.dtypes import Float32, Float64, Int64
+from daskboost.dtypes import Float32, Float64, Int64, UInt32
 
 _SHIFT = np.int64(52 - CELL_BITS)
+
+
+@njit(cache=True, nogil=True)
+def draw_share(key: np.uint64, below: np.uint64, first_row: Any, begin: int, end: int, rows: UInt32) -> int:
+    """Of rows `[begin, end)`, those whose draw, of 32 bits, is less than `below`; how many that are.
+
+    `first_row` : as for `quantize_gradients`. `rows`, shape (end - begin,), gets them at its start.
+    """
+    kept = 0
+    for row in range(begin, end):
+        rows[kept] = row
+        kept += int((row_bits(key, global_id(first_row, row)) >> np.uint64(32)) < below)
+    return kept
 
 
 @njit(cache=True, nogil=True)

@@ -84,7 +84,7 @@ class View(Protocol):
 
     def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None: ...
 
-    def take(self, rows: Int64) -> Any:
+    def take(self, rows: Int64 | UInt32) -> Any:
         """Copies of some rows, as `joined_view` takes them."""
 
 
@@ -132,7 +132,7 @@ class DenseView:
             tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
         )  # fmt: skip
 
-    def take(self, rows: Int64) -> Symbols:
+    def take(self, rows: Int64 | UInt32) -> Symbols:
         symbols: Symbols = self._flat.reshape(-1, self._n_features)[rows]
         return symbols
 
@@ -163,7 +163,7 @@ class SparseView:
             tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
         )  # fmt: skip
 
-    def take(self, rows: Int64) -> tuple[Int64, Int32]:
+    def take(self, rows: Int64 | UInt32) -> tuple[Int64, Int32]:
         sizes = self._indptr[rows + 1] - self._indptr[rows]
         indptr: Int64 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         shift = np.repeat(self._indptr[rows] - indptr[:-1], sizes)

@@ -19,7 +19,7 @@ from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, unpacked
-from daskboost.devices.gpu.taken_rows import RoomSize, sample_view
+from daskboost.devices.gpu.taken_rows import RoomSize, RowRoom
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
 from daskboost.devices.losses import DeviceLoss
@@ -81,11 +81,12 @@ class GpuDevice:
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
-    def sample_view(self, parts: Iterable[tuple[GpuView, Int64]], n_rows: int, *, copy_columns: bool) -> GpuView:
-        return sample_view(self._layout, parts, n_rows, copy_columns=copy_columns)
+    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
+        """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
+        return RowRoom(self._layout, RoomSize(n_rows) if self._plan is None else RoomSize(*self._plan.drawn[1]))
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> GpuCandidates:
-        """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
+        """No sample is copied column-major here either."""
         sizes = (RoomSize(), RoomSize()) if self._plan is None else [RoomSize(*size) for size in self._plan.drawn]
         return GpuCandidates(self._layout, n_outputs, *sizes)
 
@@ -136,13 +137,15 @@ class GpuDevice:
         project(self._runtime, values, projection, out)
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[DeviceArray], margins: Sequence[DeviceArray],
-                  weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool, stored: bool
-                  ) -> LossRows | None:  # fmt: skip
+                  weights: Sequence[DeviceArray | None], n_outputs: int, *, small_data: bool, stored: bool,
+                  room_rows: int = 0) -> LossRows | None:  # fmt: skip
         if loss is None:
             return None
         sources = []
         for label, margin, weight in zip(labels, margins, weights, strict=True):
-            source = loss_source(self._runtime, loss, label, margin, weight, small_data=small_data)
+            source = loss_source(
+                self._runtime, loss, label, margin, weight, small_data=small_data, room_rows=room_rows
+            )
             if source is None or (stored and not isinstance(source, SoftmaxChunk)):
                 return None
             sources.append(source)

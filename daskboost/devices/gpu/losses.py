@@ -79,14 +79,17 @@ class StoredChunk:
 class SoftmaxChunk:
     """Gradients of all classes, in which every margin of a row has a part: stored while trees change the margins.
 
-    Parameters are those of `LossChunk`; `label` holds classes 0, 1, ..., outputs - 1.
+    Parameters are those of `LossChunk`; `label` holds classes 0, 1, ..., outputs - 1. Memory is taken for `room_rows`
+    rows if there are fewer, so that chunks of other sizes take the same later.
     """
 
     def __init__(self, runtime: Runtime, label: DeviceArray, margin: DeviceArray, weight: DeviceArray | None, *,
-                 small_data: bool) -> None:  # fmt: skip
+                 small_data: bool, room_rows: int = 0) -> None:  # fmt: skip
         self._runtime, self._label, self._margin, self._weight = runtime, label, margin, weight
         self._small = int(small_data)
-        self.gradients = runtime.xp.empty_like(margin), runtime.xp.empty_like(margin)
+        shape = max(len(margin), room_rows), margin.shape[1]
+        g, h = (runtime.xp.empty(shape, np.float32)[: len(margin)] for _ in range(2))
+        self.gradients = g, h
         """g and h of the round."""
         self._multiplied = ones_of(runtime.xp, len(label)) if weight is None or small_data else weight
         """What multiplied them."""
@@ -133,13 +136,13 @@ def _softmax_block(n_classes: int) -> tuple[int, int]:
 
 
 def loss_source(runtime: Runtime, loss: DeviceLoss, label: DeviceArray, margin: DeviceArray,
-                weight: DeviceArray | None, *, small_data: bool) -> Source | None:  # fmt: skip
+                weight: DeviceArray | None, *, small_data: bool, room_rows: int = 0) -> Source | None:  # fmt: skip
     """The gradients of a chunk by the loss's kernel; None where it has too many outputs for one."""
     if loss.kernel != LossKernel.SOFTMAX:
         return LossChunk(runtime, loss, label, margin, weight, small_data=small_data)
     if not has_softmax_kernel(margin.shape[1]):
         return None
-    return SoftmaxChunk(runtime, label, margin, weight, small_data=small_data)
+    return SoftmaxChunk(runtime, label, margin, weight, small_data=small_data, room_rows=room_rows)
 
 
 class LossRows:

@@ -14,7 +14,6 @@ from daskboost.devices.gpu.memory import (
     PAIR_SLOT_BYTES,
     between_bytes,
     columns_bytes,
-    copied_entries,
     evaluation_bytes,
     gradients_bytes,
     histograms_bytes,
@@ -30,8 +29,14 @@ from daskboost.devices.gpu.memory import (
     upload_bytes,
     view_bytes,
 )
-from daskboost.devices.gpu.sampling_memory import drawn_rooms, room_bytes, state_bytes, taking_bytes
-from daskboost.devices.gpu.sparse_columns import SORT_BYTES
+from daskboost.devices.gpu.sampling_memory import (
+    drawing_bytes,
+    drawn_rooms,
+    room_bytes,
+    sample_room,
+    state_bytes,
+    taking_bytes,
+)
 from daskboost.devices.gpu.streaming_memory import POOL_GROUP_BYTES, n_groups, streaming_parts
 from daskboost.devices.gpu.tree_groups import trees_together
 from daskboost.devices.plan import FitSize, Plan, SetSize
@@ -84,8 +89,7 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
     if size.resident_share:
-        plans = [certified_plan(size, free_bytes, has_columns=True), _least(size, free_bytes)]
-        return next((plan for plan in plans if plan.fits is not False), plans[-1])
+        return certified_plan(size, free_bytes)
     if size.drawn_share:
         return sampled_plan(size, free_bytes)
     alone = replace(size, trees_together=1)
@@ -154,7 +158,7 @@ def _keeping(size: FitSize, resident: Sequence[int]) -> FitSize:
 def _least(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan without all that only makes a fit faster."""
     if size.resident_share:
-        return certified_plan(size, free_bytes, has_columns=False)
+        return certified_plan(size, free_bytes)
     if size.drawn_share:
         return sampled_plan(size, free_bytes)
     return _arrays(replace(size, without_host=False, trees_together=1), free_bytes, has_columns=False)
@@ -204,22 +208,23 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 
-def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) -> Plan:
+def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Of trees that are grown on a sample, another set of rows on the device; all rows have margins and labels."""
     train, k = size.train, size.n_outputs
-    sample = sample_set(size)
+    sample, room = sample_set(size), sample_room(size)
     own = replace(size, train=sample, evals=(), depth=max(1, size.depth - 1))
     turn = train.turn_rows
     places = max(1, min(1 << (size.depth - 1), train.n_rows))
     of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
-    taken = 0 if train.symbol_bytes else view_bytes(sample) + SORT_BYTES * copied_entries(sample, size.n_slots)
+    drawing = drawing_bytes(size, sample_rows(size.resident_share, turn))
     passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
     by_turn = size.gpu_gradients in ("expressions", "uploaded")
     of_sample = histograms_bytes(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, frontier=(k * places, 2 * places - 1),
-        chunks_bytes=view_bytes(train) + view_bytes(sample),
-        columns_bytes=columns_bytes(sample, size.n_slots) if has_columns else 0,
+        drawn=((0, 0), (room.n_rows, room.n_entries)),
+        chunks_bytes=view_bytes(train) + room_bytes(train, room),
+        columns_bytes=0,
         order_bytes=order_bytes(sample.n_rows, size.small_data) + ID_BYTES * sample.n_rows,
         gradients_bytes=gradients_bytes(replace(own, keep_gradients=True))
         + (8 * k * turn if by_turn else gradients_bytes(size)),
@@ -227,10 +232,10 @@ def certified_plan(size: FitSize, free_bytes: int | None, *, has_columns: bool) 
         labels_bytes=label_bytes(size) + label_bytes(own),
         histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + split_bytes(own) + max(passing, taken, steps, of_turn - of_sample),
+        scratch_bytes=tree_bytes(own) + split_bytes(own) + max(passing, steps, drawing + of_turn - of_sample),
         **streaming_parts(size),
     )  # fmt: skip
-    lost = arrays.total_bytes // POOL_SHARE + (max(passing, taken, of_turn) + steps) // POOL_SCRATCH_SHARE
+    lost = arrays.total_bytes // POOL_SHARE + (max(passing, drawing + of_turn) + steps) // POOL_SCRATCH_SHARE
     lost += of_sample // POOL_SCRATCH_SHARE + POOL_GROUP_BYTES * n_groups(size)
     lost += arrays.total_bytes // POOL_SAMPLES_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)

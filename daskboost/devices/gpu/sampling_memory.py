@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.streaming_memory import unpacked_bytes
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.plan import FitSize, SetSize
@@ -31,6 +32,12 @@ def drawn_rooms(size: FitSize) -> tuple[RoomSize, RoomSize]:
     return candidates, sample
 
 
+def sample_room(size: FitSize) -> RoomSize:
+    """What a sample of certified trees is expected to be."""
+    n_rows = sample_rows(size.resident_share, size.train.n_rows)
+    return RoomSize(n_rows, math.ceil(MORE_ENTRIES * size.train.entries_per_row * n_rows))
+
+
 def room_bytes(rows: SetSize, room: RoomSize) -> int:
     """Of the bins in `RowRoom`."""
     return unpacked_bytes(rows, room.n_rows, room.n_entries)
@@ -41,6 +48,12 @@ def state_bytes(size: FitSize) -> int:
     candidates, sample = drawn_rooms(size)
     per_row = STATE_BYTES + OUTPUT_BYTES * size.n_outputs
     return (CANDIDATE_BYTES + per_row) * candidates.n_rows + per_row * sample.n_rows
+
+
+def drawing_bytes(size: FitSize, n_rows: int) -> int:
+    """Of temporary arrays while a group's part of the next sample, `n_rows`, is taken: numbers of the rows, twice, and
+    their margins, or places of CSR entries."""
+    return (4 + 8) * n_rows + max(4 * size.n_outputs, 0 if size.train.symbol_bytes else PLACES_BYTES) * n_rows
 
 
 def taking_bytes(size: FitSize, turn_rows: int) -> int:

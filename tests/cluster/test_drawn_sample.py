@@ -1,0 +1,77 @@
+"""The sample that a pass draws: rows by their hashes, wherever they lie, with what they have at the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster.test_certified import is_sampled
+from cluster.test_same_bytes import gpu
+from strategies.trees import make_data, quantized
+
+from daskboost.cluster import certified_rows
+from daskboost.cluster.drawn_sample import DrawnRows
+from daskboost.training.train import train
+
+__all__ = ["gpu"]
+SHARE = 0.3
+
+
+@pytest.fixture
+def samples(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]:
+    """Keys of what engines draw, and the rows that each has drawn, in numpy's arrays."""
+    found: list[tuple[int, dict[str, Any]]] = []
+
+    class Watched(DrawnRows):
+        def start(self, key: int) -> None:
+            super().start(key)
+            self.key = key
+
+        def taken(self) -> Any:
+            rows = super().taken()
+            fetch = self._of.device.fetch
+            for group, margin in zip(rows.groups, rows.margins, strict=True):
+                own = {"ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin}
+                all_margins = np.concatenate([fetch(each) for each in self._of.train.margins])
+                all_ids = np.concatenate([
+                    np.arange(first, first + part.stop - part.start)
+                    for each in self._of.train.groups for part, first in each.parts()
+                ])  # fmt: skip
+                found.append((self.key, {name: fetch(values).copy() for name, values in own.items()} | {
+                    "all_margins": all_margins.copy(), "all_ids": all_ids
+                }))  # fmt: skip
+            return rows
+
+    monkeypatch.setattr(certified_rows, "DrawnRows", Watched)
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_rows_come_with_what_they_have(samples: list[tuple[int, dict[str, Any]]], partitions: int) -> None:
+    check_samples(samples, "cpu", partitions)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_gpu(samples: list[tuple[int, dict[str, Any]]], partitions: int) -> None:
+    check_samples(samples, "cuda", partitions)
+
+
+def check_samples(samples: list[tuple[int, dict[str, Any]]], device: str, partitions: int) -> None:
+    """Those of a fit of three rounds."""
+    data = make_data(np.random.default_rng(3), "binary:logistic", 11_003, 5)
+    params = {"objective": "binary:logistic", "max_depth": 3, "out_of_core": "certified", "resident_share": SHARE,
+              "device": device, "n_jobs": 2, "random_state": 5}  # fmt: skip
+    with quantized(data, partitions=partitions) as dataset:
+        train(params, dataset, 3)
+    assert len({key for key, _ in samples}) == len(samples) == 4
+    for key, rows in samples:
+        ids = rows["ids"].astype(np.int64)
+        assert (ids == np.flatnonzero(is_sampled(key, SHARE, np.arange(len(data.y), dtype=np.uint64)))).all()
+        assert (rows["label"] == data.y[ids]).all()
+        assert data.weight is not None and (rows["weight"] == data.weight[ids]).all()
+        order = np.argsort(rows["all_ids"])
+        assert (rows["margin"] == rows["all_margins"][order][ids]).all()
+    first, *_, last = samples
+    assert (first[1]["margin"] == first[1]["margin"][0]).all() and not (last[1]["margin"] == last[1]["margin"][0]).all()
