@@ -20,12 +20,12 @@ from functools import partial
 from typing import Any
 
 from benchmarks import ours
+from benchmarks.fit_callbacks import UntilScore
 from benchmarks.generators import WORKLOADS
 from benchmarks.harness import RESULTS, record, timed
 from benchmarks.quality import Config as QualityConfig
 from benchmarks.quality import parameters, scores
 from benchmarks.real_sets import Loaded, load
-from daskboost.training.callbacks import Callback, RoundInfo
 
 SETS = ("give_me_some_credit", "fremtpl2_freq", "kddcup99_10pct")
 TOLERANCES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -117,17 +117,6 @@ def run_rows(n_rows: int, tolerances: Sequence[float], config: Config) -> list[d
         })  # fmt: skip
         print({name: value for name, value in rows[-1].items() if name != "repeat"}, flush=True)
     return rows
-
-
-class UntilScore(Callback):
-    """Ends a fit when the AUC on fresh rows has reached a goal, after some rounds at the least."""
-
-    def __init__(self, goal: float, least_rounds: int = 0) -> None:
-        self._goal, self._least_rounds = goal, least_rounds
-
-    def after_round(self, info: RoundInfo) -> bool:
-        auc = info.evals_result["fresh"]["auc"]
-        return len(auc) >= self._least_rounds and max(auc) >= self._goal
 
 
 def print_set(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ours, peers
-from benchmarks.certified import UntilScore
+from benchmarks.fit_callbacks import Clock, UntilScore
 from benchmarks.gpu_contenders import Rows, array_module, training
 from benchmarks.gpu_speed import complaint, give_back
 from benchmarks.harness import Comparison, Contender, Run, take_turns, timed
@@ -366,14 +366,16 @@ def billion(bench: Bench) -> Found:
         params["device_memory_limit"] = int(DEVICE_SHARE * get_runtime().free_bytes)
         resident = resident_share(data, params) or 0.0
     history: dict[str, Any] = {}
-    (seconds, model), memory = memory_of(
-        bench, data, params, lambda: timed(lambda: ours.train(params, data, config.trees, evals_result=history))
-    )
+    clock = Clock()
+    model, memory = memory_of(bench, data, params, lambda: ours.train(
+        params, data, config.trees, evals_result=history, callbacks=[clock]
+    ))  # fmt: skip
     rows = test_rows(config)
     answer = training(config.trees, rows, lambda _: model, lambda m: ours.predict(m, rows.x_test), draw=1)().answer
     report = history["out_of_core"]
-    figures = {"seconds_per_tree": seconds / config.trees, "passes": statistics.fmean(report["passes"])}
-    notes = {**memory, "quantizing_s": round(quantizing_s, 1), "report": report, "streamed": round(1 - resident, 4)}
+    figures = {"seconds_per_tree": clock.per_round, "passes": statistics.fmean(report["passes"])}
+    notes = {**memory, "quantizing_s": round(quantizing_s, 1), "report": report, "streamed": round(1 - resident, 4),
+             "rounds_s": clock.rounds_s}  # fmt: skip
     figures.update(over_plan(memory))
     return Found(figures, answers={"daskboost": answer}, floor_s=bench.pass_s(data, resident), notes=notes)
 

@@ -176,15 +176,16 @@ class TrainParams:
     what is free. The state of all rows stays there, and of bins what has room, be it in files; others are streamed.
     Models do not depend on it."""
     out_of_core: str = "auto"
-    """How trees grow: ``exact``, with a pass over the rows per level; ``certified``: on a sample that stays in memory,
-    by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too much; or
-    ``sampled``: on the share `subsample` of the rows, drawn anew each round by their gradients, in one pass
+    """How trees grow: ``exact``, with a pass over the rows per level; ``certified``: on a sample in memory, drawn anew
+    each round by `resident_share`, then held to exact histograms of all rows in one pass, or more where it lost too
+    much; or ``sampled``: on the share `subsample` of the rows, drawn anew each round by their gradients, in one pass
     (XGBoost's ``sampling_method="gradient_based"``). ``auto`` is ``exact``."""
     certify_tolerance: float = 0.5
     """Share of a certified tree's exact gain that its splits may lose against the best of their nodes before the worst
-    are replaced, which takes another pass; 0 gives the exact model."""
+    are replaced, which takes another pass; 0 gives the exact model. That pass might grow another tree instead, which
+    brings more unless half of the gain is lost."""
     resident_share: float = 0.25
-    """Share of the rows, chosen by a hash of their ids, on which certified trees are grown; in (0, 1]."""
+    """Share of the rows, chosen by a hash of the round and their ids, that certified trees are grown on; in (0, 1]."""
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
     """Names the user gave: what contradicts a data set made before is told from defaults by them."""
 

@@ -110,7 +110,7 @@ SHARED_PARAMETERS = """
         Share of a certified tree's gain that may be lost before it takes another pass; 0 gives the exact model. A pass
         that grows another tree instead brings more, unless half of the gain is lost.
     resident_share : float in (0, 1], default 0.25
-        Share of the rows on which certified trees are grown.
+        Share of the rows, others each round, on which certified trees are grown.
     importance_type : {"gain", "weight", "cover", "total_gain", "total_cover"}
         What `feature_importances_` measures.
 """
