@@ -41,7 +41,7 @@ class CertifiedEngine(StreamedEngine):
         self._frontier_rows = FrontierRows()
         super().__init__(setup, train, evals, device, peers, shared)
         with device.errors():
-            self._drawn = DrawnRows(self, device, share)
+            self._drawn = DrawnRows(self.train, self.labels, self.weights, device, share, setup.column_bytes)
         self.sample: DrawnSample = DrawnSample(setup, self.train, device, peers)
         self._certifying = device
         self._answers |= {

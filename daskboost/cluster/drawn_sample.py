@@ -8,12 +8,13 @@ trees' margins with them: a sample costs a pass no byte more that has to come.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from daskboost.cluster.engine import Engine, EngineSetup
+from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins, has_room
@@ -33,19 +34,24 @@ class DrawnRows:
 
     Parameters
     ----------
-    of : Engine
-        Of all rows.
+    of : ShardMargins
+        All rows.
+    labels, weights : sequence of arrays
+        Of each group, on the device.
     device : CertifyingDevice
-        Its.
     share : float
         Of the rows, on average.
+    column_bytes : int
+        Room for column-major copies, see `Device.column_room`.
     """
 
-    def __init__(self, of: Engine, device: CertifyingDevice, share: float) -> None:
-        self._of, self._threads, self._below = of, device.threads, np.uint64(math.ceil(share * 2**32))
-        self._expected = sample_rows(share, sum(map(len, of.train.margins)))
-        room_bytes = of.device.column_room(of.setup.column_bytes)
-        self._room = device.row_room(self._expected, partial(has_room, room_bytes, of.train.shard.layout))
+    def __init__(self, of: ShardMargins, labels: Sequence[Array], weights: Sequence[Array | None],
+                 device: CertifyingDevice, share: float, column_bytes: int) -> None:  # fmt: skip
+        self._of, self._labels, self._weights, self._device = of, labels, weights, device
+        self._below = np.uint64(math.ceil(share * 2**32))
+        self._expected = sample_rows(share, sum(map(len, of.margins)))
+        room_bytes = device.column_room(column_bytes)
+        self._room = device.row_room(self._expected, partial(has_room, room_bytes, of.shard.layout))
         self._arrays: dict[str, Array] = {}
         self.start(0)
 
@@ -56,12 +62,12 @@ class DrawnRows:
 
     def add(self, index: int, view: View) -> None:
         """Take the sample's rows of a group, of which the view is not needed afterwards."""
-        parts = self._draw(self._of.train.groups[index])
+        parts = self._draw(self._of.groups[index])
         rows = np.concatenate([np.empty(0, np.uint32), *(own for own, _ in parts)])
         if not len(rows):
             return
-        xp, begin, end = self._of.device.xp, self.n_rows, self.n_rows + len(rows)
-        own = self._of.device.put(rows)
+        xp, begin, end = self._device.xp, self.n_rows, self.n_rows + len(rows)
+        own = self._device.put(rows)
         self._room.add(view, own)
         arrays = {name: array[begin:end] for name, array in self._reserved(end).items()}
         at = 0
@@ -79,7 +85,7 @@ class DrawnRows:
             (first_row - part.start, begin, min(begin + DRAWN_ROWS, part.stop))
             for part, first_row in group.parts() for begin in range(part.start, part.stop, DRAWN_ROWS)
         ]  # fmt: skip
-        found = self._threads.run([partial(self._drawn, *job) for job in jobs])
+        found = self._device.threads.run([partial(self._drawn, *job) for job in jobs])
         return [(rows, shift) for rows, (shift, _, _) in zip(found, jobs, strict=True)]
 
     def _drawn(self, shift: int, begin: int, end: int) -> UInt32:
@@ -88,14 +94,13 @@ class DrawnRows:
 
     def _columns(self, index: int) -> dict[str, Array]:
         """What goes with a group's rows, as it is at its turn."""
-        engine = self._of
-        found = {"margin": engine.train.margins[index], "label": engine.labels[index], "weight": engine.weights[index]}
+        found = {"margin": self._of.margins[index], "label": self._labels[index], "weight": self._weights[index]}
         return {name: values for name, values in found.items() if values is not None}
 
     def _reserved(self, n_rows: int) -> dict[str, Array]:
         """Arrays of so many rows at least, the first of which are those that are there."""
         if not self._arrays or len(self._arrays["ids"]) < n_rows:
-            xp, old = self._of.device.xp, self._arrays
+            xp, old = self._device.xp, self._arrays
             most = max(n_rows, len(old["ids"]) * 9 // 8 if old else self._expected)
             made = {"ids": xp.empty(most, np.int64)}
             for name, values in self._columns(0).items():
@@ -108,12 +113,12 @@ class DrawnRows:
     def taken(self) -> TakenRows:
         """The rows that are there, as a shard."""
         if not self.n_rows:
-            return TakenRows(self._of.train)
+            return TakenRows(self._of)
         arrays = {name: array[: self.n_rows] for name, array in self._arrays.items()}
         rows = ChunkRows(arrays["label"], arrays.get("weight"))
         group = RowGroup(range(0), self.n_rows, arrays["ids"].view(np.uint64), rows)
         room_rows = len(self._arrays["ids"])
-        return TakenRows(self._of.train, group, self._room.view(), arrays["margin"], room_rows)
+        return TakenRows(self._of, group, self._room.view(), arrays["margin"], room_rows)
 
 
 class DrawnSample(HeldEngine):

@@ -140,20 +140,6 @@ class RowRoom(Protocol):
         """The view of the rows that are there, of which it may have more; until `clear`."""
 
 
-@runtime_checkable
-class CertifyingDevice(Protocol):
-    """A device whose trees can be grown on a sample and certified."""
-
-    threads: Threads
-
-    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
-        """Memory for rows that are taken of views, about `n_rows`; `copies_columns` says whether so many have room for
-        a column-major copy."""
-
-    def frontier(self, n_places: int, most_rows: int) -> Frontier:
-        """Of a pass over chunks of at most `most_rows` rows."""
-
-
 class Candidates(Protocol):
     """Rows that may be of a round's sample, copied out of the chunks of a pass, see `devices/sampling.py`."""
 
@@ -283,3 +269,15 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Free threads; memory goes with the arrays."""
+
+
+@runtime_checkable
+class CertifyingDevice(Device, Protocol):
+    """A device whose trees can be grown on a sample and certified."""
+
+    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
+        """Memory for rows that are taken of views, about `n_rows`; `copies_columns` says whether so many have room for
+        a column-major copy."""
+
+    def frontier(self, n_places: int, most_rows: int) -> Frontier:
+        """Of a pass over chunks of at most `most_rows` rows."""

@@ -30,13 +30,13 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]
 
         def taken(self) -> Any:
             rows = super().taken()
-            fetch = self._of.device.fetch
+            fetch = self._device.fetch
             for group, margin in zip(rows.groups, rows.margins, strict=True):
                 own = {"ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin}
-                all_margins = np.concatenate([fetch(each) for each in self._of.train.margins])
+                all_margins = np.concatenate([fetch(each) for each in self._of.margins])
                 all_ids = np.concatenate([
                     np.arange(first, first + part.stop - part.start)
-                    for each in self._of.train.groups for part, first in each.parts()
+                    for each in self._of.groups for part, first in each.parts()
                 ])  # fmt: skip
                 found.append((self.key, {name: fetch(values).copy() for name, values in own.items()} | {
                     "all_margins": all_margins.copy(), "all_ids": all_ids
