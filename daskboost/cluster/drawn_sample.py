@@ -1,12 +1,13 @@
-"""The sample that certified trees grow on: a share of the rows, drawn anew in every pass (`certified.py`).
+"""The sample that certified trees grow on: a share of the rows, drawn anew for every round (`certified.py`).
 
-A row is of a pass's sample if its hash says so, of the pass and its global id, so that samples are the same rows
-whatever chunks, workers and tiers hold them. They are copied out of the chunks while these have their turn, and the
-trees' margins with them: a sample costs a pass no byte more that has to come.
+A row is of it if its hash says so, of the round and its global id, so that samples are the same rows whatever chunks,
+workers and tiers hold them. They are copied out of the chunks while these have their turn in a pass, with the margins
+that they have then: no chunk has to come for the sample's sake.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +64,7 @@ class DrawnRows:
     def add(self, index: int, view: View) -> None:
         """Take the sample's rows of a group, of which the view is not needed afterwards."""
         parts = self._draw(self._of.groups[index])
-        rows = np.concatenate([np.empty(0, np.uint32), *(own for own, _ in parts)])
+        rows = np.concatenate([np.empty(0, np.uint32), *(part for _, part in parts)])
         if not len(rows):
             return
         xp, begin, end = self._device.xp, self.n_rows, self.n_rows + len(rows)
@@ -71,22 +72,22 @@ class DrawnRows:
         self._room.add(view, own)
         arrays = {name: array[begin:end] for name, array in self._reserved(end).items()}
         at = 0
-        for part, shift in parts:
-            stretch = slice(at, at + len(part))
-            xp.add(own[stretch], np.int64(shift), out=arrays["ids"][stretch], dtype=np.int64)
-            at += len(part)
+        for shift, stretches in itertools.groupby(parts, key=lambda part: part[0]):
+            chunk = slice(at, at + sum(len(part) for _, part in stretches))
+            xp.add(own[chunk], np.int64(shift), out=arrays["ids"][chunk], dtype=np.int64)
+            at = chunk.stop
         for name, values in self._columns(index).items():
             arrays[name][:] = values[own]
         self.n_rows = end
 
-    def _draw(self, group: RowGroup) -> list[tuple[UInt32, int]]:
-        """Numbers of the sample's rows in a group, by stretches of consecutive ids, and what makes ids of them."""
+    def _draw(self, group: RowGroup) -> list[tuple[int, UInt32]]:
+        """Numbers of the sample's rows in a group, stretch by stretch, and what makes ids of them."""
         jobs = [
             (first_row - part.start, begin, min(begin + DRAWN_ROWS, part.stop))
             for part, first_row in group.parts() for begin in range(part.start, part.stop, DRAWN_ROWS)
         ]  # fmt: skip
         found = self._device.threads.run([partial(self._drawn, *job) for job in jobs])
-        return [(rows, shift) for rows, (shift, _, _) in zip(found, jobs, strict=True)]
+        return [(shift, rows) for rows, (shift, _, _) in zip(found, jobs, strict=True)]
 
     def _drawn(self, shift: int, begin: int, end: int) -> UInt32:
         rows = np.empty(end - begin, np.uint32)
