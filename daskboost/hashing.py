@@ -29,7 +29,7 @@ class Purpose(IntEnum):
     NODE_FEATURES = 5
     GRADIENT_SKETCH = 6
     FOLDS = 7
-    RESIDENT_ROWS = 8
+    CERTIFIED_SAMPLE = 8
     GRADIENT_SAMPLE = 9
 
 

@@ -97,7 +97,7 @@ class CertifiedRounds:
 
     def _sample_key(self, iteration: int) -> int:
         """Hash key of the sample that a round begins with, whether the fit has grown the round before or not."""
-        return int(key(self._spec.params.random_state, Purpose.RESIDENT_ROWS, iteration))
+        return int(key(self._spec.params.random_state, Purpose.CERTIFIED_SAMPLE, iteration))
 
     def grow(self, iteration: int, learning_rate: float) -> m.Round:
         """Grow the trees of a round and add them to all margins, those of the training rows in the next pass."""

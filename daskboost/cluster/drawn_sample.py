@@ -51,8 +51,8 @@ class DrawnRows:
         self._of, self._labels, self._weights, self._device = of, labels, weights, device
         self._below = np.uint64(math.ceil(share * 2**32))
         self._expected = sample_rows(share, sum(map(len, of.margins)))
-        room_bytes = device.column_room(column_bytes)
-        self._room = device.row_room(self._expected, partial(has_room, room_bytes, of.shard.layout))
+        copies_columns = has_room(device.column_room(column_bytes), of.shard.layout, self._expected)
+        self._room = device.row_room(self._expected, copies_columns=copies_columns)
         self._arrays: dict[str, Array] = {}
         self.start(0)
 
@@ -129,5 +129,7 @@ class DrawnSample(HeldEngine):
         super().__init__(replace(setup, metrics=()), TakenRows(of), [], device, peers)
 
     def hold(self, rows: TakenRows) -> None:
+        if self._gradients and len(self._gradients[0][0]) < rows.room_rows:  # which has grown
+            self._gradients = []
         super().hold(rows)
         self.losses = self._make_losses()

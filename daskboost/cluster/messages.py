@@ -354,8 +354,8 @@ class Done:
 WIRE_TYPES = (
     LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
     LeafSums, SumsOfLeaves, OnSample, StartBelow, NodeSums, CertifiedTree, Certify, Certified, PassReport,
-    CountNorms, DrawRows, Norms, TakeSample, SampleSize, SampleReport, PartialHistograms, ApplySplits, FinishTree,
-    GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies, ExactParts, Counts, Done, Rounding,
+    DrawShare, CountNorms, DrawRows, Norms, TakeSample, SampleSize, SampleReport, PartialHistograms, ApplySplits,
+    FinishTree, GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies, ExactParts, Counts, Done, Rounding,
     RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from daskboost.cluster import messages as m
 from daskboost.cluster.engine import Engine, EngineSetup
 from daskboost.cluster.links import Peers
@@ -93,7 +91,7 @@ class TakenRows(ShardMargins):
     view : View
         Their bins.
     margins : Array, optional
-        float32, shape (rows, outputs); zeros by default.
+        float32, shape (rows, outputs).
     room_rows : int, default 0
         As `Device.rows` takes it.
     """
@@ -106,6 +104,4 @@ class TakenRows(ShardMargins):
         self.shard, self._device, self._shared, self.n_outputs = of.shard, of._device, None, of.n_outputs
         self._kept, self.groups, self.margins = {}, [], []
         if group is not None:
-            self._kept, self.groups = {0: view}, [group]
-            zeros = self._device.xp.zeros
-            self.margins = [zeros((group.n_rows, of.n_outputs), np.float32) if margins is None else margins]
+            self._kept, self.groups, self.margins = {0: view}, [group], [margins]

@@ -275,9 +275,9 @@ class Device(Protocol):
 class CertifyingDevice(Device, Protocol):
     """A device whose trees can be grown on a sample and certified."""
 
-    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
-        """Memory for rows that are taken of views, about `n_rows`; `copies_columns` says whether so many have room for
-        a column-major copy."""
+    def row_room(self, n_rows: int, *, copies_columns: bool) -> RowRoom:
+        """Memory for rows that are taken of views, about `n_rows`; `copies_columns` : where a column-major copy
+        helps."""
 
     def frontier(self, n_places: int, most_rows: int) -> Frontier:
         """Of a pass over chunks of at most `most_rows` rows."""

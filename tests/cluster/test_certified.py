@@ -266,7 +266,7 @@ def test_parameters_that_nothing_reads_are_refused() -> None:
 def test_gradients_that_are_not_finite_are_refused() -> None:
     """Those of a row outside the sample, whose weight is beyond what its gradient may be multiplied by."""
     data = data_of("regression")
-    of_first = is_sampled(int(key(0, Purpose.RESIDENT_ROWS, 0)), 0.25, np.arange(len(data.y), dtype=np.uint64))
+    of_first = is_sampled(int(key(0, Purpose.CERTIFIED_SAMPLE, 0)), 0.25, np.arange(len(data.y), dtype=np.uint64))
     outside = np.flatnonzero(~of_first)[0]
     assert data.weight is not None
     data.weight[outside], data.y[outside] = 1e38, 1e6

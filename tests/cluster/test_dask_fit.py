@@ -110,8 +110,12 @@ def test_vectors(client: Any, sketch: int, reduction: str, n_partitions: int) ->
 ], ids=["certified", "sampled"])  # fmt: skip
 @pytest.mark.parametrize("n_partitions", [1, 5])
 @pytest.mark.parametrize("reduction", ["coordinator", "peers"])
-def test_trees_that_grow_on_samples(client: Any, reduction: str, n_partitions: int, mode: dict[str, Any]) -> None:
-    """The bytes and the report of a fit in this process; one worker alone grows rounds beside its rows."""
+def test_trees_that_grow_on_samples(
+    client: Any, reduction: str, n_partitions: int, mode: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes and the report of a fit in this process; one worker alone grows rounds beside its rows, and several
+    partitions stay on theirs."""
+    monkeypatch.setattr(dask_data, "ONE_WORKER_BYTES", dask_data.ONE_WORKER_BYTES if n_partitions == 1 else 0)
     features, labels, weights = table("classes")
     params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 4, **mode, "reduction": reduction}
     found: list[tuple[bytes, Any]] = []

@@ -10,8 +10,9 @@ from cluster.test_certified import is_sampled
 from cluster.test_same_bytes import gpu
 from strategies.trees import make_data, quantized
 
-from daskboost.cluster import certified_rows
+from daskboost.cluster import certified_rows, drawn_sample
 from daskboost.cluster.drawn_sample import DrawnRows
+from daskboost.devices.cpu.memory import sample_rows
 from daskboost.training.train import train
 
 __all__ = ["gpu"]
@@ -75,3 +76,15 @@ def check_samples(samples: list[tuple[int, dict[str, Any]]], device: str, partit
         assert (rows["margin"] == rows["all_margins"][order][ids]).all()
     first, *_, last = samples
     assert (first[1]["margin"] == first[1]["margin"][0]).all() and not (last[1]["margin"] == last[1]["margin"][0]).all()
+
+
+def test_a_sample_may_have_more_rows_than_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any round: memory grows with all that goes with the rows."""
+    data, models = make_data(np.random.default_rng(4), "multi:softprob", 5_003, 4), []
+    params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 3, "out_of_core": "certified", "n_jobs": 1,
+              "device": "cpu", "certify_tolerance": 0.01}  # fmt: skip
+    for expected in (sample_rows, lambda *_: 10):
+        monkeypatch.setattr(drawn_sample, "sample_rows", expected)
+        with quantized(data, partitions=3) as dataset:
+            models.append(train(params, dataset, 4).to_bytes())
+    assert models[0] == models[1]

@@ -139,7 +139,7 @@ def test_rows_taken_from_views(encoding: str, n_bins: list[int]) -> None:
     chosen[1] = chosen[1][:0]
     views = [make_view(encoding, part, layout) for part in parts]
     device, n_rows = device_of(views[0], layout, threads), sum(map(len, chosen))
-    room = device.row_room(5, lambda _: "columns" in encoding)
+    room = device.row_room(5, copies_columns="columns" in encoding)
     for taken in ([np.arange(2)] * 3, chosen):  # in place of others
         room.clear()
         for part, own in zip(views, taken, strict=True):

@@ -68,8 +68,8 @@ class CpuDevice:
         memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
-    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
-        return RowRoom(self._layout, n_rows, self.threads, copies_columns=copies_columns(n_rows))
+    def row_room(self, n_rows: int, *, copies_columns: bool) -> RowRoom:
+        return RowRoom(self._layout, n_rows, self.threads, copies_columns=copies_columns)
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> CpuCandidates:
         return CpuCandidates(self._layout, self.threads, copies_columns)

@@ -81,12 +81,12 @@ class GpuDevice:
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
-    def row_room(self, n_rows: int, copies_columns: Callable[[int], bool]) -> RowRoom:
+    def row_room(self, n_rows: int, *, copies_columns: bool) -> RowRoom:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
         return RowRoom(self._layout, RoomSize(n_rows) if self._plan is None else RoomSize(*self._plan.drawn[1]))
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> GpuCandidates:
-        """No sample is copied column-major here either."""
+        """Of no sample is there a column-major copy, see `row_room`."""
         sizes = (RoomSize(), RoomSize()) if self._plan is None else [RoomSize(*size) for size in self._plan.drawn]
         return GpuCandidates(self._layout, n_outputs, *sizes)
 
