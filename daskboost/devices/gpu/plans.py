@@ -236,7 +236,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
         **streaming_parts(size),
     )  # fmt: skip
     lost = arrays.total_bytes // POOL_SHARE + (max(passing, drawing + of_turn) + steps) // POOL_SCRATCH_SHARE
-    lost += of_sample // POOL_SCRATCH_SHARE + POOL_GROUP_BYTES * n_groups(size)
+    lost += of_sample + POOL_GROUP_BYTES * n_groups(size)  # what is grown again has levels of other sizes
     lost += arrays.total_bytes // POOL_SAMPLES_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
