@@ -181,9 +181,8 @@ class TrainParams:
     much; or ``sampled``: on the share `subsample` of the rows, drawn anew each round by their gradients, in one pass
     (XGBoost's ``sampling_method="gradient_based"``). ``auto`` is ``exact``."""
     certify_tolerance: float = 0.5
-    """Share of a certified tree's exact gain that its splits may lose against the best of their nodes before the worst
-    are replaced, which takes another pass; 0 gives the exact model. That pass might grow another tree instead, which
-    brings more unless half of the gain is lost."""
+    """Share of a certified tree's gain that may be lost against its nodes' best splits before the worst are replaced,
+    in a pass that might grow another tree, which brings more unless half is lost; 0 gives the exact model."""
     resident_share: float = 0.25
     """Share of the rows, chosen by a hash of the round and their ids, that certified trees are grown on; in (0, 1]."""
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
