@@ -41,7 +41,7 @@ class CertifiedEngine(StreamedEngine):
         self._frontier_rows = FrontierRows()
         super().__init__(setup, train, evals, device, peers, shared)
         with device.errors():
-            self._drawn = DrawnRows(self.train, self.labels, self.weights, device, share, setup.column_bytes)
+            self._drawn = DrawnRows(self.train, self._labels, self._weights, device, share, setup.column_bytes)
         self.sample: DrawnSample = DrawnSample(setup, self.train, device, peers)
         self._certifying = device
         self._answers |= {
@@ -64,16 +64,22 @@ class CertifiedEngine(StreamedEngine):
         return m.NodeSums(rows.settle(message.tree, message.n_places))
 
     def _draw_share(self, message: m.DrawShare) -> m.Done:
-        for index, view in self._drawing(message.key):
-            self._drawn.add(index, view)
-        self.sample.hold(self._drawn.taken())
+        for _ in self._drawing(message.key):
+            pass
         return m.Done()
 
-    def _drawing(self, key: int) -> Iterator[tuple[int, View]]:
-        """A pass that draws the sample of this key, in place of the one that is there."""
+    def _drawing(self, key: int | None) -> Iterator[tuple[int, View]]:
+        """`pass_over_rows`, in which the sample of this key is drawn, in place of the one that is there; None keeps
+        that."""
+        if key is None:
+            yield from self.pass_over_rows()
+            return
         self.sample.hold(TakenRows(self.train))
         self._drawn.start(key)
-        return self.pass_over_rows()
+        for index, view in self.pass_over_rows():
+            yield index, view
+            self._drawn.add(index, view)
+        self.sample.hold(self._drawn.taken())
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         self.sample.train.add_tree(message.tree, message.output)
@@ -90,26 +96,21 @@ class CertifiedEngine(StreamedEngine):
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         frontier = self._certifying.frontier(ends[-1], max(map(len, self.train.margins), default=0))
         tops = [np.zeros((2, self.setup.objective.n_outputs))]
-        draws = message.next_key is not None
-        for index, view in self.pass_over_rows() if message.next_key is None else self._drawing(message.next_key):
+        for index, view in self._drawing(message.next_key):
             margin, pieces = self.train.margins[index], self.train.groups[index].pieces
             if self.losses is None:
                 tops += self.compute_gradients(index)
             else:
                 self.losses.find_range(index)
-            weight = self.weights[index] if self.setup.small_data else None
+            weight = self._weights[index] if self.setup.small_data else None
             if self.setup.small_data and weight is None:
                 weight = self.device.xp.ones(len(margin), np.float32)
             for span, each in zip(spans, message.trees, strict=True):
                 gradient = self._computed(index, each.output)
                 frontier.add(view, each.tree, span, gradient, pieces, weight, each.rounding)
-            if draws:
-                self._drawn.add(index, view)
         if self.losses is not None:
             tops.append(self.losses.found_ranges())
         self._frontier_rows.hold(frontier, message.trees, spans)
-        if draws:
-            self.sample.hold(self._drawn.taken())
         top = np.max(np.stack(tops), axis=0)
         sums = frontier.end_pass()
         return m.Certified(m.GradientRange(top[0], top[1]), tuple(sums[a:b] for a, b in spans))

@@ -151,8 +151,8 @@ class Engine(EngineGradients):
                 self.evals.append(kept)
             self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         groups = self.train.groups
-        self.labels = [device.put(group.label) for group in groups]
-        self.weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
+        self._labels = [device.put(group.label) for group in groups]
+        self._weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
         self.rows = self._make_rows()
         self.losses = self._make_losses()
 
@@ -173,7 +173,7 @@ class Engine(EngineGradients):
     def _make_losses(self) -> LossRows | None:
         setup = self.setup
         return self.device.loss_rows(
-            kernel_of(setup.objective), self.labels, self.train.margins, self.weights, setup.objective.n_outputs,
+            kernel_of(setup.objective), self._labels, self.train.margins, self._weights, setup.objective.n_outputs,
             small_data=setup.small_data, stored=setup.vector_leaves, room_rows=self.train.room_rows,
         )  # fmt: skip
 
@@ -202,7 +202,7 @@ class Engine(EngineGradients):
 
     def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
         counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
-        for index, (label, weight) in enumerate(zip(self.labels, self.weights, strict=True)):
+        for index, (label, weight) in enumerate(zip(self._labels, self._weights, strict=True)):
             counts += self.rows.count_residuals(
                 index, message.leaves, label, self.train.margins[index][:, message.output], weight,
                 message.weight_scale, message.prefixes, message.known_bits, message.next_bits,

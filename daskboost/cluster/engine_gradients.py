@@ -25,8 +25,8 @@ class EngineGradients:
     train: ShardMargins
     losses: LossRows | None
     """What computes gradients by kernels."""
-    labels: Sequence[Array]
-    weights: Sequence[Array | None]
+    _labels: Sequence[Array]
+    _weights: Sequence[Array | None]
 
     def _init_gradients(self) -> None:
         self._gradients: list[tuple[Array, Array]] = []
@@ -69,10 +69,10 @@ class EngineGradients:
         """What a chunk's gradients are multiplied by, but for weights of small data, which come later; float32, shape
         (rows,)."""
         xp, factor = self.device.xp, np.float32(self.setup.objective.positive_weight)
-        weight = None if self.setup.small_data else self.weights[index]
+        weight = None if self.setup.small_data else self._weights[index]
         if factor == 1:
-            return ones_of(xp, len(self.labels[index])) if weight is None else weight
-        weights = xp.where(self.labels[index] == 1, factor, np.float32(1))
+            return ones_of(xp, len(self._labels[index])) if weight is None else weight
+        weights = xp.where(self._labels[index] == 1, factor, np.float32(1))
         return weights if weight is None else weights * weight
 
     def _fresh_column(self, column: int, index: int) -> Any:
@@ -122,7 +122,7 @@ class EngineGradients:
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int) -> Any:
         device, xp = self.device, self.device.xp
-        label, margin, weight = self.labels[index], self.train.margins[index], self.weights[index]
+        label, margin, weight = self._labels[index], self.train.margins[index], self._weights[index]
         if weight is not None and self.setup.small_data:
             weight = (weight > 0).astype(np.float32)  # rows without weight must not widen the range
         for start in range(begin, end, device.gradient_rows):

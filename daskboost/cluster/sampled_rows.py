@@ -83,7 +83,7 @@ class SampledEngine(StreamedEngine):
             gradients = self.losses.columns(index, 0)
         return RowsToDraw(
             index, gradients, self.row_weights(index) if self.setup.by_weight else None, self.train.margins[index],
-            self.labels[index], self.weights[index], self.train.groups[index].pieces,
+            self._labels[index], self._weights[index], self.train.groups[index].pieces,
         )  # fmt: skip
 
     def _take_sample(self, message: m.TakeSample) -> m.SampleSize:

@@ -75,7 +75,7 @@ class HeldEngine(Engine):
     def hold(self, rows: TakenRows) -> None:
         """Take other rows, or none."""
         self.train, self._sketches = rows, []
-        self.labels, self.weights = [group.rows.label for group in rows.groups], [g.rows.weight for g in rows.groups]
+        self._labels, self._weights = [group.rows.label for group in rows.groups], [g.rows.weight for g in rows.groups]
         self.rows = self._make_rows()
 
 

@@ -88,10 +88,8 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
-    if size.resident_share:
-        return certified_plan(size, free_bytes)
-    if size.drawn_share:
-        return sampled_plan(size, free_bytes)
+    if size.resident_share or size.drawn_share:
+        return _least(size, free_bytes)
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
     if turned:
