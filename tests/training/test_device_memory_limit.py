@@ -307,9 +307,9 @@ def test_bytes_on_a_gpu(
 ) -> None:
     options = dict(options)
     if options.pop("disk", False):
-        options |= {"host_memory_limit": 4_000_000, "spill_directory": tmp_path}
-    rows = make_rows(n_rows=300_000, n_features=40)
-    with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=20_000, packing="tight", **options) as dataset:
+        options |= {"host_memory_limit": 1_400_000, "spill_directory": tmp_path}
+    rows = make_rows(n_rows=100_000, n_features=40)
+    with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=7_000, packing="tight", **options) as dataset:
         (shard,), params = dataset.shards.shards, {**PARAMS, "max_bin": 64, "max_depth": 6, **mode}
         expected = train({**params, **HOST}, dataset, 5).to_bytes()
         least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
