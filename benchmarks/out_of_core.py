@@ -71,6 +71,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated names")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case that would end later")
     parser.add_argument("--keep", type=Path, help="folder to save bins in, and to open them from")
+    parser.add_argument("--exact-from", type=Path, help="file of rows that tell what exact trees reach")
     parser.add_argument("--quantize-on", choices=("device", "host"), default="device", help="of large data, ours")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal without a GPU")
     parser.add_argument("--rows", type=int, default=0, help="at most so many")
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         print(f"{name}: begins after {spent:.0f} s: {case.config}", flush=True)
         try:
-            rows = case_rows(case, Bench(case.config, bytes_per_s, options.keep))
+            rows = case_rows(case, Bench(case.config, bytes_per_s, options.keep, options.exact_from))
         except Exception as error:  # further cases may go better
             print(f"{name}: failed: {brief(error)}", flush=True)
             rows = [{"case": name, "contender": "all", "absent": brief(error)}]

@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ours, peers
-from benchmarks.fit_callbacks import Clock, UntilScore
+from benchmarks.fit_callbacks import Clock
 from benchmarks.gpu_contenders import Rows, array_module, training
 from benchmarks.gpu_speed import complaint, give_back
 from benchmarks.harness import Comparison, Contender, Run, take_turns, timed
 from benchmarks.out_of_core_cases import Config
+from benchmarks.out_of_core_curves import curve
 from benchmarks.out_of_core_data import (
     Blocks,
     bin_bytes,
     counters,
     dataset_of,
     device_limit,
-    quantized_test_rows,
     resident_share,
     test_blocks,
     training_blocks,
@@ -66,6 +66,8 @@ class Bench:
     config: Config
     bytes_per_s: float
     keep: Path | None
+    exact_from: Path | None = None
+    """File of recorded rows that tell what exact trees have reached; None has them grown."""
 
     def dataset(self, **more: Any) -> Any:
         return dataset_of(self.config, keep=self.keep, **more)
@@ -220,40 +222,6 @@ def bits(bench: Bench) -> Found:
     return found
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A fit, round by round."""
-
-    auc: tuple[float, ...]
-    """On rows that it has not seen."""
-    passes: tuple[int, ...]
-    seconds: float
-
-
-def curve(bench: Bench, goal: float | None = None) -> Curve:
-    """Of the exact fit; or of the certified one until it has as many trees and the goal's AUC, or twice the trees."""
-    config = bench.config
-    return _curve(replace(bench, config=replace(config, name="", trees=0, repeats=0)), goal)
-
-
-@functools.lru_cache(maxsize=4)
-def _curve(bench: Bench, goal: float | None) -> Curve:
-    config, data = bench.config, bench.dataset()
-    evals = [(quantized_test_rows(config, data), "fresh")]
-    more: dict[str, Any] = {"evals": evals, "eval_metric": "auc"}
-    params = bench.params(data, config.resident, **more) if goal is None else bench.certified(data, **more)
-    history: dict[str, Any] = {}
-    seconds, _ = timed(lambda: ours.train(
-        params, data, config.rounds * (1 if goal is None else 2), evals=evals, evals_result=history,
-        callbacks=[] if goal is None else [UntilScore(goal, config.rounds)],
-    ))  # fmt: skip
-    auc = history["fresh"]["auc"]
-    passes = history.get("out_of_core", {}).get("passes", [config.max_depth] * len(auc))
-    print(f"  {'exact' if goal is None else 'certified'}: {len(auc)} trees in {seconds:.1f} s, {sum(passes)} passes, "
-          f"AUC {auc[-1]:.5f}", flush=True)  # fmt: skip
-    return Curve(tuple(auc), tuple(passes), seconds)
-
-
 def certified(bench: Bench) -> Found:
     """A share of the bins is resident, of both; trees are certified, and as good as exact ones."""
     config, data, peer_trees = bench.config, bench.dataset(), 5
@@ -273,7 +241,7 @@ def certified(bench: Bench) -> Found:
         "passes": statistics.fmean(own.passes[: config.rounds]),
     }  # fmt: skip
     found.figures.update(over_plan(memory))
-    found.notes.update(memory)
+    found.notes.update({**memory, **whole.notes})
     return found
 
 
@@ -285,7 +253,7 @@ def score(bench: Bench) -> Found:
     reached = next((i for i, auc in enumerate(own.auc) if auc >= goal), None)
     notes = {
         "goal_auc": goal, "best_auc": max(own.auc), "trees": None if reached is None else reached + 1,
-        "exact_passes": sum(whole.passes), "passes_by_tree": own.passes,
+        "exact_passes": sum(whole.passes), "passes_by_tree": own.passes, **whole.notes,
     }  # fmt: skip
     spent = sum(own.passes[: reached + 1]) if reached is not None else float("inf")
     return Found({"passes_of_exact": spent / sum(whole.passes)}, notes=notes)

@@ -165,6 +165,25 @@ def test_a_certified_curve_says_when_the_score_was_reached(rehearsal: list[dict[
         assert row["value"] == pytest.approx(sum(row["passes_by_tree"][:reached]) / row["exact_passes"], abs=1e-6)
 
 
+def test_what_exact_trees_reach_is_taken_from_a_row(
+    rehearsal: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same rows and trees, or the case says so."""
+    monkeypatch.setenv("BENCH_THREADS", "1")
+    earlier = tmp_path / "earlier.jsonl"
+    earlier.write_text("".join(json.dumps(row) + "\n" for row in rehearsal))
+    (grown,) = [row for row in rehearsal if row["case"] == "passes_to_score_1m"]
+    call = ["--device", "cpu", "--cases", "passes_to_score_1m", "--exact-from", str(earlier)]
+    for sizes in (SMALL, [*SMALL, "--rounds", "4"]):
+        main([*call, *sizes, "--results", str(tmp_path)])
+    taken, absent = (json.loads(line) for line in (tmp_path / "out_of_core.jsonl").read_text().splitlines())
+    same = ("value", "goal_auc", "best_auc", "trees", "exact_passes", "passes_by_tree")
+    assert [taken[name] for name in same] == [grown[name] for name in same]
+    assert taken["exact_from"] == {name: grown[name] for name in ("commit", "date", "gpu")}
+    assert "has no row of exact trees of" in absent["absent"]
+    assert "'rounds': 4" in absent["absent"]
+
+
 def test_no_case_begins_that_would_end_too_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--device", "cpu", "--seconds", "0", "--results", str(tmp_path)])
     assert not list(tmp_path.iterdir())
