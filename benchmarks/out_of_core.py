@@ -59,7 +59,8 @@ def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     if options.rows and options.rows < config.n_rows:
         config = replace(
             config, n_rows=options.rows, test_rows=min(config.test_rows, options.rows),
-            block_rows=min(config.block_rows, -(-options.rows // 4)), chunk_rows=max(64, options.rows // 16),
+            block_rows=min(config.block_rows, -(-options.rows // 4)),
+            chunk_rows=options.chunk_rows or max(64, options.rows // 16),
         )  # fmt: skip
     if options.features:
         config = replace(config, n_features=min(config.n_features, options.features))

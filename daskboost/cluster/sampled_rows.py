@@ -81,10 +81,9 @@ class SampledEngine(StreamedEngine):
         else:
             self.losses.compute(index)
             gradients = self.losses.columns(index, 0)
-        return RowsToDraw(
-            index, gradients, self.row_weights(index) if self.setup.by_weight else None, self.train.margins[index],
-            self._labels[index], self._weights[index], self.train.groups[index].pieces,
-        )  # fmt: skip
+        searched = self.row_weights(index) if self.setup.by_weight else None
+        own = self.train.margins[index], self._labels[index], self._weights[index]
+        return RowsToDraw(index, *own, self.train.groups[index].pieces, gradients, searched)
 
     def _take_sample(self, message: m.TakeSample) -> m.SampleSize:
         sample = self._candidates.take(message.threshold)

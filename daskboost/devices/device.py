@@ -19,7 +19,7 @@ from daskboost.devices.gpu.ring import PackedChunks
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.losses import DeviceLoss
-from daskboost.devices.sampling import RowsToDraw, Sample
+from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
 
 T = TypeVar("T")
@@ -127,17 +127,18 @@ class SampleRows(Rows, Protocol):
         values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
 
 
-class RowRoom(Protocol):
-    """Memory for rows that are taken of views, used again and again."""
+class UniformSample(Protocol):
+    """Rows drawn by their hashes, all with the same probability, and copied out of the chunks of a pass with what they
+    have then; memory is used again from sample to sample."""
 
-    def clear(self) -> None:
-        """No row is there."""
+    def start(self, key: int) -> None:
+        """Begin the sample that has this key; that of the time before is gone."""
 
-    def add(self, view: View, rows: Array) -> None:
-        """Take some rows, numbers of the device, behind those that are there. The view is not needed afterwards."""
+    def add(self, view: View, rows: TurnRows) -> None:
+        """Take a chunk's rows of the sample. The view is not needed afterwards."""
 
-    def view(self) -> View:
-        """The view of the rows that are there, of which it may have more; until `clear`."""
+    def taken(self) -> TakenSample | None:
+        """The rows that are there, if any, by increasing number within each chunk; until `start`."""
 
 
 class Candidates(Protocol):
@@ -275,9 +276,8 @@ class Device(Protocol):
 class CertifyingDevice(Device, Protocol):
     """A device whose trees can be grown on a sample and certified."""
 
-    def row_room(self, n_rows: int, *, copies_columns: bool) -> RowRoom:
-        """Memory for rows that are taken of views, about `n_rows`; `copies_columns` : where a column-major copy
-        helps."""
+    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
+        """For all rounds of a fit; `copies_columns` : where a column-major copy helps."""
 
     def frontier(self, n_places: int, most_rows: int) -> Frontier:
         """Of a pass over chunks of at most `most_rows` rows."""

@@ -55,15 +55,11 @@ def most_candidates(share: float, n_rows: int) -> int:
 
 
 @dataclass(frozen=True)
-class RowsToDraw:
-    """What the rows of a chunk are drawn by, and what goes with those that are; arrays of the device."""
+class TurnRows:
+    """What the rows of a chunk have at its turn in a pass; arrays of the device."""
 
     index: int
     """Of the chunk."""
-    gradients: Any
-    """g and h, weighted: float32, shape (rows, outputs); or what a kernel makes the first output's of."""
-    searched: Any
-    """What takes the place of h in norms: float32, shape (rows,); None for h."""
     margin: Any
     """float32, shape (rows, outputs)."""
     label: Any
@@ -75,20 +71,56 @@ class RowsToDraw:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Rows that trees grow on, with what stands for all rows; arrays of the device, of shape (rows, ...)."""
+class RowsToDraw(TurnRows):
+    """And what they are drawn by."""
+
+    gradients: Any
+    """g and h, weighted: float32, shape (rows, outputs); or what a kernel makes the first output's of."""
+    searched: Any
+    """What takes the place of h in norms: float32, shape (rows,); None for h."""
+
+
+@dataclass(frozen=True)
+class TakenSample:
+    """Rows that trees grow on; arrays of the device, of shape (rows, ...)."""
 
     n_rows: int
     view: Any
     """Of them alone; it may have room for more."""
     ids: Any
-    """Global ones."""
-    g: Any
-    h: Any
-    """float32, of all outputs, divided by the share of like rows that were drawn."""
+    """Global ones, 64 bits."""
     margin: Any
     label: Any
     weight: Any
-    """Divided likewise; of rows without weights, that of 1."""
+    """None for ones."""
     room_rows: int = 0
     """Rows that memory is taken for at once, so that samples of about as many take the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(TakenSample):
+    """Those that were drawn by their gradients, with what stands for all rows: weights, of rows without them that of 1,
+    are divided by the share of like rows that were drawn."""
+
+    g: Any
+    h: Any
+    """float32, of all outputs, divided likewise."""
+
+
+@dataclass(frozen=True)
+class UniformSize:
+    """What is known of a sample of which each row is with the same probability, before there are rows."""
+
+    share: float
+    """The probability."""
+    n_outputs: int
+    has_weight: bool
+    n_rows: int
+    """Expected of all chunks; memory grows where that is not enough."""
+    turn_rows: int
+    """Expected of the largest chunk, likewise."""
+
+
+def draws_below(share: float) -> int:
+    """A row is of such a sample if its draw, of 32 bits, is less."""
+    return math.ceil(share * 2**32)

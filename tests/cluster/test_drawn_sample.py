@@ -13,6 +13,7 @@ from strategies.trees import make_data, quantized
 from daskboost.cluster import certified_rows, drawn_sample
 from daskboost.cluster.drawn_sample import DrawnRows
 from daskboost.devices.cpu.memory import sample_rows
+from daskboost.devices.gpu.runtime import to_host
 from daskboost.training.train import train
 
 __all__ = ["gpu"]
@@ -31,15 +32,14 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]
 
         def taken(self) -> Any:
             rows = super().taken()
-            fetch = self._device.fetch
             for group, margin in zip(rows.groups, rows.margins, strict=True):
                 own = {"ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin}
-                all_margins = np.concatenate([fetch(each) for each in self._of.margins])
+                all_margins = np.concatenate([to_host(each) for each in self._of.margins])
                 all_ids = np.concatenate([
                     np.arange(first, first + part.stop - part.start)
                     for each in self._of.groups for part, first in each.parts()
                 ])  # fmt: skip
-                found.append((self.key, {name: fetch(values).copy() for name, values in own.items()} | {
+                found.append((self.key, {name: to_host(values).copy() for name, values in own.items()} | {
                     "all_margins": all_margins.copy(), "all_ids": all_ids
                 }))  # fmt: skip
             return rows

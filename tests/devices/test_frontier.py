@@ -28,8 +28,12 @@ from reference import histogram, partition
 from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.cpu.taken_rows import RowRoom as CpuRoom
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.taken_rows import RoomSize
+from daskboost.devices.gpu.taken_rows import RowRoom as GpuRoom
+from daskboost.devices.gpu.views import DeviceLayout
 
 N_BINS = [5, 3, 7, 2]
 SOME_VIEWS = [view for view in VIEWS if view.values[0] in ENCODINGS or "columns" not in view.values[0]]
@@ -123,6 +127,13 @@ def test_histograms_of_a_pass(encoding: str, threads: int, small: bool) -> None:
         assert (of_nodes[node] == of_nodes[tree.left_child[node]] + of_nodes[tree.right_child[node]]).all()
 
 
+def room_of(view: Any, layout: SlotLayout, copies_columns: bool) -> CpuRoom | GpuRoom:
+    """For rows of such views, of which five are expected."""
+    if walks_all(view):
+        return GpuRoom(DeviceLayout(view.runtime, layout), RoomSize(5))
+    return CpuRoom(layout, 5, EagerThreads(2), copies_columns=copies_columns)
+
+
 WIDE = [5] * 40
 """Features of two planes."""
 
@@ -138,8 +149,7 @@ def test_rows_taken_from_views(encoding: str, n_bins: list[int]) -> None:
     chosen = [np.flatnonzero(rng.random(len(part)) < 0.4) for part in parts]
     chosen[1] = chosen[1][:0]
     views = [make_view(encoding, part, layout) for part in parts]
-    device, n_rows = device_of(views[0], layout, threads), sum(map(len, chosen))
-    room = device.row_room(5, copies_columns="columns" in encoding)
+    n_rows, room = sum(map(len, chosen)), room_of(views[0], layout, "columns" in encoding)
     for taken in ([np.arange(2)] * 3, chosen):  # in place of others
         room.clear()
         for part, own in zip(views, taken, strict=True):

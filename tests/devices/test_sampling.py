@@ -85,8 +85,8 @@ def test_rows_are_drawn_as_the_naive_twin_does(encoding: str, ids: str, n_output
             label, weight = (rng.random(n_rows).astype(np.float32) for _ in range(2))
             searched = weight * np.float32(2)
             candidates.add(views[index], RowsToDraw(
-                index, (beside(g), beside(h)), beside(searched) if by_weight else None, beside(margin), beside(label),
-                beside(weight) if by_weight else None, pieces,
+                index, beside(margin), beside(label), beside(weight) if by_weight else None, pieces,
+                (beside(g), beside(h)), beside(searched) if by_weight else None,
             ))  # fmt: skip
             of_norms = np.repeat(searched[:, None], n_outputs, axis=1) if by_weight else h
             expected_counts += drawn(g, of_norms, own_ids, key, threshold)[3]
@@ -135,7 +135,7 @@ def test_too_many_candidates_are_counted_and_not_kept(encoding: str) -> None:
     candidates: Candidates = device_of(view, layout, EagerThreads(2)).candidates(1, lambda n_rows: False)
     (g, h), zeros = gradients(rng, 1_300, 1), np.zeros((1_300, 1), np.float32)
     g, h, zeros = (put_on(view, each) for each in (g, h, zeros))
-    rows = RowsToDraw(0, (g, h), None, zeros, zeros[:, 0], None, [(0, 0)])
+    rows = RowsToDraw(0, zeros, zeros[:, 0], None, [(0, 0)], (g, h), None)
     counts, n_kept = [], []
     for threshold, most_rows in ((1.0, 5_000), (1.0, 1_500), (np.inf, 0), (1.0, 5_000)):
         candidates.start(KEY, threshold, most_rows)
@@ -177,7 +177,7 @@ def test_gradients_of_kernels_are_those_of_the_expressions(name: str, runtime: R
         ):
             candidates.start(KEY, 0.5, n_rows)
             candidates.add(view, RowsToDraw(
-                0, gradient, own_weight if by_weight else None, own_margin, own_label, own_weight, [(0, 0)]
+                0, own_margin, own_label, own_weight, [(0, 0)], gradient, own_weight if by_weight else None
             ))  # fmt: skip
             sample = candidates.take(0.75)
             assert sample is not None

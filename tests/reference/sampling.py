@@ -54,3 +54,9 @@ def threshold_of(norms: Any, rate: float) -> float:
         enough = sum(min(1.0, norm / middle) for norm in norms) >= rate * len(norms)
         low, high = (middle, high) if enough else (low, middle)
     return low
+
+
+def of_share(ids: Any, key: int, share: float) -> list[int]:
+    """Rows of a sample of which each is with the same probability."""
+    bits = draws(np.uint64(key), np.asarray(ids, np.uint64)).tolist()
+    return [row for row, own in enumerate(bits) if own // 2**32 < math.ceil(share * 2**32)]

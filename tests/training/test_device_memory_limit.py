@@ -307,16 +307,16 @@ def test_bytes_on_a_gpu(
 ) -> None:
     options = dict(options)
     if options.pop("disk", False):
-        options |= {"host_memory_limit": 1_400_000, "spill_directory": tmp_path}
-    rows = make_rows(n_rows=100_000, n_features=40)
-    with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=7_000, packing="tight", **options) as dataset:
-        (shard,), params = dataset.shards.shards, {**PARAMS, "max_bin": 64, "max_depth": 6, **mode}
-        expected = train({**params, **HOST}, dataset, 5).to_bytes()
+        options |= {"host_memory_limit": 840_000, "spill_directory": tmp_path}
+    rows = make_rows(n_rows=60_000, n_features=40)
+    with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=4_200, packing="tight", **options) as dataset:
+        (shard,), params = dataset.shards.shards, {**PARAMS, "max_bin": 64, "max_depth": 5, **mode}
+        expected = train({**params, **HOST}, dataset, 3).to_bytes()
         least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
         most = plan(params, dataset).total_bytes
         for share in (0, 0.1, 0.3, 1):
             limit, reads = int(least + share * max(0, most - least)), shard.store.counters().disk_reads
-            assert train({**params, "device_memory_limit": limit}, dataset, 5).to_bytes() == expected
+            assert train({**params, "device_memory_limit": limit}, dataset, 3).to_bytes() == expected
         tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
         assert shard.store.counters().disk_reads - reads == tiers.count("disk"), "all stays"
         stream_by_twos(monkeypatch, dataset)
@@ -324,7 +324,7 @@ def test_bytes_on_a_gpu(
         monkeypatch.setattr(in_process, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 1}))
         modes: list[dict[str, Any]] = [{}] if mode else [{}, {"out_of_core": "certified"}]
         for more in modes:
-            assert train({**params, **more}, dataset, 5).to_bytes() == train(
-                {**params, **more, **HOST}, dataset, 5
+            assert train({**params, **more}, dataset, 3).to_bytes() == train(
+                {**params, **more, **HOST}, dataset, 3
             ).to_bytes()  # fmt: skip
         assert [max(lengths) for lengths in noted] == [2] * len(modes)

@@ -136,14 +136,14 @@ def test_models_on_a_real_gpu(
 ) -> None:
     """Streamed chunks come by twos."""
     candidates = CANDIDATES[name]
-    data = rows(str(candidates[0]["objective"]), 30_000)
-    with made(data, tmp_path, chunk_rows=7_000, encoding=encoding, disk=disk) as dataset:
+    data = rows(str(candidates[0]["objective"]), 20_000)
+    with made(data, tmp_path, chunk_rows=4_500, encoding=encoding, disk=disk) as dataset:
         stream_by_twos(monkeypatch, dataset)
         if name != "classes":  # whose chunks stay
             keep_on_gpu(monkeypatch, 0)
         folds = pairs(len(data.y), 3)
-        found = train_many([{**params, "device": "cuda"} for params in candidates], dataset, 5, folds=folds)
-        assert_same(found, separate([{**params, "device": "cpu"} for params in candidates], dataset, 5, folds))
+        found = train_many([{**params, "device": "cuda"} for params in candidates], dataset, 3, folds=folds)
+        assert_same(found, separate([{**params, "device": "cpu"} for params in candidates], dataset, 3, folds))
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.emulated)])

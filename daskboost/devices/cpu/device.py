@@ -13,12 +13,13 @@ from daskboost.devices.cpu.candidates import CpuCandidates
 from daskboost.devices.cpu.frontier import CpuFrontier
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
-from daskboost.devices.cpu.taken_rows import RowRoom
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.uniform_sample import CpuUniformSample
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
 
 T = TypeVar("T")
@@ -68,8 +69,8 @@ class CpuDevice:
         memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
-    def row_room(self, n_rows: int, *, copies_columns: bool) -> RowRoom:
-        return RowRoom(self._layout, n_rows, self.threads, copies_columns=copies_columns)
+    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> CpuUniformSample:
+        return CpuUniformSample(self._layout, self.threads, size, copies_columns=copies_columns)
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> CpuCandidates:
         return CpuCandidates(self._layout, self.threads, copies_columns)

@@ -7,14 +7,14 @@ more chunks are under way by then, and memory need not be taken for rows that ar
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
-from daskboost.devices.gpu.gradients import BLOCKS_PER_MULTIPROCESSOR, THREADS, Columns, device_pieces, stretches
+from daskboost.devices.gpu.gradients import THREADS, Columns, device_pieces, stretches
 from daskboost.devices.gpu.losses import given_columns
+from daskboost.devices.gpu.row_columns import Choice, RowColumns
 from daskboost.devices.gpu.runtime import DeviceArray, element_stride, to_host
-from daskboost.devices.gpu.taken_rows import RoomSize, RowRoom, grown
+from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.views import DeviceLayout, GpuView
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, Sample
 from daskboost.dtypes import Int64
@@ -22,44 +22,6 @@ from daskboost.dtypes import Int64
 FLOATS = ("g", "h", "margin", "label", "weight")
 OF_OUTPUTS = ("g", "h", "margin")
 """Those of them that have a column for each output."""
-
-
-class RowColumns:
-    """Rows of bins and what goes with them, in memory that is used again from round to round.
-
-    Parameters
-    ----------
-    layout : DeviceLayout
-    n_outputs : int
-    size : RoomSize
-    names : sequence of str
-        Arrays of float64 numbers beside the others.
-    """
-
-    def __init__(self, layout: DeviceLayout, n_outputs: int, size: RoomSize, *names: str) -> None:
-        self.rows, self._runtime = RowRoom(layout, size), layout.runtime
-        self._expected, self._n_outputs = size.n_rows, n_outputs
-        types = {"ids": np.int64} | dict.fromkeys(names, np.float64) | dict.fromkeys(FLOATS, np.float32)
-        self._dtypes: dict[str, np.dtype[Any]] = {name: np.dtype(each) for name, each in types.items()}
-        self._arrays: dict[str, DeviceArray] = dict.fromkeys(self._dtypes)
-
-    @property
-    def room_rows(self) -> int:
-        """Rows that there is memory for."""
-        return 0 if self._arrays["ids"] is None else len(self._arrays["ids"])
-
-    def behind(self, n_rows: int) -> dict[str, DeviceArray]:
-        """Arrays of so many rows behind those that are there."""
-        begin = self.rows.n_rows
-        end = begin + n_rows
-        for name, dtype in self._dtypes.items():
-            shape = (self._n_outputs,) if name in OF_OUTPUTS else ()
-            self._arrays[name] = grown(self._runtime, self._arrays[name], begin, end, self._expected, shape, dtype)
-        return {name: array[begin:end] for name, array in self._arrays.items()}
-
-    def there(self) -> dict[str, DeviceArray]:
-        """Arrays of the rows that are there."""
-        return {name: array[: self.rows.n_rows] for name, array in self._arrays.items()}
 
 
 class GpuCandidates:
@@ -75,14 +37,13 @@ class GpuCandidates:
 
     def __init__(self, layout: DeviceLayout, n_outputs: int, candidates: RoomSize, sample: RoomSize) -> None:
         self._runtime, self._n_outputs = layout.runtime, n_outputs
-        xp = layout.runtime.xp
-        self._kept = RowColumns(layout, n_outputs, candidates, "norms", "draws")
-        self._sample = RowColumns(layout, n_outputs, sample)
-        self._chosen: DeviceArray = None
-        """Numbers of rows that are about to be taken, uint32."""
-        self._most_chosen = candidates.n_rows  # where all rows are one chunk
-        self._cells = xp.zeros(N_CELLS, np.uint64)
-        self._block_counts = xp.empty(BLOCKS_PER_MULTIPROCESSOR * layout.runtime.multiprocessors, np.uint32)
+        columns: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {"ids": (np.int64, ())} | {
+            name: (np.float32, (n_outputs,) if name in OF_OUTPUTS else ()) for name in FLOATS
+        }
+        self._kept = RowColumns(layout, candidates, columns | dict.fromkeys(("norms", "draws"), (np.float64, ())))
+        self._sample = RowColumns(layout, sample, columns)
+        self._choice = Choice(layout.runtime, candidates.n_rows)  # where all rows are one chunk
+        self._cells = layout.runtime.xp.zeros(N_CELLS, np.uint64)
         self._pieces: dict[int, tuple[DeviceArray, int]] = {}
         """Ids of each chunk's rows."""
         self.start(0, np.inf, 0)
@@ -121,17 +82,17 @@ class GpuCandidates:
             self._runtime.kernel("draw_rows", entry, OBJECTIVE=int(columns.kernel))
             for entry in ("count_drawn", "keep_drawn")
         )
-        count(blocks, THREADS, *drawn, self._cells, self._block_counts)
+        count(blocks, THREADS, *drawn, self._cells, self._choice.counts)
         if self._most_rows == 0:
             return
-        n = self._counted(blocks)
+        n = self._choice.counted(blocks)
         self.n_drawn += n
         if self.n_drawn > self._most_rows:
             self._kept.rows.clear()
         elif n:
-            to, chosen = self._kept.behind(n), self._room_to_choose(n)
+            to, chosen = self._kept.behind(n), self._choice.room(n)
             keep(
-                blocks, THREADS, *drawn, self._block_counts, rows.margin, rows.label, rows.weight, chosen, to["ids"],
+                blocks, THREADS, *drawn, self._choice.counts, rows.margin, rows.label, rows.weight, chosen, to["ids"],
                 to["norms"], to["draws"], *(to[name] for name in FLOATS),
             )  # fmt: skip
             self._kept.rows.add(view, chosen)
@@ -144,24 +105,15 @@ class GpuCandidates:
             return None
         of = self._kept.there()
         blocks, block_rows = stretches(self._runtime, kept.n_rows)
-        drawn = (of["norms"], of["draws"], kept.n_rows, block_rows, float(threshold), self._block_counts)
+        drawn = (of["norms"], of["draws"], kept.n_rows, block_rows, float(threshold), self._choice.counts)
         self._runtime.kernel("take_drawn", "count_taken")(blocks, THREADS, *drawn)
-        n = self._counted(blocks)
+        n = self._choice.counted(blocks)
         if n == 0:
             return None
-        to, chosen = sample.behind(n), self._room_to_choose(n)
+        to, chosen = sample.behind(n), self._choice.room(n)
         self._runtime.kernel("take_drawn", "take_drawn")(
             blocks, THREADS, *drawn, self._n_outputs, of["ids"], *(of[name] for name in FLOATS), chosen, to["ids"],
             *(to[name] for name in FLOATS),
         )  # fmt: skip
         sample.rows.add(kept.view(), chosen)
         return Sample(n, sample.rows.view(), room_rows=sample.room_rows, **to)
-
-    def _counted(self, blocks: int) -> int:
-        """The sum of the blocks' counts; waits."""
-        return int(to_host(self._block_counts[:blocks]).sum(dtype=np.int64))
-
-    def _room_to_choose(self, n_rows: int) -> DeviceArray:
-        """For numbers of so many rows."""
-        self._chosen = grown(self._runtime, self._chosen, 0, n_rows, self._most_chosen, (), np.dtype(np.uint32))
-        return self._chosen[:n_rows]

@@ -19,11 +19,13 @@ from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, unpacked
-from daskboost.devices.gpu.taken_rows import RoomSize, RowRoom
+from daskboost.devices.gpu.taken_rows import RoomSize
+from daskboost.devices.gpu.uniform_sample import GpuUniformSample
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
+from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import DeviceError
 
@@ -81,12 +83,13 @@ class GpuDevice:
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
 
-    def row_room(self, n_rows: int, *, copies_columns: bool) -> RowRoom:
+    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
-        return RowRoom(self._layout, RoomSize(n_rows) if self._plan is None else RoomSize(*self._plan.drawn[1]))
+        room = RoomSize(size.n_rows) if self._plan is None else RoomSize(*self._plan.drawn[1])
+        return GpuUniformSample(self._layout, size, room)
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> GpuCandidates:
-        """Of no sample is there a column-major copy, see `row_room`."""
+        """Of no sample is there a column-major copy, see `uniform_sample`."""
         sizes = (RoomSize(), RoomSize()) if self._plan is None else [RoomSize(*size) for size in self._plan.drawn]
         return GpuCandidates(self._layout, n_outputs, *sizes)
 

@@ -50,10 +50,10 @@ def state_bytes(size: FitSize) -> int:
     return (CANDIDATE_BYTES + per_row) * candidates.n_rows + per_row * sample.n_rows
 
 
-def drawing_bytes(size: FitSize, n_rows: int) -> int:
-    """Of temporary arrays while a group's part of the next sample, `n_rows`, is taken: numbers of the rows, twice, and
-    their margins, or places of CSR entries."""
-    return (4 + 8) * n_rows + max(4 * size.n_outputs, 0 if size.train.symbol_bytes else PLACES_BYTES) * n_rows
+def drawing_bytes(size: FitSize, n_rows: int) -> tuple[int, int]:
+    """Of the numbers of a group's rows of the next sample, `n_rows`, and of temporary arrays while these are taken:
+    places of CSR entries."""
+    return 4 * n_rows, 0 if size.train.symbol_bytes else PLACES_BYTES * n_rows
 
 
 def taking_bytes(size: FitSize, turn_rows: int) -> int:
