@@ -48,8 +48,10 @@ POOL_SCRATCH_SHARE = 3
 """And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
 POOL_LEVEL_SHARE = 8
 """And this part of histograms that are new with each level, where the host grows trees."""
-POOL_SAMPLES_SHARE = 32
+POOL_SAMPLES_SHARE = 24
 """And this part where trees grow on samples: passes free what the next one takes in other sizes."""
+POOL_CANDIDATES_BYTES = 2**17
+"""And so many bytes where they are drawn from candidates: histograms are cut from what those had."""
 POOL_ROUNDING_BYTES = 64 * 512
 """For each of so many small arrays."""
 GROUPS_SHARE = 16
@@ -233,7 +235,8 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
         scratch_bytes=tree_bytes(own) + split_bytes(own) + numbers + max(passing, steps, drawing + of_turn - of_sample),
         **streaming_parts(size),
     )  # fmt: skip
-    lost = arrays.total_bytes // POOL_SHARE + (max(passing, drawing + of_turn) + steps) // POOL_SCRATCH_SHARE
+    between = max(passing, drawing + of_turn) + (gradients_bytes(size) if by_turn else 0)
+    lost = arrays.total_bytes // POOL_SHARE + (between + steps) // POOL_SCRATCH_SHARE
     lost += of_sample + POOL_GROUP_BYTES * n_groups(size)  # what is grown again has levels of other sizes
     lost += arrays.total_bytes // POOL_SAMPLES_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
@@ -277,7 +280,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     )  # fmt: skip
     # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
     lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
-    lost += arrays.total_bytes // POOL_SAMPLES_SHARE + POOL_GROUP_BYTES * n_groups(size)
+    lost += arrays.total_bytes // POOL_SAMPLES_SHARE + POOL_CANDIDATES_BYTES + POOL_GROUP_BYTES * n_groups(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
