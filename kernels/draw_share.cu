@@ -18,10 +18,7 @@
 
 constexpr u32 WARPS = THREADS / WARP;
 
-// `below` is at most 2**32.
-__device__ __forceinline__ bool is_of_share(u64 key, u64 id, u64 below) { return draw(key, id) >> 32 < below; }
-
-// counts[block] : rows of the stretch whose draws, of 32 bits, are less than `below`.
+// counts[block] : rows of the stretch that are of the sample, see `is_sampled`.
 extern "C" __global__ void __launch_bounds__(THREADS) count_share(
     const i64* __restrict__ pieces, i32 n_pieces, i64 n_rows, u32 block_rows, u64 key, u64 below,
     u32* __restrict__ counts) {
@@ -29,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_share(
     const Stretch own = stretch_of(blockIdx.x, block_rows, n_rows);
     GlobalIds ids = ids_from(pieces, n_pieces, own.begin + threadIdx.x);
     u32 count = 0;
-    for (u32 at = threadIdx.x; at < own.n; at += THREADS) count += is_of_share(key, ids.of(own.begin + at), below);
+    for (u32 at = threadIdx.x; at < own.n; at += THREADS) count += is_sampled(key, ids.of(own.begin + at), below);
     count = sum_of_block<THREADS>(count, storage);
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
@@ -50,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keep_share(
         const bool is_in = tile + threadIdx.x < own.n;
         const u32 row = own.begin + tile + threadIdx.x;
         const u64 id = is_in ? ids.of(row) : 0;
-        const bool is_kept = is_in && is_of_share(key, id, below);
+        const bool is_kept = is_in && is_sampled(key, id, below);
         const Rank rank = rank_in_block<THREADS>(is_kept, votes);
         const i64 at = place + rank.before;
         place += rank.total;

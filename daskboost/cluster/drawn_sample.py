@@ -10,14 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.links import Peers
-from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins, has_room
 from daskboost.cluster.streamed_rows import HeldEngine, TakenRows
-from daskboost.data.chunk import ChunkRows
 from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.device import Array, CertifyingDevice, Device, View
 from daskboost.devices.sampling import TurnRows, UniformSize
@@ -44,7 +40,7 @@ class DrawnRows:
         self._of, self._labels, self._weights = of, labels, weights
         n_rows = [len(margin) for margin in of.margins]
         expected, of_turn = (sample_rows(share, n) for n in (sum(n_rows), max(n_rows, default=0)))
-        has_weight = any(weight is not None for weight in weights)
+        has_weight = bool(weights) and all(weight is not None for weight in weights)
         copies_columns = has_room(device.column_room(column_bytes), of.shard.layout, expected)
         size = UniformSize(share, of.n_outputs, has_weight, expected, of_turn)
         self._sample = device.uniform_sample(size, copies_columns=copies_columns)
@@ -60,11 +56,7 @@ class DrawnRows:
 
     def taken(self) -> TakenRows:
         """The rows that are there, as a shard."""
-        found = self._sample.taken()
-        if found is None:
-            return TakenRows(self._of)
-        group = RowGroup(range(0), found.n_rows, found.ids.view(np.uint64), ChunkRows(found.label, found.weight))
-        return TakenRows(self._of, group, found.view, found.margin, found.room_rows)
+        return TakenRows.of_sample(self._of, self._sample.taken())
 
 
 class DrawnSample(HeldEngine):

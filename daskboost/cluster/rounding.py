@@ -17,6 +17,7 @@ import numpy as np
 from daskboost.cluster import messages as m
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.rounding import ScaleRule
+from daskboost.devices.sampling import draws_below
 from daskboost.errors import DataError
 from daskboost.hashing import Purpose, key
 from daskboost.params import TrainParams
@@ -86,8 +87,8 @@ def tree_keys(params: TrainParams, iteration: int, output: int) -> tuple[int, in
 
 
 def sample_bound(params: TrainParams) -> int:
-    """A row grows a tree if its 32 sampling bits are below; 2**32 keeps all, as of rows drawn by their gradients."""
-    return 2**32 if params.subsample >= 1 or params.out_of_core == "sampled" else math.ceil(params.subsample * 2**32)
+    """A row grows a tree if its 32 sampling bits are below: all do of rows drawn by their gradients."""
+    return draws_below(1 if params.out_of_core == "sampled" else params.subsample)
 
 
 def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:

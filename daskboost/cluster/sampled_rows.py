@@ -17,11 +17,9 @@ import numpy as np
 from daskboost.cluster import messages as m
 from daskboost.cluster.engine import EngineSetup
 from daskboost.cluster.links import Peers
-from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins, has_room
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.streamed_rows import HeldEngine, StreamedEngine, TakenRows
-from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.device import Array, Device, SamplingDevice
 from daskboost.devices.sampling import RowsToDraw, Sample
@@ -103,12 +101,8 @@ class SampleEngine(HeldEngine):
 
     def hold_sample(self, sample: Sample | None) -> None:
         """Take other rows, or none."""
-        rows, self._gradients = TakenRows(self._of), []
-        if sample is not None:
-            group = RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))
-            rows = TakenRows(self._of, group, sample.view, sample.margin, sample.room_rows)
-            self._gradients = [(sample.g, sample.h)]
-        self.hold(rows)
+        self._gradients = [] if sample is None else [(sample.g, sample.h)]
+        self.hold(TakenRows.of_sample(self._of, sample))
 
     def _range_gradients(self, index: int, all_g: Array, all_h: Array, find_range: bool, begin: int, end: int
                          ) -> Float64 | None:  # fmt: skip

@@ -16,9 +16,11 @@ from daskboost.cluster.links import Peers
 from daskboost.cluster.row_groups import RowGroup
 from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.cluster.shared_views import SharedViews
+from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.device import Array, Device, View
+from daskboost.devices.sampling import TakenSample
 
 
 class StreamedEngine(Engine):
@@ -105,3 +107,11 @@ class TakenRows(ShardMargins):
         self._kept, self.groups, self.margins = {}, [], []
         if group is not None:
             self._kept, self.groups, self.margins = {0: view}, [group], [margins]
+
+    @classmethod
+    def of_sample(cls, of: ShardMargins, sample: TakenSample | None) -> TakenRows:
+        """What was taken for a sample, if there are rows."""
+        if sample is None:
+            return cls(of)
+        group = RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))
+        return cls(of, group, sample.view, sample.margin, sample.room_rows)

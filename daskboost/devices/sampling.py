@@ -1,4 +1,6 @@
-"""Minimal-variance sampling: what is known of the norms of rows' gradients, on every device.
+"""Samples that trees grow on: rows taken of chunks with what they have, all with one probability or by their gradients.
+
+The latter is minimal-variance sampling; here is what is known of the norms of rows' gradients, on every device.
 
 Ibragimov and Gusev, "Minimal Variance Sampling in Stochastic Gradient Boosting", NeurIPS 2019: a row is kept with
 probability p = min(1, norm / threshold), norm = sqrt(sum over outputs of g**2 + lambda h**2), and its gradients are
@@ -88,7 +90,7 @@ class TakenSample:
     view: Any
     """Of them alone; it may have room for more."""
     ids: Any
-    """Global ones, 64 bits."""
+    """Global ones: uint64, of a GPU int64."""
     margin: Any
     label: Any
     weight: Any
@@ -122,5 +124,5 @@ class UniformSize:
 
 
 def draws_below(share: float) -> int:
-    """A row is of such a sample if its draw, of 32 bits, is less."""
+    """A row is of such a sample if its draw, of 32 bits, is less; 2**32 keeps all."""
     return math.ceil(share * 2**32)

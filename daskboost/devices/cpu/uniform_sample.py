@@ -55,7 +55,10 @@ class CpuUniformSample:
         at = begin
         for first_row, part in drawn:
             own = arrays["ids"][at : at + len(part)]
-            own[:] = first_row[part] if isinstance(first_row, np.ndarray) else part + np.uint64(first_row)
+            if isinstance(first_row, np.ndarray):
+                own[:] = first_row[part]
+            else:
+                np.add(part, np.uint64(first_row), out=own, dtype=np.uint64)
             at += len(part)
         self._n_rows = end
 

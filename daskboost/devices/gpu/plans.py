@@ -216,7 +216,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
     turn = train.turn_rows
     places = max(1, min(1 << (size.depth - 1), train.n_rows))
     of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
-    numbers, drawing = drawing_bytes(size, sample_rows(size.resident_share, turn))
+    numbers_bytes, drawing = drawing_bytes(size, sample_rows(size.resident_share, turn))
     passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
     by_turn = size.gpu_gradients in ("expressions", "uploaded")
     of_sample = histograms_bytes(own)
@@ -232,7 +232,8 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
         labels_bytes=label_bytes(size) + label_bytes(own),
         histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + split_bytes(own) + numbers + max(passing, steps, drawing + of_turn - of_sample),
+        scratch_bytes=tree_bytes(own) + split_bytes(own) + numbers_bytes
+        + max(passing, steps, drawing + of_turn - of_sample),
         **streaming_parts(size),
     )  # fmt: skip
     between = max(passing, drawing + of_turn) + (gradients_bytes(size) if by_turn else 0)

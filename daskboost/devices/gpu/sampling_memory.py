@@ -11,7 +11,7 @@ from daskboost.devices.plan import FitSize, SetSize
 from daskboost.devices.sampling import most_candidates, most_drawn
 
 STATE_BYTES = 8 + 4 + 4
-"""Of a row in `RowColumns`: its id, label and weight; `OUTPUT_BYTES` for each output."""
+"""Of a row in the columns of `GpuCandidates`: its id, label and weight; `OUTPUT_BYTES` for each output."""
 OUTPUT_BYTES = 3 * 4
 """g, h and margin."""
 CANDIDATE_BYTES = 8 + 8 + 4
