@@ -63,7 +63,8 @@ def _curve(bench: Bench, goal: float | None) -> Curve:
 
 
 def recorded(config: Config, path: Path) -> Curve:
-    """What exact trees have reached by the last row of such a fit in a file of `passes_to_score`'s rows.
+    """What exact trees have reached by the last row of such a fit in a file of `passes_to_score`'s rows, of those that
+    did not take it from another row.
 
     Raises
     ------
@@ -73,7 +74,8 @@ def recorded(config: Config, path: Path) -> Curve:
     asked = {name: asdict(config)[name] for name in OF_FITS}
     for line in reversed(path.read_text().splitlines()):
         row = json.loads(line)
-        if "goal_auc" in row and {name: row["config"].get(name) for name in OF_FITS} == asked:
+        measured = "goal_auc" in row and "exact_from" not in row
+        if measured and {name: row["config"].get(name) for name in OF_FITS} == asked:
             notes = {"exact_from": {name: row[name] for name in ("commit", "date", "gpu")}}
             per_tree = row["exact_passes"] // config.rounds
             return Curve((row["goal_auc"],), (per_tree,) * config.rounds, notes)

@@ -168,11 +168,12 @@ def test_a_certified_curve_says_when_the_score_was_reached(rehearsal: list[dict[
 def test_what_exact_trees_reach_is_taken_from_a_row(
     rehearsal: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same rows and trees, or the case says so."""
+    """Of the same rows and trees, where they were grown, or the case says so."""
     monkeypatch.setenv("BENCH_THREADS", "1")
     earlier = tmp_path / "earlier.jsonl"
-    earlier.write_text("".join(json.dumps(row) + "\n" for row in rehearsal))
     (grown,) = [row for row in rehearsal if row["case"] == "passes_to_score_1m"]
+    second_hand = {**grown, "goal_auc": 0.1, "exact_from": {}}
+    earlier.write_text("".join(json.dumps(row) + "\n" for row in (*rehearsal, second_hand)))
     call = ["--device", "cpu", "--cases", "passes_to_score_1m", "--exact-from", str(earlier)]
     for sizes in (SMALL, [*SMALL, "--rounds", "4"]):
         main([*call, *sizes, "--results", str(tmp_path)])
