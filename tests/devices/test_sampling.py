@@ -26,7 +26,7 @@ from reference.sampling import cell_of, drawn, threshold_of
 
 from daskboost.cluster.sampled import sample_threshold
 from daskboost.devices.cpu.candidates import CpuCandidates
-from daskboost.devices.cpu.views import DenseView
+from daskboost.devices.cpu.views import DenseView, SlotLayout
 from daskboost.devices.device import Candidates
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.candidates import GpuCandidates
@@ -73,14 +73,7 @@ def test_rows_are_drawn_as_the_naive_twin_does(encoding: str, ids: str, n_output
         expected_counts, n_drawn = np.zeros(N_CELLS, np.int64), 0
         expected: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "symbols")}
         for index, n_rows in enumerate(SIZES):
-            (g, h), first_row = gradients(rng, n_rows, n_outputs), 2**33 + 10_000 * index
-            own_ids = np.concatenate([np.arange(n_rows // 2), np.arange(n_rows // 2, n_rows) + 5_000]).astype(np.uint64)
-            own_ids += np.uint64(first_row)
-            pieces: Any = own_ids
-            if ids == "stretches":
-                pieces = [(0, first_row), (n_rows // 2, first_row + n_rows // 2 + 5_000)] if n_rows > 1 else [
-                    (0, first_row + 5_000)
-                ]  # fmt: skip
+            (g, h), (own_ids, pieces) = gradients(rng, n_rows, n_outputs), ids_of(n_rows, index, ids)
             margin = rng.normal(size=g.shape).astype(np.float32)
             label, weight = (rng.random(n_rows).astype(np.float32) for _ in range(2))
             searched = weight * np.float32(2)
@@ -109,14 +102,28 @@ def test_rows_are_drawn_as_the_naive_twin_does(encoding: str, ids: str, n_output
         assert sample.n_rows == len(wanted["ids"]) >= 3
         for name in COLUMNS:
             np.testing.assert_array_equal(to_host(getattr(sample, name)).astype(wanted[name].dtype), wanted[name])
-        rows_of = make_rows(sample.view, sample.n_rows, layout, threads)
-        ones = np.ones(sample.n_rows, np.int64)
-        put_rows(rows_of.chunks[0], [list(range(sample.n_rows))], np.arange(sample.n_rows), ones)
-        found = to_host(rows_of.grow(None, np.zeros(1, np.int32)))
-        histogram_of = histogram.histogram(
-            wanted["symbols"], range(sample.n_rows), np.arange(sample.n_rows), ones, layout, "csr" not in encoding
-        )
-        assert (found[0] == histogram_of).all()
+        check_bins(sample.view, wanted["symbols"], layout, "csr" not in encoding)
+
+
+def ids_of(n_rows: int, index: int, kind: str) -> tuple[Any, Any]:
+    """Global ids of a chunk's rows, in two stretches, and the same as devices take them: as such or "single ids"."""
+    first_row = 2**33 + 10_000 * index
+    own = np.concatenate([np.arange(n_rows // 2), np.arange(n_rows // 2, n_rows) + 5_000]).astype(np.uint64)
+    own += np.uint64(first_row)
+    if kind == "single ids":
+        return own, own
+    second = (n_rows // 2, first_row + n_rows // 2 + 5_000)
+    return own, [(0, first_row), second] if n_rows > 1 else [(0, second[1])]
+
+
+def check_bins(view: Any, symbols: Any, layout: SlotLayout, missing: bool) -> None:
+    """A view of samples has rows of these symbols, in order: their histogram is the naive twin's."""
+    n_rows = len(symbols)
+    rows, ones = make_rows(view, n_rows, layout, EagerThreads(2)), np.ones(n_rows, np.int64)
+    put_rows(rows.chunks[0], [list(range(n_rows))], np.arange(n_rows), ones)
+    found = to_host(rows.grow(None, np.zeros(1, np.int32)))
+    expected = histogram.histogram(symbols, range(n_rows), np.arange(n_rows), ones, layout, missing)
+    assert (found[0] == expected).all()
 
 
 COLUMNS = ("ids", "g", "h", "margin", "label", "weight")

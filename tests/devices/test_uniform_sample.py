@@ -7,20 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import VIEWS, EagerThreads, device_of, make_layout, make_rows, make_symbols, make_view, put_rows
-from devices.test_sampling import put_on
-from reference import histogram
+from devices.backends import EagerThreads, device_of, make_layout, make_symbols, make_view
+from devices.test_sampling import KEY, N_BINS, SIZES, SOME_VIEWS, check_bins, ids_of, put_on
 from reference.sampling import of_share
 
 from daskboost.devices.device import CertifyingDevice
 from daskboost.devices.gpu.runtime import to_host
 from daskboost.devices.sampling import TurnRows, UniformSize
-
-KEY = 0x9D2C5680A7F1C3E5
-N_BINS = [5, 3, 7, 2]
-SOME_VIEWS = [view for view in VIEWS if view.values[0].split()[-1] in ("uint8", "csr")]
-SIZES = (1_300, 0, 1, 2_600)
-"""Rows of chunks: more than a block has, none, and what threads divide."""
 
 
 @pytest.mark.parametrize(("n_outputs", "share", "weighted"), [(1, 0.3, False), (3, 0.9, True), (2, 1.0, True)])
@@ -55,23 +48,7 @@ def test_rows_are_drawn_as_the_naive_twin_does(
         assert (found.weight is not None) == weighted
         for name in ("ids", "margin", "label", *["weight"] * weighted):
             np.testing.assert_array_equal(to_host(getattr(found, name)).astype(wanted[name].dtype), wanted[name])
-        rows = make_rows(found.view, found.n_rows, layout, threads)
-        ones = np.ones(found.n_rows, np.int64)
-        put_rows(rows.chunks[0], [list(range(found.n_rows))], np.arange(found.n_rows), ones)
-        histogram_of = histogram.histogram(
-            wanted["symbols"], range(found.n_rows), np.arange(found.n_rows), ones, layout, "csr" not in encoding
-        )
-        assert (to_host(rows.grow(None, np.zeros(1, np.int32)))[0] == histogram_of).all()
-
-
-def ids_of(n_rows: int, index: int, kind: str) -> tuple[Any, Any]:
-    """Global ids of a chunk's rows, in two stretches, and the same as devices take them."""
-    first_row = 2**33 + 10_000 * index
-    own = (np.arange(n_rows) + np.where(np.arange(n_rows) < n_rows // 2, 0, 5_000) + first_row).astype(np.uint64)
-    if kind == "single ids":
-        return own, own
-    second = (n_rows // 2, first_row + n_rows // 2 + 5_000)
-    return own, [(0, first_row), second] if n_rows > 1 else [(0, second[1])]
+        check_bins(found.view, wanted["symbols"], layout, "csr" not in encoding)
 
 
 @pytest.mark.parametrize("encoding", SOME_VIEWS)

@@ -8,11 +8,10 @@ more chunks are under way by then, and memory need not be taken for rows that ar
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.devices.gpu.gradients import THREADS, Columns, device_pieces, stretches
 from daskboost.devices.gpu.losses import given_columns
-from daskboost.devices.gpu.row_columns import Choice, RowColumns
+from daskboost.devices.gpu.row_columns import Choice, ColumnTypes, RowColumns
 from daskboost.devices.gpu.runtime import DeviceArray, element_stride, to_host
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.views import DeviceLayout, GpuView
@@ -37,10 +36,11 @@ class GpuCandidates:
 
     def __init__(self, layout: DeviceLayout, n_outputs: int, candidates: RoomSize, sample: RoomSize) -> None:
         self._runtime, self._n_outputs = layout.runtime, n_outputs
-        columns: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {"ids": (np.int64, ())} | {
-            name: (np.float32, (n_outputs,) if name in OF_OUTPUTS else ()) for name in FLOATS
-        }
-        self._kept = RowColumns(layout, candidates, columns | dict.fromkeys(("norms", "draws"), (np.float64, ())))
+        columns: ColumnTypes = {
+            "ids": (np.int64, ()), **{name: (np.float32, (n_outputs,) * (name in OF_OUTPUTS)) for name in FLOATS},
+        }  # fmt: skip
+        drawn: ColumnTypes = {**columns, "norms": (np.float64, ()), "draws": (np.float64, ())}
+        self._kept = RowColumns(layout, candidates, drawn)
         self._sample = RowColumns(layout, sample, columns)
         self._choice = Choice(layout.runtime, candidates.n_rows)  # where all rows are one chunk
         self._cells = layout.runtime.xp.zeros(N_CELLS, np.uint64)

@@ -13,6 +13,9 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.taken_rows import RoomSize, RowRoom, grown
 from daskboost.devices.gpu.views import DeviceLayout
 
+ColumnTypes = Mapping[str, tuple[npt.DTypeLike, tuple[int, ...]]]
+"""Type of each array, and the shape of what a row has of it."""
+
 
 class RowColumns:
     """Bins of rows and arrays beside them.
@@ -21,12 +24,10 @@ class RowColumns:
     ----------
     layout : DeviceLayout
     size : RoomSize
-    columns : mapping of str to (dtype, shape)
-        Type of each array, and the shape of what a row has of it.
+    columns : ColumnTypes
     """
 
-    def __init__(self, layout: DeviceLayout, size: RoomSize,
-                 columns: Mapping[str, tuple[npt.DTypeLike, tuple[int, ...]]]) -> None:  # fmt: skip
+    def __init__(self, layout: DeviceLayout, size: RoomSize, columns: ColumnTypes) -> None:
         self.rows, self._runtime, self._expected = RowRoom(layout, size), layout.runtime, size.n_rows
         self._columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             name: (np.dtype(dtype), shape) for name, (dtype, shape) in columns.items()

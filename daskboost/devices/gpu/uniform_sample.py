@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.devices.gpu.gradients import THREADS, device_pieces, stretches
-from daskboost.devices.gpu.row_columns import Choice, RowColumns
+from daskboost.devices.gpu.row_columns import Choice, ColumnTypes, RowColumns
 from daskboost.devices.gpu.runtime import DeviceArray
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.views import DeviceLayout, GpuView
@@ -32,12 +31,10 @@ class GpuUniformSample:
     def __init__(self, layout: DeviceLayout, size: UniformSize, room: RoomSize) -> None:
         self._runtime, self._n_outputs = layout.runtime, size.n_outputs
         self._below = np.uint64(draws_below(size.share))
-        types: dict[str, tuple[npt.DTypeLike, tuple[int, ...]]] = {
-            "ids": (np.int64, ()), "margin": (np.float32, (size.n_outputs,)), "label": (np.float32, ()),
-        }  # fmt: skip
-        if size.has_weight:
-            types["weight"] = (np.float32, ())
-        self._columns = RowColumns(layout, room, types)
+        weight: ColumnTypes = {"weight": (np.float32, ())} if size.has_weight else {}
+        self._columns = RowColumns(layout, room, {
+            "ids": (np.int64, ()), "margin": (np.float32, (size.n_outputs,)), "label": (np.float32, ()), **weight,
+        })  # fmt: skip
         self._choice = Choice(layout.runtime, size.turn_rows)
         self._pieces: dict[int, tuple[DeviceArray, int]] = {}
         """Ids of each chunk's rows."""
