@@ -318,7 +318,7 @@ def test_which_rows_a_gpu_takes(
 
 @pytest.mark.gpu
 def test_many_rows_through_pinned_buffers(rng: np.random.Generator) -> None:
-    values = rng.standard_normal((2_500_000, 9))
+    values = rng.standard_normal((1_500_000, 9))
     for X in (
         values.astype(np.float32), np.asfortranarray(values.astype(np.float32)), values[::2, ::3],
         (1000 * values).astype(np.int16), pd.DataFrame(values), pd.DataFrame(values).astype({3: "float32"}),

@@ -307,10 +307,10 @@ def test_bytes_on_a_gpu(
 ) -> None:
     options = dict(options)
     if options.pop("disk", False):
-        options |= {"host_memory_limit": 840_000, "spill_directory": tmp_path}
-    rows = make_rows(n_rows=60_000, n_features=40)
-    with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=4_200, packing="tight", **options) as dataset:
-        (shard,), params = dataset.shards.shards, {**PARAMS, "max_bin": 64, "max_depth": 5, **mode}
+        options |= {"host_memory_limit": 280_000, "spill_directory": tmp_path}
+    rows = make_rows(n_rows=20_000, n_features=40)
+    with QuantizedDataset.from_dask(**rows, max_bin=64, chunk_rows=1_400, packing="tight", **options) as dataset:
+        (shard,), params = dataset.shards.shards, {**PARAMS, "max_bin": 64, **mode}
         expected = train({**params, **HOST}, dataset, 3).to_bytes()
         least = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
         most = plan(params, dataset).total_bytes

@@ -71,7 +71,7 @@ def test_chunks_from_disk_that_stay_are_read_once_within_the_plan(
     else:
         warm_up(params)
         pool = LimitedPool()
-    n_rows = 8_000 if pool is None else 100_000
+    n_rows = 8_000 if pool is None else 20_000
     data, other = data_of(name, n_rows=n_rows), data_of(name, n_rows=n_rows // 3)
     stored = data["X"].nnz * 4 if "density" in given else data["X"].size
     how: dict[str, Any] = {"n_jobs": 1, "spill_directory": tmp_path, "chunk_rows": n_rows // 12}
@@ -171,7 +171,7 @@ def test_a_fit_stays_within_its_plan_on_a_gpu(name: str) -> None:
     """CuPy's pool gets no byte more than the plan, and comes near."""
     params, given = SHAPES[name]
     warm_up(params)
-    data, pool = data_of(name, n_rows=100_000), LimitedPool()
+    data, pool = data_of(name, n_rows=20_000), LimitedPool()
     with pool.limited():
         planned = fit({**params, "device": "cuda"}, data, "evaluated" in given, pool.limit)
     within(pool.taken_bytes, replace(planned, free_bytes=None))
@@ -199,7 +199,7 @@ def test_rows_that_lie_on_the_device_are_not_planned_again(
         peak_bytes = runtime.meter.peak_bytes
     else:
         warm_up(params)
-        data, pool = data_of(name, n_rows=100_000), LimitedPool()
+        data, pool = data_of(name, n_rows=20_000), LimitedPool()
         data["X"] = (place.csr if "density" in given else place.array)(data["X"])
         with pool.limited():
             planned = fit({**params, "device": "cuda"}, data, evaluated, pool.limit, chunk_rows)

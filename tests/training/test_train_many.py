@@ -136,8 +136,8 @@ def test_models_on_a_real_gpu(
 ) -> None:
     """Streamed chunks come by twos."""
     candidates = CANDIDATES[name]
-    data = rows(str(candidates[0]["objective"]), 20_000)
-    with made(data, tmp_path, chunk_rows=4_500, encoding=encoding, disk=disk) as dataset:
+    data = rows(str(candidates[0]["objective"]), 8_000)
+    with made(data, tmp_path, chunk_rows=1_800, encoding=encoding, disk=disk) as dataset:
         stream_by_twos(monkeypatch, dataset)
         if name != "classes":  # whose chunks stay
             keep_on_gpu(monkeypatch, 0)

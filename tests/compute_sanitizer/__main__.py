@@ -1,0 +1,176 @@
+"""All tests on GPUs under compute-sanitizer: processes that share them, and a row of what was found for each tool.
+
+    PYTHONPATH=tests python -m compute_sanitizer --processes 28 --seconds 1200 --folder /tmp/sanitized
+
+Each process has a sanitizer of its own, which would set those of several up one after the other; there is room for
+about one on every core. "plain" goes first, without a sanitizer: it compiles all kernels and says how long tests
+take, and the others begin with the dearest. A process whose sanitizer has lost track of a launch is ended, for its
+further records would be incomplete; the test it was at counts as not run. A second call with the same folder goes on
+where the first has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compute_sanitizer.report import Report, kernels_digest
+
+from benchmarks.harness import RESULTS, record
+
+ROOT = Path(__file__).resolve().parents[2]
+FEW_MULTIPROCESSORS = "8"
+"""Most of a small fit's time goes into shared memory that blocks clear for the few rows they have."""
+OPTIONS = {
+    # For backtraces of the host, sanitizers keep every Python frame that launches a kernel, and with it all its arrays.
+    "memcheck": ["--show-backtrace", "device"],
+    # Launches that nobody waits for are lost track of once many of them are under way.
+    "racecheck": ["--show-backtrace", "device", "--force-blocking-launches"],
+}
+PLAIN = "plain"
+ORDER = "order.txt"
+"""File of tests, the dearest first."""
+LOST_TRACK = "failure to track a kernel launch"
+TEST_SECONDS = 400
+MORE_SECONDS = 5
+"""For tests that are under way when time is up."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Of a call."""
+
+    tools: tuple[str, ...]
+    processes: int
+    seconds: float
+    tests: tuple[str, ...]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tools", default=f"{PLAIN},racecheck,memcheck", help="comma-separated")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=3600, help="end by then")
+    parser.add_argument("--folder", type=Path, required=True, help="of claims and logs, for this commit alone")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("tests", nargs="*", help="arguments of pytest; -m gpu by default")
+    given = parser.parse_args(arguments)
+    tools = tuple(given.tools.split(","))
+    if unknown := sorted(set(tools) - {PLAIN, *OPTIONS}):
+        raise SystemExit(f"no tool is named {', '.join(unknown)}; there are {', '.join([PLAIN, *OPTIONS])}")
+    config = Config(tools, given.processes, given.seconds, tuple(given.tests) or ("-m", "gpu"))
+    folder, until = given.folder.resolve(), time.time() + given.seconds
+    folder.mkdir(parents=True, exist_ok=True)
+    for tool in tools:
+        for claim in Report.of(folder / tool).abandoned:
+            (folder / tool / claim).unlink()
+    if PLAIN in tools:
+        run_all([PLAIN], config, folder, until)
+    dearest = Report.of(folder / PLAIN).dearest()
+    (folder / ORDER).write_text("".join(f"{test}\n" for test in dearest))
+    run_all([tool for tool in tools if tool != PLAIN], config, folder, until)
+    for tool in tools:
+        row = Report.of(folder / tool).row()
+        print(tool, {name: value if isinstance(value, int) else len(value) for name, value in row.items()}, flush=True)
+        row |= {"tool": tool, "kernels": kernels_digest(ROOT / "kernels")}
+        record("gpu_sanitizers", config, [row], given.results)
+
+
+def run_all(tools: Sequence[str], config: Config, folder: Path, until: float) -> None:
+    """As many processes as there shall be, each of which takes all tools in turn, every fourth the last one first."""
+    slots = [
+        Slot(number, tools[:: -1 if number % 4 == 3 else 1], config.tests, folder, until)
+        for number in range(config.processes)
+    ]
+    try:
+        while time.time() < until + MORE_SECONDS and sum(slot.goes_on() for slot in slots):
+            time.sleep(0.2)
+    finally:
+        for slot in slots:
+            slot.end()
+
+
+class Slot:
+    """Room for a process at a time."""
+
+    def __init__(self, number: int, tools: Sequence[str], tests: Sequence[str], folder: Path, until: float) -> None:
+        self._number, self._tests, self._folder, self._until = number, tests, folder, until
+        self._tools = list(tools)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = Path()
+        self._n_started = 0
+
+    def goes_on(self) -> bool:
+        """False when no tool has more to do; starts what comes next."""
+        if self._process is not None and self._process.poll() is None:
+            if self._log.exists() and LOST_TRACK in self._log.read_text(errors="replace"):
+                self.end()
+            return True
+        if self._process is not None and self._process.returncode >= 0:  # it has come to its end
+            self._tools.pop(0)
+        self._process = None
+        if self._tools:
+            self._start(self._tools[0])
+        return bool(self._tools)
+
+    def end(self) -> None:
+        """The process, its sanitizer and the workers that it has started."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+
+    def _start(self, tool: str) -> None:
+        folder = self._folder / tool
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{self._number}-{self._n_started}-{os.getpid()}.log"
+        self._log, self._n_started = folder / f"sanitizer-{name}", self._n_started + 1
+        with (folder / f"pytest-{name}").open("wb") as output:
+            self._process = subprocess.Popen(
+                self._command(tool, folder), cwd=ROOT, env=self._environment(tool), stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def _command(self, tool: str, folder: Path) -> list[str]:
+        sanitizer, order = [], []
+        if tool != PLAIN:
+            sanitizer = ["compute-sanitizer", "--tool", tool, *OPTIONS[tool], "--log-file", str(self._log)]
+            order = ["--claims-order", str(self._folder / ORDER)]
+        return [
+            *sanitizer, sys.executable, "-m", "pytest", "-q", "-p", "compute_sanitizer.claims", "-p",
+            "no:cacheprovider", "--claims", str(folder), "--claims-until", str(self._until), *order,
+            "--continue-on-collection-errors", f"--timeout={TEST_SECONDS}", "-o", "faulthandler_timeout=0",
+            *self._tests,
+        ]  # fmt: skip
+
+    def _environment(self, tool: str) -> dict[str, str]:
+        paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        made = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        if tool != PLAIN:
+            made["DASKBOOST_MULTIPROCESSORS"] = FEW_MULTIPROCESSORS
+        if n_gpus := _n_gpus():
+            made["CUDA_VISIBLE_DEVICES"] = str(self._number % n_gpus)
+        return made
+
+
+@functools.cache
+def _n_gpus() -> int:
+    try:
+        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return 0
+    return len(found.stdout.splitlines())
+
+
+if __name__ == "__main__":
+    main()

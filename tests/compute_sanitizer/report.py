@@ -1,0 +1,79 @@
+"""What became of tests that processes shared, and what their sanitizers said."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compute_sanitizer.claims import BEGUN, COLLECTED
+
+SAID = re.compile(r"^=+ (\S.*)$", re.MULTILINE)
+"""Lines of a report begin so, and details of it with more spaces."""
+NOTHING = re.compile(
+    r"COMPUTE-SANITIZER|ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: \d+ hazards? displayed|"
+    # Processes without a launch: they found all tests taken.
+    r"Error: Target application terminated before first instrumented API call|Target application returned an error"
+)
+"""Lines that report nothing: races have lines of their own beside the summary, and pytest tells of its failures."""
+
+KINDS = ("passed", "skipped", "failed")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Of one tool."""
+
+    outcomes: Mapping[str, str]
+    """By test, of those that have come to an end."""
+    not_run: Sequence[str]
+    seconds: Mapping[str, float]
+    """By test, as `outcomes`."""
+    findings: Mapping[str, int]
+    """How often the sanitizer said what."""
+    abandoned: frozenset[str]
+    """Claims of tests that have begun and not ended."""
+
+    @classmethod
+    def of(cls, folder: Path) -> Report:
+        outcomes, seconds, begun = {}, {}, {}
+        for path in sorted(folder.glob("*.jsonl")):
+            for line in map(json.loads, path.read_text().splitlines()):
+                test = line["test"]
+                if line["outcome"] == BEGUN:
+                    begun[test] = line
+                else:
+                    outcomes[test], seconds[test] = line["outcome"], line["at"] - begun[test]["at"]
+        collected = folder / COLLECTED
+        names = collected.read_text().splitlines() if collected.exists() else []
+        said = collections.Counter(
+            line for path in sorted(folder.glob("sanitizer-*.log"))
+            for line in SAID.findall(path.read_text(errors="replace")) if not NOTHING.match(line)
+        )  # fmt: skip
+        abandoned = frozenset(line["claim"] for test, line in begun.items() if test not in outcomes)
+        return cls(outcomes, [name for name in names if name not in outcomes], seconds, said, abandoned)
+
+    def dearest(self) -> list[str]:
+        """Tests that came to an end, those that took longest first."""
+        return sorted(self.seconds, key=lambda test: -self.seconds[test])
+
+    def row(self) -> dict[str, Any]:
+        """For the results."""
+        of = {kind: [test for test, outcome in self.outcomes.items() if outcome == kind] for kind in KINDS}
+        return {
+            "passed": len(of["passed"]), "skipped": len(of["skipped"]), "failed": sorted(of["failed"]),
+            "not_run": sorted(self.not_run), "findings": dict(self.findings),
+        }  # fmt: skip
+
+
+def kernels_digest(folder: Path) -> str:
+    """Equal where all CUDA sources are."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,127 @@
+"""Processes share tests, and a row says what became of them and what the sanitizer said: a script stands in for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compute_sanitizer.__main__ import main
+from compute_sanitizer.report import Report
+
+TESTS = """
+import os, time, pytest
+
+@pytest.fixture(scope="module", params=["a", "b"])
+def made(request):
+    with open(os.environ["MADE"], "a") as file:
+        file.write(request.param)
+    return request.param
+
+@pytest.mark.parametrize("n", range(4))
+def test_shares_what_is_made(made, n):
+    time.sleep(0.05)
+
+@pytest.mark.parametrize("n", range(6))
+def test_passes(n):
+    time.sleep(0.05)
+
+def test_fails():
+    assert os.environ.get("DASKBOOST_MULTIPROCESSORS") is None
+
+def test_is_skipped():
+    pytest.skip("so it is")
+
+def test_takes_long():
+    time.sleep(float(os.environ.get("LONG", 0)))
+"""
+SANITIZER = """#!{python}
+import os, sys, time
+log = sys.argv[sys.argv.index("--log-file") + 1]
+with open(log, "w") as file:
+    file.write("========= COMPUTE-SANITIZER\\n" + os.environ.get("SAYS", "") + "========= ERROR SUMMARY: 0 errors\\n")
+os.execv({python!r}, sys.argv[sys.argv.index({python!r}):])
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of tests; no GPU is named, so that all processes have the same."""
+    (tmp_path / "bin").mkdir()
+    sanitizer = tmp_path / "bin" / "compute-sanitizer"
+    sanitizer.write_text(SANITIZER.format(python=sys.executable))
+    sanitizer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MADE", str(tmp_path / "made.txt"))
+    path = tmp_path / "test_toy.py"
+    path.write_text(TESTS)
+    return path
+
+
+def rows_of(toy: Path, *arguments: str, folder: str = "claims", results: str = "results") -> dict[str, dict[str, Any]]:
+    """By tool."""
+    parent = toy.parent
+    main([*arguments, "--folder", str(parent / folder), "--results", str(parent / results), "--", str(toy)])
+    lines = (parent / results / "gpu_sanitizers.jsonl").read_text().splitlines()
+    return {row["tool"]: row for row in map(json.loads, lines)}
+
+
+def begun(folder: Path) -> list[str]:
+    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return [line["test"] for line in lines if line["outcome"] == "begun"]
+
+
+def test_each_test_runs_once_per_tool(toy: Path) -> None:
+    rows = rows_of(toy, "--tools", "plain,memcheck", "--processes", "3")
+    assert (rows["plain"]["passed"], rows["plain"]["skipped"], rows["plain"]["failed"]) == (16, 1, [])
+    assert (rows["memcheck"]["passed"], rows["memcheck"]["skipped"]) == (15, 1)
+    assert [name.split("::")[1] for name in rows["memcheck"]["failed"]] == ["test_fails"], "fewer multiprocessors"
+    for tool, row in rows.items():
+        names = begun(toy.parent / "claims" / tool)
+        assert len(names) == len(set(names)) == 17
+        assert (row["not_run"], row["findings"]) == ([], {})
+    assert rows["plain"]["kernels"] == rows["memcheck"]["kernels"]
+    assert sorted((toy.parent / "made.txt").read_text()) == ["a", "a", "b", "b"], "once for each tool"
+    assert len(list((toy.parent / "claims" / "plain").glob("*.jsonl"))) > 1, "several processes had their share"
+
+
+def test_what_the_sanitizer_says_is_counted(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "SAYS", "========= Invalid __global__ read of size 4 bytes\n=========     at build+0x10\n=========\n"
+    )
+    rows = rows_of(toy, "--tools", "memcheck", "--processes", "1")
+    assert rows["memcheck"]["findings"] == {"Invalid __global__ read of size 4 bytes": 1}
+
+
+def test_a_process_that_has_lost_track_is_ended(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "Internal Sanitizer Error: Detected a failure to track a kernel launch. Future records might be incomplete"
+    monkeypatch.setenv("SAYS", f"========= {said}\n")
+    rows = rows_of(toy, "--tools", "racecheck", "--processes", "1", "--seconds", "2")
+    assert rows["racecheck"]["passed"] == 0, "ended before its first test"
+    assert rows["racecheck"]["findings"][said] > 1, "another was begun"
+
+
+def test_a_second_call_goes_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time was up in a test, it runs again; others do not."""
+    monkeypatch.setenv("LONG", "60")
+    rows = rows_of(toy, "--tools", "plain", "--processes", "1", "--seconds", "6")
+    assert [name.split("::")[1] for name in rows["plain"]["not_run"]] == ["test_takes_long"]
+    monkeypatch.setenv("LONG", "0")
+    rows = rows_of(toy, "--tools", "plain", "--processes", "1")
+    assert (rows["plain"]["not_run"], rows["plain"]["passed"]) == ([], 16)
+    names = [name.split("::")[1] for name in begun(toy.parent / "claims" / "plain")]
+    assert len(names) == 18
+    assert names.count("test_takes_long") == 2
+
+
+def test_tools_that_are_not_there(toy: Path) -> None:
+    with pytest.raises(SystemExit, match="no tool is named leakcheck; there are plain, memcheck, racecheck"):
+        rows_of(toy, "--tools", "leakcheck")
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    row = Report.of(tmp_path).row()
+    assert row == {"passed": 0, "skipped": 0, "failed": [], "not_run": [], "findings": {}}
