@@ -15,7 +15,7 @@ from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.registry import make_metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective, scores_weights
-from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams
+from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams, split_device
 
 LOSS_PARAMETERS = {
     "scale_pos_weight": "binary objectives; weight rows, or use class_weight of DaskBoostClassifier",
@@ -124,7 +124,8 @@ CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
 
 
 def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
-    """Refuse what trees that grow on a sample cannot do, and evaluation sets of their report's name.
+    """Refuse what trees that grow on a sample cannot do, evaluation sets of their report's name, and parameters that
+    would not be read.
 
     Raises
     ------
@@ -132,6 +133,11 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         Naming the parameter, and what to do instead.
     """
     mode = params.out_of_core
+    if params.device_memory_limit is not None and split_device(params.device)[0] == "cpu":
+        raise ParameterError(
+            f"device_memory_limit={params.device_memory_limit} is only read on GPUs, not with device='cpu'; use "
+            "device='auto', or leave device_memory_limit out (host_memory_limit is that of RAM)"
+        )
     if mode != "certified":
         unread = [name for name in CERTIFIED_PARAMS if getattr(params, name) != getattr(TrainParams, name)]
         if unread:

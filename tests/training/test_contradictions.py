@@ -53,6 +53,7 @@ def unread() -> Any:
     ({"quantile_alpha": 0.3, "eval_metric": "quantile"}, r"quantile_alpha=\(0.3,\) has no effect .*quantile@0.1,0.9"),
     ({"huber_slope": 2}, "huber_slope=2 has no effect .*'reg:pseudohubererror'"),
     ({"tweedie_variance_power": 1.2}, "tweedie_variance_power=1.2 has no effect .*'reg:tweedie'"),
+    ({"device": "cpu", "device_memory_limit": "2kB"}, "device_memory_limit=2000 is only read on GPUs"),
     ({"num_class": 3}, "num_class=3 has no effect with objective='reg:squarederror'; .*'multi:softprob'"),
     ({"max_bin": 64}, r"max_bin=64 contradicts dtrain, .* max_bin=32; .*from_dask\(..., max_bin=64\)"),
     ({"chunk_rows": 64}, r"chunk_rows=64 contradicts dtrain, .* chunk_rows=\d+; .*from_dask\(..., chunk_rows=64\)$"),
