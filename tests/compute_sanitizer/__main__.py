@@ -29,13 +29,13 @@ from benchmarks.harness import RESULTS, record
 ROOT = Path(__file__).resolve().parents[2]
 FEW_MULTIPROCESSORS = "8"
 """Most of a small fit's time goes into shared memory that blocks clear for the few rows they have."""
+PLAIN = "plain"
 OPTIONS = {
     # For backtraces of the host, sanitizers keep every Python frame that launches a kernel, and with it all its arrays.
     "memcheck": ["--show-backtrace", "device"],
-    # Launches that nobody waits for are lost track of once many of them are under way.
     "racecheck": ["--show-backtrace", "device", "--force-blocking-launches"],
 }
-PLAIN = "plain"
+PLUGINS = {"memcheck": [], "racecheck": ["-p", "compute_sanitizer.turns"], PLAIN: []}
 ORDER = "order.txt"
 """File of tests, the dearest first."""
 LOST_TRACK = "failure to track a kernel launch"
@@ -142,13 +142,15 @@ class Slot:
             )  # fmt: skip
 
     def _command(self, tool: str, folder: Path) -> list[str]:
-        sanitizer, order = [], []
+        sanitizer: list[str] = []
+        order: list[str] = []
         if tool != PLAIN:
             sanitizer = ["compute-sanitizer", "--tool", tool, *OPTIONS[tool], "--log-file", str(self._log)]
             order = ["--claims-order", str(self._folder / ORDER)]
         return [
-            *sanitizer, sys.executable, "-m", "pytest", "-q", "-p", "compute_sanitizer.claims", "-p",
-            "no:cacheprovider", "--claims", str(folder), "--claims-until", str(self._until), *order,
+            *sanitizer, sys.executable, "-m", "pytest", "-q", "-p", "compute_sanitizer.claims",
+            *PLUGINS[tool], "-p", "no:cacheprovider",
+            "--claims", str(folder), "--claims-until", str(self._until), *order,
             "--continue-on-collection-errors", f"--timeout={TEST_SECONDS}", "-o", "faulthandler_timeout=0",
             *self._tests,
         ]  # fmt: skip

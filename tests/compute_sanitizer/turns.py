@@ -1,0 +1,57 @@
+"""A plugin of pytest for racecheck: engines that are threads of this process launch one at a time.
+
+Where two threads launch at once, racecheck says that it failed to track a kernel launch and hangs, sooner or later.
+What is checked, shared memory of a block, does not depend on what other launches do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from daskboost.cluster.links import Engine, LocalEngines, LocalPeers, close_engine, stop_engine
+
+
+def pytest_configure() -> None:
+    take_turns(pytest.MonkeyPatch())
+
+
+class _InTurn:
+    """An engine that answers when no other of its process does."""
+
+    def __init__(self, engine: Engine, turn: threading.Lock) -> None:
+        self._engine, self._turn = engine, turn
+
+    def handle(self, message: Any) -> Any:
+        with self._turn:
+            return self._engine.handle(message)
+
+    def stop(self) -> None:
+        stop_engine(self._engine)
+
+    def close(self) -> None:
+        close_engine(self._engine)
+
+
+def take_turns(patch: pytest.MonkeyPatch) -> None:
+    """From here on, several engines of one fit answer in turn; whoever waits for the others' parts lets them go on."""
+    make, exchange, turn = LocalEngines.__init__, LocalPeers.exchange, threading.Lock()
+
+    def make_in_turn(engines: LocalEngines, given: Sequence[Engine], *peers: Any, **more: Any) -> None:
+        alone = len(given) == 1
+        make(engines, given if alone else [_InTurn(engine, turn) for engine in given], *peers, **more)
+
+    def exchange_out_of_turn(peers: LocalPeers, parts: Sequence[Any]) -> list[Any]:
+        if peers.n_peers == 1:
+            return exchange(peers, parts)
+        turn.release()
+        try:
+            return exchange(peers, parts)
+        finally:
+            turn.acquire()
+
+    patch.setattr(LocalEngines, "__init__", make_in_turn)
+    patch.setattr(LocalPeers, "exchange", exchange_out_of_turn)
