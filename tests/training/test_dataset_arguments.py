@@ -87,6 +87,19 @@ def test_opening_with_a_budget_without_a_disk_says_the_least_that_works(encoding
     QuantizedDataset.open(tmp_path / "saved", host_memory_limit=least).close()
 
 
+def test_files_are_found_and_removed_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with QuantizedDataset.from_dask(X, Y, host_memory_limit=1, spill_directory="spilled") as data:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert list((tmp_path / "spilled").rglob("*.chunk"))
+        train({"max_depth": 2}, data, 1)
+    assert list((tmp_path / "spilled").iterdir()) == []
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_evaluation_sets_take_what_the_training_set_leaves_of_the_budget(tmp_path: Path) -> None:
     def ram(data: QuantizedDataset) -> int:
         return int(data.shards.shards[0].store.counters().ram_bytes)
