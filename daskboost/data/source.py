@@ -40,11 +40,11 @@ class Partition:
 
     index: int
     blocks: tuple[Any, Any, Any, Any]
-    """x, y, weight, base_margin: raw objects or Delayed; None where absent or a column of x."""
+    """x, y, weight, base_margin: raw objects or Delayed; None where absent, a column of x or in `together`."""
     where: str = ""
     """What messages call it."""
     together: Any = None
-    """All blocks as one Delayed, which computes what they share once; None where they are not lazy, or not alike."""
+    """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
 
     def load(self, spec: ReadSpec) -> RowBatch:
         """Compute the blocks with Dask's current scheduler (threads, or the client there is) and read them here."""
@@ -105,13 +105,14 @@ class Source:
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions in order."""
-        absent = [None] * self.n_partitions
-        columns = [absent if part is None else part.blocks() for part in self._inputs]
-        together = None
         if sum(part is not None for part in self._inputs) > 1:
             together = self._mapped(_frames_together, _arrays_together)
-        rows = zip(*columns, together or absent, strict=True)
-        return tuple(Partition(i, (x, y, w, m), self.x.name_of(i), t) for i, (x, y, w, m, t) in enumerate(rows))
+            if together is not None:
+                return tuple(Partition(i, (None,) * 4, self.x.name_of(i), each) for i, each in enumerate(together))
+        absent = [None] * self.n_partitions
+        columns = [absent if part is None else part.blocks() for part in self._inputs]
+        rows = zip(*columns, strict=True)
+        return tuple(Partition(i, (x, y, w, m), self.x.name_of(i)) for i, (x, y, w, m) in enumerate(rows))
 
     @property
     def _inputs(self) -> tuple[Blocks | None, ...]:

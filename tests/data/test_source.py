@@ -301,3 +301,17 @@ def test_a_pass_computes_a_dask_partition_once(kind: str, frame: pd.DataFrame) -
         assert sorted(computed) == [0, 1, 2, 3]
         computed.clear()
     assert_reads_as(source, frame)
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_labels_of_files_that_dask_reads_several_of_at_once(kind: str, tmp_path: Path, frame: pd.DataFrame) -> None:
+    """As it does where it needs few of their columns: labels then have fewer partitions than features."""
+    for index in range(8):
+        frame.iloc[index * 5 : index * 5 + 5].to_parquet(tmp_path / f"{index}.parquet")
+    whole = dd.read_parquet(tmp_path)
+    assert len(whole["y"].to_delayed(optimize_graph=True)) < 8, "nothing is read at once, so nothing is tested"
+    expected = frame[list(NAMES)].to_numpy(np.float32)
+    source = make_source(whole[list(NAMES)] if kind == "frame" else da.from_array(expected, chunks=(5, 3)), whole["y"])
+    for read in (batches(source), list(dask.compute(*source.delayed(), scheduler="synchronous"))):
+        np.testing.assert_array_equal(np.concatenate([host_features(b.features).values for b in read]), expected)
+        np.testing.assert_array_equal(np.concatenate([b.label for b in read]), frame.y)
