@@ -127,5 +127,7 @@ def _prefix() -> str:
 
 def _remove(directory: Path, lock: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child inherits the finalizer but not the files
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
+        try:
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:  # what Ctrl-C left of it the next one to spill there removes, as long as nobody holds it
+            os.close(lock)

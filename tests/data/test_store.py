@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import weakref
@@ -171,6 +172,25 @@ def test_a_directory_whose_making_fails_is_not_left_behind(
             store.put(dense_chunk(0))
     assert list(tmp_path.iterdir()) == []
     assert os.listdir("/proc/self/fd") == open_before
+
+
+def test_files_whose_removal_is_interrupted_go_when_the_next_one_spills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    open_before = os.listdir("/proc/self/fd")
+    store = on_disk(tmp_path)
+    store.put(dense_chunk(0))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", interrupted)
+        store.close()
+    assert os.listdir("/proc/self/fd") == open_before
+    (left,) = tmp_path.iterdir()
+    with on_disk(tmp_path) as another:
+        another.put(dense_chunk(1))
+        assert not left.exists()
 
 
 def test_files_go_after_an_exception(tmp_path: Path) -> None:
