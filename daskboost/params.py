@@ -327,8 +327,8 @@ def parse_bytes(name: str, value: int | float | str) -> int:
     from dask.utils import parse_bytes as dask_parse_bytes
 
     try:
-        if isinstance(value, bool):
-            raise TypeError("a truth value")
+        if isinstance(value, bool) or (isinstance(value, str) and not any(map(str.isdigit, value))):
+            raise TypeError("a truth value, or a text without a number, which Dask takes for 1")
         size = int(value if isinstance(value, np.integer) else dask_parse_bytes(value))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ParameterError(f"{name}={value!r} is not a size; write bytes or a text such as '2GB'") from error

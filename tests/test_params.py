@@ -59,6 +59,8 @@ def build(**values: Any) -> TrainParams:
             "host_memory_limit='2 parsecs' is not a size; write bytes or a text such as",
         ),
         ({"host_memory_limit": 0}, "host_memory_limit=0 must be positive"),
+        ({"host_memory_limit": ""}, "host_memory_limit='' is not a size"),
+        ({"device_memory_limit": "GB"}, "device_memory_limit='GB' is not a size"),
     ],
 )
 def test_bad_parameters_are_named(values: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.cluster.whole_trees import WholeTrees
-from daskboost.data.build import DatasetInfo, MarginOf, check_room, with_margin
+from daskboost.data.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import computed
 from daskboost.data.rows import Features
@@ -137,6 +137,8 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
     directory = spill_path(spill_directory)
     if directory is not None:
         check_spill_directory(directory)
+    elif host_memory_limit is not None and saved.chunk_bytes > host_memory_limit:
+        raise no_room(host_memory_limit, saved.n_rows, saved.chunk_bytes)
     store = ChunkStore(directory, host_memory_limit)
     try:
         return LocalShards([open_shard(saved, None, store)], [store])

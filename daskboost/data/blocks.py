@@ -127,7 +127,10 @@ class DaskFrameBlocks(Blocks):
         return None
 
     def blocks(self) -> list[Any]:
-        return list(self.collection.to_delayed(optimize_graph=True))
+        blocks = list(self.collection.to_delayed(optimize_graph=True))
+        if len(blocks) != self.n_partitions:  # Dask reads several files at once of which it needs few columns
+            blocks = list(self.collection.to_delayed(optimize_graph=False))
+        return blocks
 
     def column_blocks(self, name: Hashable) -> list[Any]:
         return list(self.collection[name].to_delayed(optimize_graph=True))

@@ -289,11 +289,15 @@ def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> No
     n_bytes = info.layout.nbytes(info.n_rows, info.n_entries)
     if taken_bytes + n_bytes > ram_budget_bytes:
         beside = f" beside {taken_bytes} bytes of the reference's" if taken_bytes else ""
-        raise StorageError(
-            f"host_memory_limit={ram_budget_bytes} bytes has no room for the chunks of {info.n_rows} rows{beside}: set "
-            "spill_directory, where what exceeds it goes, or a host_memory_limit of at least "
-            f"{taken_bytes + n_bytes + PADDING_BYTES * n_chunks}"
-        )
+        raise no_room(ram_budget_bytes, info.n_rows, taken_bytes + n_bytes + PADDING_BYTES * n_chunks, beside)
+
+
+def no_room(ram_budget_bytes: int, n_rows: int, least_bytes: int, beside: str = "") -> StorageError:
+    """What refuses chunks that have neither room in RAM nor a disk."""
+    return StorageError(
+        f"host_memory_limit={ram_budget_bytes} bytes has no room for the chunks of {n_rows} rows{beside}: set "
+        f"spill_directory, where what exceeds it goes, or a host_memory_limit of at least {least_bytes}"
+    )
 
 
 def most_rows(sizes: Iterable[int], owners: Iterable[str]) -> int:

@@ -60,6 +60,12 @@ class SavedDataset:
     def n_rows(self) -> int:
         return sum(chunk.n_rows for chunk in self.chunks)
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Of all chunks' bins, as a store counts them."""
+        arrays = [array for chunk in self.chunks for array in chunk.arrays if array.name in ("words", "indptr")]
+        return sum(np.dtype(array.dtype).itemsize * array.shape[0] for array in arrays)
+
 
 class DatasetWriter:
     """Writes a data set that becomes visible at once, by `commit`; left without it, nothing stays.

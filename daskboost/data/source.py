@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -40,14 +40,18 @@ class Partition:
 
     index: int
     blocks: tuple[Any, Any, Any, Any]
-    """x, y, weight, base_margin: raw objects or Delayed; None where absent or a column of x."""
+    """x, y, weight, base_margin: raw objects or Delayed; None where absent, a column of x or in `together`."""
     where: str = ""
     """What messages call it."""
+    together: Any = None
+    """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
 
     def load(self, spec: ReadSpec) -> RowBatch:
         """Compute the blocks with Dask's current scheduler (threads, or the client there is) and read them here."""
         blocks: Sequence[Any] = self.blocks
-        if any(hasattr(block, "__dask_graph__") for block in blocks):
+        if self.together is not None:
+            blocks = self.together.compute()
+        elif any(hasattr(block, "__dask_graph__") for block in blocks):
             from dask import compute
 
             blocks = compute(*blocks, traverse=False)
@@ -101,6 +105,10 @@ class Source:
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions in order."""
+        if sum(part is not None for part in self._inputs) > 1:
+            together = self._mapped(_frames_together, _arrays_together)
+            if together is not None:
+                return tuple(Partition(i, (None,) * 4, self.x.name_of(i), each) for i, each in enumerate(together))
         absent = [None] * self.n_partitions
         columns = [absent if part is None else part.blocks() for part in self._inputs]
         rows = zip(*columns, strict=True)
@@ -161,11 +169,9 @@ class Source:
             For text labels without classes.
         """
         self.require_numeric_labels()
-        present = [part for part in self._inputs if part is not None]
-        if all(isinstance(part, DaskFrameBlocks) for part in present):
-            return self._delayed_frames()
-        if all(isinstance(part, DaskArrayBlocks) for part in present):
-            return self._delayed_arrays()
+        fused = self._mapped(partial(_read_frames, spec=self.spec), partial(_read_arrays, spec=self.spec))
+        if fused is not None:
+            return fused
         from dask import delayed, optimize
 
         name = f"daskboost-read-{uuid4().hex}"
@@ -173,16 +179,23 @@ class Source:
         lazy = [read(*p.blocks, where=p.where, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
         return list(optimize(*lazy)) if self.is_dask else lazy
 
-    def _delayed_frames(self) -> list[Delayed]:
+    def _mapped(self, of_frames: Callable[..., Any], of_arrays: Callable[..., Any]) -> list[Delayed] | None:
+        """A function of all blocks of a partition, one task each; None where they are not all frames, or all arrays."""
+        present = [part for part in self._inputs if part is not None]
+        if all(isinstance(part, DaskFrameBlocks) for part in present):
+            return self._mapped_frames(of_frames)
+        return self._mapped_arrays(of_arrays) if all(isinstance(part, DaskArrayBlocks) for part in present) else None
+
+    def _mapped_frames(self, function: Callable[..., Any]) -> list[Delayed]:
         import dask.dataframe as dd
 
         frames = [None if part is None else _data(part) for part in self._inputs]
         batches = dd.map_partitions(
-            _read_frames, *frames, self.spec, align_dataframes=False, meta=(None, object), enforce_metadata=False
+            function, *frames, align_dataframes=False, meta=(None, object), enforce_metadata=False
         )
         return list(batches.to_delayed(optimize_graph=True))
 
-    def _delayed_arrays(self) -> list[Delayed]:
+    def _mapped_arrays(self, function: Callable[..., Any]) -> list[Delayed]:
         import dask.array as da
 
         numbers = da.from_array(np.arange(self.n_partitions), chunks=1)
@@ -191,10 +204,9 @@ class Source:
             array = None if part is None else _data(part)
             pairs += [array, None if array is None else (0, axis)[: array.ndim]]
         batches = da.blockwise(
-            _read_arrays,
+            function,
             (0,),
             *pairs,
-            spec=self.spec,
             dtype=object,
             concatenate=True,
             align_arrays=False,
@@ -211,7 +223,17 @@ class Source:
             )
 
 
-def _read_frames(x: Any, y: Any, weight: Any, base_margin: Any, spec: ReadSpec, partition_info: Any = None) -> RowBatch:
+def _frames_together(*blocks: Any) -> tuple[Any, ...]:
+    return blocks
+
+
+def _arrays_together(number: Any, *blocks: Any) -> tuple[Any, ...]:
+    return blocks
+
+
+def _read_frames(
+    x: Any, y: Any, weight: Any, base_margin: Any, *, spec: ReadSpec, partition_info: Any = None
+) -> RowBatch:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
     return spec.read(x, y, weight, base_margin, where=where)

@@ -11,8 +11,8 @@ import fcntl
 import logging
 import os
 import platform
+import secrets
 import shutil
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -49,7 +49,11 @@ def check_spill_directory(path: Path) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        Path(tempfile.mkdtemp(prefix=_NEW, dir=path)).rmdir()
+        probe = _unused(path)
+        try:
+            probe.mkdir(0o700)
+        finally:
+            _remove_empty(probe)
     except OSError as error:
         raise StorageError(
             error.errno,
@@ -70,12 +74,22 @@ def make_directory(parent: Path, owner: object) -> tuple[Path, weakref.finalize[
     """
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(parent)
-    made = Path(tempfile.mkdtemp(prefix=_NEW, dir=parent))
-    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(OSError):  # a file system without locks: then nobody takes it for abandoned either
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    directory = made.rename(parent / f"{_prefix()}{made.name.removeprefix(_NEW)}")
-    return directory, weakref.finalize(owner, _remove, directory, lock, os.getpid())
+    made = _unused(parent)
+    directory = parent / f"{_prefix()}{made.name.removeprefix(_NEW)}"
+    lock: int | None = None
+    try:
+        made.mkdir(0o700)
+        lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody takes it for abandoned either
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made.rename(directory)
+        return directory, weakref.finalize(owner, _remove, directory, lock, os.getpid())
+    except BaseException:  # Ctrl-C too: nobody takes a directory that is not named yet for abandoned
+        _remove_empty(made)
+        _remove_empty(directory)
+        if lock is not None:
+            os.close(lock)
+        raise
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -92,6 +106,16 @@ def remove_abandoned(parent: Path) -> None:
                 os.close(lock)
 
 
+def _unused(parent: Path) -> Path:
+    """Of a directory to be made: known before it is there, so that Ctrl-C cannot leave one that nobody knows of."""
+    return parent / f"{_NEW}{secrets.token_hex(8)}"
+
+
+def _remove_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.rmdir()
+
+
 def _prefix() -> str:
     """Of this machine's directories since it was started: who shares a disk with others need not see their locks."""
     try:
@@ -103,5 +127,7 @@ def _prefix() -> str:
 
 def _remove(directory: Path, lock: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child inherits the finalizer but not the files
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(lock)
+        try:
+            shutil.rmtree(directory, ignore_errors=True)
+        finally:  # what Ctrl-C left of it the next one to spill there removes, as long as nobody holds it
+            os.close(lock)

@@ -48,10 +48,14 @@ def stream(store: ChunkStore, handles: Sequence[ChunkHandle], ahead: int = 1) ->
         for index, handle in enumerate(handles):
             yield index, store.get(handle)
         return
-    with Prefetcher(store, [h for h, disk in zip(handles, on_disk, strict=True) if disk], ahead) as prefetcher:
-        for index, handle in enumerate(handles):
-            # No local name for the chunk: it would keep the memory alive while the caller has let go of it.
-            yield index, prefetcher.take() if on_disk[index] else store.get(handle)
+    prefetcher = Prefetcher(store, [h for h, disk in zip(handles, on_disk, strict=True) if disk], ahead)
+    try:
+        with prefetcher:
+            for index, handle in enumerate(handles):
+                # No local name for the chunk: it would keep the memory alive while the caller has let go of it.
+                yield index, prefetcher.take() if on_disk[index] else store.get(handle)
+    finally:
+        prefetcher.end()  # again, as Ctrl-C may have come while it was entered or left
 
 
 class Prefetcher:
@@ -76,11 +80,15 @@ class Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+        self._thread.join()
+        self._ready.clear()
+
+    def end(self) -> None:
+        """Have the thread end, without waiting for it; may be called more than once."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
-        self._ready.clear()
 
     def take(self) -> QuantizedChunk:
         """The next chunk, waiting for it if need be."""

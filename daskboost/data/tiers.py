@@ -113,7 +113,7 @@ class DiskTier:
 
     def __init__(self, parent: Path) -> None:
         self.used_bytes = self.reads = self.read_bytes = 0
-        self._parent = parent
+        self._parent = parent.absolute()  # a process may change to another directory before the files go
         self._directory: Path | None = None
         self._written: dict[int, tuple[Layout, int]] = {}
         """Layouts, and what files are known by."""

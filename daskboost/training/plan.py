@@ -15,6 +15,7 @@ from daskboost.cluster.rounding import is_small
 from daskboost.data.build import DatasetInfo, default_chunk_rows, most_rows
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.data.source import kind_of, make_source
+from daskboost.data.spill import spill_path
 from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
@@ -81,6 +82,7 @@ def plan(
     """
     chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     room = None if memory is None else parse_bytes("memory", memory)
+    spill_path(chosen.spill_directory)
     _check_numbers(n_rows=n_rows, n_features=n_features)
     _check_number("n_workers", n_workers)
     _check_kinds(nonzeros_per_row, missing=missing, weight=weight)

@@ -273,3 +273,45 @@ def test_real_sparse_sets(name: str, data_dir: Path) -> None:
     (batch,) = batches(source.with_classes(find_classes(source)))
     assert_same_csr(batch.features, X.tocsr())
     assert np.unique(batch.label).tolist() == list(range(len(find_classes(source))))
+
+
+@pytest.mark.parametrize("kind", ["frames", "arrays"])
+def test_a_pass_computes_a_dask_partition_once(kind: str, frame: pd.DataFrame) -> None:
+    """However many of features, labels, weights and margins come out of it: it may be a day's query."""
+    computed: list[int] = []
+    columns = ["y", "w", "m0", "m1", *NAMES]
+
+    def part(index: int) -> pd.DataFrame:
+        computed.append(index)
+        return frame.iloc[index * 10 : index * 10 + 10]
+
+    def block(block_id: tuple[int, int]) -> Any:
+        return part(block_id[0])[columns].to_numpy()
+
+    if kind == "frames":
+        whole = dd.from_map(part, range(4), meta=frame.iloc[:0])
+        x, y, weight, margin = whole[list(NAMES)], whole["y"], whole["w"], whole[["m0", "m1"]]
+    else:
+        whole = da.map_blocks(block, chunks=((10,) * 4, (7,)), dtype=np.float64, meta=np.empty((0, 0)))
+        x, y, weight, margin = whole[:, 4:], whole[:, 0], whole[:, 1], whole[:, 2:4]
+    source = make_source(x, y, weight=weight, base_margin=margin)
+    computed.clear()  # Dask may look at a partition to learn its kind
+    for read in (source.batches, source.batches):
+        assert len(list(read())) == 4
+        assert sorted(computed) == [0, 1, 2, 3]
+        computed.clear()
+    assert_reads_as(source, frame)
+
+
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_labels_of_files_that_dask_reads_several_of_at_once(kind: str, tmp_path: Path, frame: pd.DataFrame) -> None:
+    """As it does where it needs few of their columns: labels then have fewer partitions than features."""
+    for index in range(8):
+        frame.iloc[index * 5 : index * 5 + 5].to_parquet(tmp_path / f"{index}.parquet")
+    whole = dd.read_parquet(tmp_path)
+    assert len(whole["y"].to_delayed(optimize_graph=True)) < 8, "nothing is read at once, so nothing is tested"
+    expected = frame[list(NAMES)].to_numpy(np.float32)
+    source = make_source(whole[list(NAMES)] if kind == "frame" else da.from_array(expected, chunks=(5, 3)), whole["y"])
+    for read in (batches(source), list(dask.compute(*source.delayed(), scheduler="synchronous"))):
+        np.testing.assert_array_equal(np.concatenate([host_features(b.features).values for b in read]), expected)
+        np.testing.assert_array_equal(np.concatenate([b.label for b in read]), frame.y)

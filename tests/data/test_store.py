@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,6 +150,47 @@ os.kill(os.getpid(), signal.SIGKILL)
             assert not left.exists() and own.exists() and len(files_under(tmp_path)) == 2
             assert_equal_chunks(living.get(handle), dense_chunk(1))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOLCK, "no locks")])
+@pytest.mark.parametrize(("owner", "step"), [(os, "mkdir"), (Path, "rename"), (os, "open"), (weakref, "finalize")])
+def test_a_directory_whose_making_fails_is_not_left_behind(
+    owner: Any, step: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is its descriptor. A step is done when Ctrl-C comes, or it fails."""
+    original = getattr(owner, step)
+
+    def failing(*given: Any) -> None:
+        if step == "mkdir" and isinstance(error, KeyboardInterrupt) and not Path(given[0]).exists():
+            original(*given)
+        raise error
+
+    open_before = os.listdir("/proc/self/fd")
+    with on_disk(tmp_path) as store, monkeypatch.context() as patch:
+        patch.setattr(owner, step, failing)
+        with pytest.raises(StorageError if isinstance(error, OSError) else KeyboardInterrupt):
+            store.put(dense_chunk(0))
+    assert list(tmp_path.iterdir()) == []
+    assert os.listdir("/proc/self/fd") == open_before
+
+
+def test_files_whose_removal_is_interrupted_go_when_the_next_one_spills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    open_before = os.listdir("/proc/self/fd")
+    store = on_disk(tmp_path)
+    store.put(dense_chunk(0))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", interrupted)
+        store.close()
+    assert os.listdir("/proc/self/fd") == open_before
+    (left,) = tmp_path.iterdir()
+    with on_disk(tmp_path) as another:
+        another.put(dense_chunk(1))
+        assert not left.exists()
 
 
 def test_files_go_after_an_exception(tmp_path: Path) -> None:

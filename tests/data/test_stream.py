@@ -167,6 +167,35 @@ def test_an_interrupt_while_waiting_for_the_disk_ends_the_thread(
         assert prefetch_threads() == []
 
 
+@pytest.mark.parametrize(("owner", "step"), [(threading.Thread, "start"), (threading.Condition, "notify_all")])
+def test_an_interrupt_at_either_end_of_a_stream_ends_the_thread(
+    owner: type, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come when the thread was started and nobody ends it yet, or before it was told to end."""
+    original, interrupts = getattr(owner, step), [KeyboardInterrupt()]
+
+    def interrupted(self: object) -> None:
+        if step == "start":
+            original(self)
+        if interrupts and threading.current_thread() is threading.main_thread():
+            raise interrupts.pop()
+        if step != "start":
+            original(self)
+
+    store, handles = filled(tmp_path, 0)
+    with store:
+        chunks = stream(store, handles)
+        if step != "start":
+            next(chunks)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, step, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(chunks) if step == "start" else chunks.close()  # type: ignore[attr-defined]
+        for thread in prefetch_threads():
+            thread.join(5)
+        assert prefetch_threads() == []
+
+
 def test_an_unreadable_chunk_fails_in_the_caller_at_its_turn(tmp_path: Path) -> None:
     store, handles = filled(tmp_path, 0)
     with store:

@@ -75,6 +75,31 @@ def test_a_budget_without_a_disk_says_the_least_that_works(encoding: str) -> Non
     assert least - 12 * 4 < held <= least
 
 
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+def test_opening_with_a_budget_without_a_disk_says_the_least_that_works(encoding: str, tmp_path: Path) -> None:
+    with QuantizedDataset.from_dask(X, Y, encoding=encoding, chunk_rows=7) as data:
+        data.save(tmp_path / "saved")
+    with pytest.raises(StorageError, match="host_memory_limit=1 bytes has no room for the chunks of 60") as caught:
+        QuantizedDataset.open(tmp_path / "saved", host_memory_limit=1)
+    least = int(str(caught.value).rpartition(" ")[2])
+    with pytest.raises(StorageError, match=f"a host_memory_limit of at least {least}"):
+        QuantizedDataset.open(tmp_path / "saved", host_memory_limit=least - 1)
+    QuantizedDataset.open(tmp_path / "saved", host_memory_limit=least).close()
+
+
+def test_files_are_found_and_removed_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with QuantizedDataset.from_dask(X, Y, host_memory_limit=1, spill_directory="spilled") as data:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        assert list((tmp_path / "spilled").rglob("*.chunk"))
+        train({"max_depth": 2}, data, 1)
+    assert list((tmp_path / "spilled").iterdir()) == []
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_evaluation_sets_take_what_the_training_set_leaves_of_the_budget(tmp_path: Path) -> None:
     def ram(data: QuantizedDataset) -> int:
         return int(data.shards.shards[0].store.counters().ram_bytes)

@@ -57,6 +57,8 @@ def test_bad_input_is_named(given: dict[str, Any], error: type[Exception], messa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"spill_directory": 5}, "spill_directory=5 must be the path of a directory"),
+        ({"spill_directory": ""}, "spill_directory='' must be the path of a directory"),
         ({"eval_metric": ["auc", "auc"]}, "eval_metric has 'auc' twice"),
         ({"eval_metric": "mlogloss"}, "eval_metric='mlogloss' does not suit objective 'reg:squarederror'"),
         ({"scale_pos_weight": 3}, "scale_pos_weight=3 has no effect"),
