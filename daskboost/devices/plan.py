@@ -133,6 +133,17 @@ def _joined(chunks: tuple[ChunkSize, ...]) -> GroupSize:
     )  # fmt: skip
 
 
+class Reads(NamedTuple):
+    """What has no room and is read again in every pass over the training rows."""
+
+    ram_bytes: int
+    """Of a GPU, from the host's memory."""
+    disk_bytes: int
+    passes: int | None
+    """Of a tree, about: one a level; where trees grow on a sample, one for all of a round, if nothing of them has to be
+    grown again. None where they grow best first: it depends on the data."""
+
+
 @dataclass(frozen=True)
 class FitSize:
     """All that the memory of one engine's fit depends on."""
@@ -191,6 +202,18 @@ class FitSize:
         """The same fit, whose streamed chunks come in groups of up to so many bytes."""
         train, *evals = (replace(rows, stream_bytes=stream_bytes) for rows in (self.train, *self.evals))
         return replace(self, train=train, evals=tuple(evals))
+
+    @property
+    def reads(self) -> Reads | None:
+        """Where it is decided which chunks stay, what passes read of the others; None if there are none."""
+        if not self.train.streamed:
+            return None
+        disk_bytes = sum(chunk.n_bytes for chunk in self.train.streamed if chunk.on_disk)
+        passes = None if self.grow_policy == "lossguide" else self.depth
+        return Reads(
+            sum(chunk.n_bytes for chunk in self.train.streamed) - disk_bytes, disk_bytes,
+            1 if self.resident_share or self.drawn_share else passes,
+        )  # fmt: skip
 
     @property
     def gpus(self) -> frozenset[int]:
@@ -288,6 +311,8 @@ class Plan:
     """Whether `free_bytes` is what `device_memory_limit` allows."""
     host_pinned_bytes: int = 0
     """Of the host's memory, page-locked: chunks that stream from it, and where chunks from disk are read to."""
+    reads: Reads | None = None
+    """What trees read again in every pass; None where all rows have room."""
 
     @property
     def parts(self) -> dict[str, int]:
@@ -342,6 +367,8 @@ class Plan:
     def __str__(self) -> str:
         taken, lines = 0, [f"{'memory of a fit on ' + self.device:<36}{'bytes':>18}"]
         for name, n_bytes in self.parts.items():
+            if n_bytes == 0 and name in _SOMETIMES:
+                continue
             taken += n_bytes
             no_room = self.free_bytes is not None and taken > self.free_bytes and n_bytes
             lines.append(f"  {name:<34}{n_bytes:>18,}{'  does not fit' if no_room else ''}")
@@ -350,9 +377,17 @@ class Plan:
             lines.append(f"  {'allowed' if self.limited else 'free':<34}{self.free_bytes:>18,}")
         if self.host_pinned_bytes:
             lines.append(f"  {'page-locked, of the host':<34}{self.host_pinned_bytes:>18,}")
+        if self.reads is not None:
+            lines.append(f"  {'read in every pass, from RAM':<34}{self.reads.ram_bytes:>18,}")
+            lines.append(f"  {'read in every pass, from disk':<34}{self.reads.disk_bytes:>18,}")
+            lines.append(f"  {'passes of a tree, about':<34}{self.reads.passes or 'as it grows':>18}")
         if self.free_bytes is not None:
             lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
         return "\n".join(lines)
+
+
+_SOMETIMES = {each.name.removesuffix("_bytes") for each in fields(Plan) if each.default == 0}
+"""Parts that are not told of where there are none."""
 
 
 def _gb(n_bytes: int) -> str:

@@ -41,6 +41,53 @@ def test_groups_stay_within_their_plan(
         assert model == train({**given, **HOST}, dataset, 1).to_bytes()
 
 
+@pytest.mark.parametrize(("more", "passes"), [
+    ({}, 3), ({"out_of_core": "sampled", "subsample": 0.2}, 1), ({"out_of_core": "certified"}, 1),
+    ({"max_depth": 0, "max_leaves": 5, "grow_policy": "lossguide"}, None),
+], ids=["exact", "sampled", "certified", "lossguide"])  # fmt: skip
+def test_plans_say_what_is_read_how_often(
+    more: dict[str, Any], passes: int | None, rows: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of files: as often as a tree has levels, exactly; of trees on samples, where none is grown again."""
+    given = {**PARAMS, "max_depth": 3, **more, **HOST, "certify_tolerance": 1.0}
+    if "certified" not in more.values():
+        del given["certify_tolerance"]
+    with chunked(rows, host_memory_limit=70_000, spill_directory=tmp_path) as dataset:
+        (shard,) = dataset.shards.shards
+        on_disk = [entry for entry in shard.entries if shard.store.residency(entry.handle) == "disk"]
+        reads = []
+        for n_trees in (1, 3):
+            before = shard.store.counters().disk_reads
+            train(given, dataset, n_trees)
+            reads.append((shard.store.counters().disk_reads - before) // len(on_disk))
+        planned = plan(given, dataset).reads
+        assert planned is not None
+        assert (planned.ram_bytes, planned.passes) == (0, passes)
+        assert planned.disk_bytes == sum(entry.handle.nbytes for entry in on_disk)
+        assert passes is None or reads[1] - reads[0] == 2 * passes
+        assert f"{'read in every pass, from disk':<34}{planned.disk_bytes:>18,}" in str(plan(given, dataset))
+        assert f"{'passes of a tree, about':<34}{passes or 'as it grows':>18}" in str(plan(given, dataset))
+    with chunked(rows) as dataset:
+        assert plan(given, dataset).reads is None
+
+
+def test_a_gpus_plan_says_what_streams() -> None:
+    """From RAM and from files; what stays is not read again."""
+    shape: dict[str, Any] = {"n_rows": 80_000_000, "n_features": 200, "memory": "140GB"}
+    whole = plan({**PARAMS, "max_bin": 256}, **shape)
+    assert whole.reads is None
+    given = {**PARAMS, "max_bin": 256, "max_depth": 8, "device_memory_limit": "10GB"}
+    planned = plan(given, **shape)
+    assert planned.reads is not None
+    assert planned.reads.passes == 8
+    assert planned.reads.ram_bytes + planned.chunks_bytes == pytest.approx(16e9, rel=0.01)
+    given |= {"host_memory_limit": "4GB", "spill_directory": "somewhere"}
+    partly = plan(given, **shape)
+    assert partly.reads is not None
+    assert partly.reads.ram_bytes > 0
+    assert partly.reads.disk_bytes > 0
+
+
 def test_groups_make_no_fit_fail_and_leave_room_for_chunks_that_stay() -> None:
     shape: dict[str, Any] = {"n_rows": 80_000_000, "n_features": 200, "memory": "140GB"}
     given = {**PARAMS, "max_bin": 256}

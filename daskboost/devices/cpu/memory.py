@@ -24,10 +24,12 @@ HISTOGRAM_COPIES = 2
 def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
     size = size.reading_files()
-    if size.resident_share:
-        return certified_plan(size, free_bytes, column_bytes)
-    if size.drawn_share:
-        return sampled_plan(size, free_bytes, column_bytes)
+    made = certified_plan if size.resident_share else sampled_plan if size.drawn_share else exact_plan
+    return replace(made(size, free_bytes, column_bytes), reads=size.reads)
+
+
+def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
+    """`cpu_plan` of trees that are grown on all rows."""
     train, k = size.train, size.n_outputs
     return Plan(
         device="cpu", free_bytes=free_bytes,

@@ -146,7 +146,8 @@ def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...])
     plans = [_least(kept, free_bytes)]
     if size.without_host and not kept.train.streamed_rows:
         plans.insert(0, _arrays(kept, free_bytes, has_columns=False))
-    return replace(next((plan for plan in plans if plan.fits is not False), plans[-1]), resident=resident)
+    found = next((plan for plan in plans if plan.fits is not False), plans[-1])
+    return replace(found, resident=resident, reads=kept.reads)
 
 
 def _keeping(size: FitSize, resident: Sequence[int]) -> FitSize:
