@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from daskboost.cluster.coordinator import FitSpec, Progress, Report
 from daskboost.cluster.fit_size import engine_size, shard_size
@@ -16,7 +17,7 @@ from daskboost.cluster.row_groups import places_on_disk
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.plans import gpu_plan
+from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan
 from daskboost.devices.plan import FitSize, Plan
 from daskboost.params import split_device
 
@@ -65,7 +66,8 @@ def fit_together(
     shared, fitting = SharedViews(cores.count), at_once
     if on_gpu:
         gpus = [member for member in members if finds_gpu(member.spec.params.device)]
-        fitting, shared.n_resident, shared.stream_bytes = _room_on_gpu(gpus, cores.count, at_once)
+        room = _room_on_gpu(gpus, cores.count, at_once)
+        fitting, shared.n_resident, shared.stream_bytes, shared.copies_columns = room
     if shared.n_resident is None and not any(member.reads_files for member in members):
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
@@ -146,10 +148,21 @@ def _on_callers_gpu(member: Member) -> Member:
     ))  # fmt: skip
 
 
-def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[int, int | None, int]:
-    """How many fits a GPU has room for at once, at least one: which is refused where it has not. How many chunks of
-    the training rows it keeps for them, None for all: more fits at once are worth more than chunks that stay,
-    since a pass serves all fits. And of how many bytes groups of streamed chunks are, worth less than fits as well."""
+class Room(NamedTuple):
+    """What a GPU has room for."""
+
+    at_once: int
+    """Fits, at least one: which is refused where it has not."""
+    n_resident: int | None
+    """Chunks of the training rows that it keeps for them, None for all: more fits at once are worth more than chunks
+    that stay, since a pass serves all fits."""
+    stream_bytes: int
+    """Of groups of streamed chunks, worth less than fits as well."""
+    copies_columns: bool
+    """Whether each fit has room beside column-major copies that another one may have asked for."""
+
+
+def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> Room:
     from daskboost.devices.gpu.cuda import get_runtime
 
     free = get_runtime(split_device(members[0].spec.params.device)[1]).free_bytes
@@ -157,18 +170,43 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[
         engine_size(member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads)
         for member in members
     ]
+    return room_of(sizes, free, most)
+
+
+def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:
+    """What a GPU with so many free bytes has room for, of `most` fits at a time."""
     plans = [gpu_plan(size, free) for size in sizes]
     if all(plan.resident is None for plan in plans):
         at_once, _, stream_bytes = _in_groups(sizes, free, most)
-        return at_once, None, stream_bytes
-    streamed = [replace(size, resident=(0,) * (1 + len(size.evals))) for size in sizes]
-    at_once, own_bytes, stream_bytes = _in_groups(streamed, free, most)
+        return Room(at_once, None, stream_bytes, _room_beside_columns(plans))
+    at_once, own_bytes, stream_bytes = _in_groups([_keeping(size, 0) for size in sizes], free, most)
+    sizes = [size.streaming(stream_bytes) for size in sizes]
     room = max(1, free - (at_once - 1) * own_bytes)
-    plans = [gpu_plan(size.streaming(stream_bytes), room) for size in sizes]
-    return at_once, min(
+    plans = [gpu_plan(size, room) for size in sizes]
+    n_resident = min(
         len(size.train.chunks) if plan.resident is None else plan.resident[0]
         for size, plan in zip(sizes, plans, strict=True)
-    ), stream_bytes
+    )
+
+    def has_no_room(n_kept: int) -> bool:
+        """Beside so many chunks, all of whose rows have their turn at once, which takes more of each fit."""
+        return _fitting([gpu_plan(_keeping(size, n_kept), free) for size in sizes], free, most)[0] < at_once
+
+    n_resident = bisect_right(range(1, n_resident + 1), False, key=has_no_room)
+    return Room(at_once, n_resident, stream_bytes, True)
+
+
+def _keeping(size: FitSize, n_resident: int) -> FitSize:
+    """The fit for which a GPU keeps so many chunks of the training rows, and none of evaluation sets."""
+    return replace(size, resident=(n_resident, *(0 for _ in size.evals)))
+
+
+def _room_beside_columns(plans: Sequence[Plan]) -> bool:
+    """Whether fits that plan no column-major copies, such as those on samples, have room beside those of others."""
+    columns = max(plan.columns_bytes for plan in plans)
+    more = columns + columns // POOL_SHARE
+    others = [plan for plan in plans if plan.columns_bytes < columns]
+    return all(plan.free_bytes is None or plan.total_bytes + more <= plan.free_bytes for plan in others)
 
 
 def _in_groups(sizes: Sequence[FitSize], free: int, most: int) -> tuple[int, int, int]:
@@ -188,7 +226,9 @@ def _in_groups(sizes: Sequence[FitSize], free: int, most: int) -> tuple[int, int
 
 
 def _fitting(plans: Sequence[Plan], free: int, most: int) -> tuple[int, int]:
-    """How many of the fits fit beside what they share, at least one, and bytes of each, at most."""
+    """How many of the fits fit beside what they share, at least one, and bytes of each, at most. Of what is shared the
+    pool loses its part once."""
     shared = [plan.chunks_bytes + plan.columns_bytes + plan.ring_bytes + plan.planes_bytes for plan in plans]
+    shared = [part + part // POOL_SHARE for part in shared]
     own = max(plan.total_bytes - plan.turned_bytes - part for plan, part in zip(plans, shared, strict=True))
     return max(1, min(most, (free - max(shared)) // own)), own
