@@ -50,7 +50,8 @@ def fit_together(
 
     Where chunks are streamed, all fits run at once, a pass over the chunks serving all of them (`Lockstep`), unless
     `most` or a GPU's memory allows fewer. Fits over resident chunks need not wait for each other: as many run as there
-    are threads. A GPU works on one fit at a time, for as long as it has what that fit needs.
+    are threads. A GPU works on one fit at a time, for as long as it has what that fit needs; and on those of one layout
+    of histograms after the other, since they share no views, for which there may not be room side by side.
 
     Raises
     ------
@@ -58,9 +59,26 @@ def fit_together(
         The first of any fit, which ends all of them.
     """
     members = [_on_callers_gpu(member) for member in members]
+    on_gpu = _on_gpu(members)
+    widths = [member.spec.layout.width if on_gpu else None for member in members]
+    results: dict[int, T] = {}
+    for width in dict.fromkeys(widths):
+        numbers = [i for i, each in enumerate(widths) if each == width]
+        own = [members[i] for i in numbers], [work[i] for i in numbers]
+        results |= zip(numbers, _fit_sharing(numbers, *own, n_threads, most), strict=True)
+    return [results[i] for i in range(len(members))]
+
+
+def _on_gpu(members: Sequence[Member]) -> bool:
+    return any(finds_gpu(member.spec.params.device) for member in members)
+
+
+def _fit_sharing(numbers: Sequence[int], members: Sequence[Member], work: Sequence[Callable[[RunFit], T]],
+                 n_threads: int, most: int | None) -> list[T]:  # fmt: skip
+    """`fit_together` of those of these numbers, with views between them."""
+    on_gpu = _on_gpu(members)
     cores = Threads(n_threads)
     cores.close()
-    on_gpu = any(finds_gpu(member.spec.params.device) for member in members)
     turns = at_once = min(len(members), most or len(members))
     turns = 1 if on_gpu else min(turns, cores.count)
     shared, fitting = SharedViews(cores.count), at_once
@@ -81,7 +99,7 @@ def fit_together(
             calls = [
                 partial(work[i], partial(_fit, members[i], threads, shared)) for i in batch
             ]
-            results += _in_threads(shared.lockstep, calls, begin)
+            results += _in_threads(shared.lockstep, calls, [numbers[i] for i in batch])
     finally:
         shared.close()
     return results
@@ -97,8 +115,8 @@ def _fit(member: Member, threads: int, shared: SharedViews, report: Report) -> P
     return fit_here(member.spec, member.train, member.evals, threads, after_round, shared)
 
 
-def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], first: int) -> list[T]:
-    """The results of calls that run in lock-step; messages number them from `first` on."""
+def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], numbers: Sequence[int]) -> list[T]:
+    """The results of calls that run in lock-step; messages have their numbers."""
     results: dict[int, T] = {}
 
     def run(index: int) -> None:
@@ -107,10 +125,10 @@ def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], first
                 results[index] = calls[index]()
         except BaseException as error:  # `lockstep` has the first for the caller; the others follow from it
             if error is lockstep.failure:
-                error.add_note(f"while training model {first + index} of those that are trained together")
+                error.add_note(f"while training model {numbers[index]} of those that are trained together")
 
     threads = [
-        threading.Thread(target=run, args=(index,), name=f"daskboost-model-{first + index}", daemon=True)
+        threading.Thread(target=run, args=(index,), name=f"daskboost-model-{numbers[index]}", daemon=True)
         for index in range(len(calls))
     ]
     try:

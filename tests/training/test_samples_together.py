@@ -15,7 +15,7 @@ from strategies.pairs import every_pair
 from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from training.plan_shapes import CLASSES, LOGISTIC, make_data, squared
 from training.test_plan_held import LimitedPool
-from training.test_train_many import assert_same, disk_reads, made, pairs, rows, separate
+from training.test_train_many import Note, assert_same, disk_reads, made, pairs, rows, separate
 
 from daskboost import Plan, QuantizedDataset, cv, plan, train, train_many
 from daskboost.cluster import together
@@ -291,6 +291,24 @@ def test_columns_of_an_exact_model_leave_room_for_another_ones_sample(
             assert (rooms.last.n_resident, rooms.last.copies_columns) == (None, copies)
             assert runtime.meter.peak_bytes <= free_bytes
             runtime.recorded.clear()
+
+
+@pytest.mark.emulated
+def test_models_that_share_no_views_do_not_grow_side_by_side(runtime: TrackedRuntime) -> None:
+    """Trees with vectors have another layout of histograms: the bins of one kind are gone before those of the next."""
+    one_by_one = {**WIDE, **OF_THREE, **FEW[1], "max_depth": 1}
+    candidates = [one_by_one, {**one_by_one, "multi_strategy": "multi_output_tree"}, {**one_by_one, "random_state": 1}]
+    with wide("classes") as dataset:
+        runtime.free_bytes = max(plan(params, dataset, memory="1GB").total_bytes for params in candidates)
+        found = [model.booster.to_bytes() for model in train_many(candidates, dataset, 1)]
+        assert runtime.meter.peak_bytes <= runtime.free_bytes
+        assert found == [train({**params, "device": "cpu"}, dataset, 1).to_bytes() for params in candidates]
+        on_cpu = train_many([candidates[0], {**candidates[1], "device": "cpu"}], dataset, 1)
+        assert [model.booster.to_bytes() for model in on_cpu] == found[:2]
+        error = ZeroDivisionError()
+        with pytest.raises(ZeroDivisionError) as raised:
+            train_many(candidates, dataset, 1, callbacks=lambda i: [Note(i, error if i == 2 else None)])
+        assert raised.value.__notes__ == ["while training model 2 of those that are trained together"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
