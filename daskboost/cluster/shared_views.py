@@ -36,6 +36,8 @@ class SharedViews:
         """Chunks of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
         self.stream_bytes: int | None = None
         """Of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
+        self.copies_columns = True
+        """Whether a GPU may have column-major copies: every fit has room beside them."""
         self._n_threads = n_threads
         self._sources: dict[Any, ShardMargins] = {}
         self._devices: dict[tuple[str, int], Device] = {}
@@ -53,6 +55,8 @@ class SharedViews:
         chunks = tuple(entry.handle.key for entry in shard.entries)
         # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
         key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu, n_resident, stream_bytes)
+        if on_gpu and not self.copies_columns:
+            room_bytes = 0
         with self._lock:
             if key not in self._sources:
                 own = self._devices.get((place, layout.width))

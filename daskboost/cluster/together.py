@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from daskboost.cluster.coordinator import FitSpec, Progress, Report
 from daskboost.cluster.fit_size import engine_size, shard_size
@@ -16,7 +17,7 @@ from daskboost.cluster.row_groups import places_on_disk
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.plans import gpu_plan
+from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan
 from daskboost.devices.plan import FitSize, Plan
 from daskboost.params import split_device
 
@@ -49,7 +50,8 @@ def fit_together(
 
     Where chunks are streamed, all fits run at once, a pass over the chunks serving all of them (`Lockstep`), unless
     `most` or a GPU's memory allows fewer. Fits over resident chunks need not wait for each other: as many run as there
-    are threads. A GPU works on one fit at a time, for as long as it has what that fit needs.
+    are threads. A GPU works on one fit at a time, for as long as it has what that fit needs; and on those of one layout
+    of histograms after the other, since they share no views, for which there may not be room side by side.
 
     Raises
     ------
@@ -57,15 +59,33 @@ def fit_together(
         The first of any fit, which ends all of them.
     """
     members = [_on_callers_gpu(member) for member in members]
+    on_gpu = _on_gpu(members)
+    widths = [member.spec.layout.width if on_gpu else None for member in members]
+    results: dict[int, T] = {}
+    for width in dict.fromkeys(widths):
+        numbers = [i for i, each in enumerate(widths) if each == width]
+        own = [members[i] for i in numbers], [work[i] for i in numbers]
+        results |= zip(numbers, _fit_sharing(numbers, *own, n_threads, most), strict=True)
+    return [results[i] for i in range(len(members))]
+
+
+def _on_gpu(members: Sequence[Member]) -> bool:
+    return any(finds_gpu(member.spec.params.device) for member in members)
+
+
+def _fit_sharing(numbers: Sequence[int], members: Sequence[Member], work: Sequence[Callable[[RunFit], T]],
+                 n_threads: int, most: int | None) -> list[T]:  # fmt: skip
+    """`fit_together` of those of these numbers, with views between them."""
+    on_gpu = _on_gpu(members)
     cores = Threads(n_threads)
     cores.close()
-    on_gpu = any(finds_gpu(member.spec.params.device) for member in members)
     turns = at_once = min(len(members), most or len(members))
     turns = 1 if on_gpu else min(turns, cores.count)
     shared, fitting = SharedViews(cores.count), at_once
     if on_gpu:
         gpus = [member for member in members if finds_gpu(member.spec.params.device)]
-        fitting, shared.n_resident, shared.stream_bytes = _room_on_gpu(gpus, cores.count, at_once)
+        room = _room_on_gpu(gpus, cores.count, at_once)
+        fitting, shared.n_resident, shared.stream_bytes, shared.copies_columns = room
     if shared.n_resident is None and not any(member.reads_files for member in members):
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
@@ -79,7 +99,7 @@ def fit_together(
             calls = [
                 partial(work[i], partial(_fit, members[i], threads, shared)) for i in batch
             ]
-            results += _in_threads(shared.lockstep, calls, begin)
+            results += _in_threads(shared.lockstep, calls, [numbers[i] for i in batch])
     finally:
         shared.close()
     return results
@@ -95,8 +115,8 @@ def _fit(member: Member, threads: int, shared: SharedViews, report: Report) -> P
     return fit_here(member.spec, member.train, member.evals, threads, after_round, shared)
 
 
-def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], first: int) -> list[T]:
-    """The results of calls that run in lock-step; messages number them from `first` on."""
+def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], numbers: Sequence[int]) -> list[T]:
+    """The results of calls that run in lock-step; messages have their numbers."""
     results: dict[int, T] = {}
 
     def run(index: int) -> None:
@@ -105,10 +125,10 @@ def _in_threads(lockstep: Lockstep[Any], calls: Sequence[Callable[[], T]], first
                 results[index] = calls[index]()
         except BaseException as error:  # `lockstep` has the first for the caller; the others follow from it
             if error is lockstep.failure:
-                error.add_note(f"while training model {first + index} of those that are trained together")
+                error.add_note(f"while training model {numbers[index]} of those that are trained together")
 
     threads = [
-        threading.Thread(target=run, args=(index,), name=f"daskboost-model-{first + index}", daemon=True)
+        threading.Thread(target=run, args=(index,), name=f"daskboost-model-{numbers[index]}", daemon=True)
         for index in range(len(calls))
     ]
     try:
@@ -146,10 +166,21 @@ def _on_callers_gpu(member: Member) -> Member:
     ))  # fmt: skip
 
 
-def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[int, int | None, int]:
-    """How many fits a GPU has room for at once, at least one: which is refused where it has not. How many chunks of
-    the training rows it keeps for them, None for all: more fits at once are worth more than chunks that stay,
-    since a pass serves all fits. And of how many bytes groups of streamed chunks are, worth less than fits as well."""
+class Room(NamedTuple):
+    """What a GPU has room for."""
+
+    at_once: int
+    """Fits, at least one: which is refused where it has not."""
+    n_resident: int | None
+    """Chunks of the training rows that it keeps for them, None for all: more fits at once are worth more than chunks
+    that stay, since a pass serves all fits."""
+    stream_bytes: int
+    """Of groups of streamed chunks, worth less than fits as well."""
+    copies_columns: bool
+    """Whether each fit has room beside column-major copies that another one may have asked for."""
+
+
+def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> Room:
     from daskboost.devices.gpu.cuda import get_runtime
 
     free = get_runtime(split_device(members[0].spec.params.device)[1]).free_bytes
@@ -157,18 +188,43 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> tuple[
         engine_size(member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads)
         for member in members
     ]
+    return room_of(sizes, free, most)
+
+
+def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:
+    """What a GPU with so many free bytes has room for, of `most` fits at a time."""
     plans = [gpu_plan(size, free) for size in sizes]
     if all(plan.resident is None for plan in plans):
         at_once, _, stream_bytes = _in_groups(sizes, free, most)
-        return at_once, None, stream_bytes
-    streamed = [replace(size, resident=(0,) * (1 + len(size.evals))) for size in sizes]
-    at_once, own_bytes, stream_bytes = _in_groups(streamed, free, most)
+        return Room(at_once, None, stream_bytes, _room_beside_columns(plans))
+    at_once, own_bytes, stream_bytes = _in_groups([_keeping(size, 0) for size in sizes], free, most)
+    sizes = [size.streaming(stream_bytes) for size in sizes]
     room = max(1, free - (at_once - 1) * own_bytes)
-    plans = [gpu_plan(size.streaming(stream_bytes), room) for size in sizes]
-    return at_once, min(
+    plans = [gpu_plan(size, room) for size in sizes]
+    n_resident = min(
         len(size.train.chunks) if plan.resident is None else plan.resident[0]
         for size, plan in zip(sizes, plans, strict=True)
-    ), stream_bytes
+    )
+
+    def has_no_room(n_kept: int) -> bool:
+        """Beside so many chunks, all of whose rows have their turn at once, which takes more of each fit."""
+        return _fitting([gpu_plan(_keeping(size, n_kept), free) for size in sizes], free, most)[0] < at_once
+
+    n_resident = bisect_right(range(1, n_resident + 1), False, key=has_no_room)
+    return Room(at_once, n_resident, stream_bytes, True)
+
+
+def _keeping(size: FitSize, n_resident: int) -> FitSize:
+    """The fit for which a GPU keeps so many chunks of the training rows, and none of evaluation sets."""
+    return replace(size, resident=(n_resident, *(0 for _ in size.evals)))
+
+
+def _room_beside_columns(plans: Sequence[Plan]) -> bool:
+    """Whether fits that plan no column-major copies, such as those on samples, have room beside those of others."""
+    columns = max(plan.columns_bytes for plan in plans)
+    more = columns + columns // POOL_SHARE
+    others = [plan for plan in plans if plan.columns_bytes < columns]
+    return all(plan.free_bytes is None or plan.total_bytes + more <= plan.free_bytes for plan in others)
 
 
 def _in_groups(sizes: Sequence[FitSize], free: int, most: int) -> tuple[int, int, int]:
@@ -188,7 +244,9 @@ def _in_groups(sizes: Sequence[FitSize], free: int, most: int) -> tuple[int, int
 
 
 def _fitting(plans: Sequence[Plan], free: int, most: int) -> tuple[int, int]:
-    """How many of the fits fit beside what they share, at least one, and bytes of each, at most."""
+    """How many of the fits fit beside what they share, at least one, and bytes of each, at most. Of what is shared the
+    pool loses its part once."""
     shared = [plan.chunks_bytes + plan.columns_bytes + plan.ring_bytes + plan.planes_bytes for plan in plans]
+    shared = [part + part // POOL_SHARE for part in shared]
     own = max(plan.total_bytes - plan.turned_bytes - part for plan, part in zip(plans, shared, strict=True))
     return max(1, min(most, (free - max(shared)) // own)), own

@@ -289,6 +289,9 @@ class Plan:
     """On a GPU, buffers that packed chunks are copied to, from the host's memory or from disk."""
     planes_bytes: int = 0
     """On a GPU, the bins of a group of such chunks, unpacked."""
+    samples_bytes: int = 0
+    """Where trees grow on a sample of the rows, its bins, and those of candidates for it. Models that are trained
+    together share chunks, ring and planes; samples each has of its own."""
     turned_bytes: int = 0
     """On a GPU, a copy of narrow rows that makes histograms of all rows faster; the first to be left out."""
     pool_bytes: int = 0
@@ -340,6 +343,7 @@ class Plan:
             "QuantizedDataset.from_dask(..., host_memory_limit=..., spill_directory=...)",
             "histograms": "a smaller max_depth or max_bin, or grow_policy='lossguide' with max_leaves",
             "evaluation": "fewer rows in evaluation sets",
+            "samples": "a smaller resident_share (for sampled trees, subsample), fewer rows per worker (more workers)",
         }
         largest = max(self.parts, key=lambda name: self.parts[name])
         first = shapes.get(largest, "fewer rows per worker (more workers)")

@@ -11,10 +11,9 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalShards
 from daskboost.cluster.together import Member, fit_together
-from daskboost.devices.choose import finds_gpu
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
-from daskboost.params import ON_SAMPLES, TrainParams
+from daskboost.params import TrainParams
 from daskboost.training.callbacks import Callback
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
@@ -50,8 +49,7 @@ def train_many(
     ``train(params, dtrain.subset(training_rows), evals=[..., (dtrain.subset(held_out_rows), "valid")])``. What they
     share is the bins. Those in memory are there once, and as many models grow at a time as there are threads. Where
     chunks are streamed from disk, all models grow in lock-step, and a pass over the chunks serves every model that
-    needs one: N models read as often as the one that needs most passes. Trees that grow on samples (``out_of_core``
-    "certified" or "sampled") do so on CPUs only.
+    needs one: N models read as often as the one that needs most passes.
 
     Parameters
     ----------
@@ -75,9 +73,10 @@ def train_many(
     init_model, objective, custom_metric : optional
         As for `train`, for every model.
     models_at_once : int, optional
-        Most models that grow at a time. Each takes memory for its rows' state, about 20 bytes a row and output; fewer
-        at a time take less, and read streamed chunks as many times over. By default all of them where chunks are
-        streamed (as many as a GPU has room for), otherwise one per thread, and on a GPU one.
+        Most models that grow at a time. Each takes memory for its rows' state, about 20 bytes a row and output, and for
+        the sample that its trees grow on, if any; fewer at a time take less, and read streamed chunks as many times
+        over. By default all of them where chunks are streamed (as many as a GPU has room for), otherwise one per
+        thread, and on a GPU one.
 
     Returns
     -------
@@ -120,7 +119,6 @@ def prepare_many(
 ) -> list[PreparedModel]:  # fmt: skip
     """Check the arguments of `train_many` for each model; `evaluate_training` rows of folds too, named "train"."""
     check_rounds(n_rounds, None, evals)
-    _check_samples(candidates)
     if callbacks is not None and not callable(callbacks):
         raise ParameterError("callbacks must be a function of a model's number that gives its callbacks, as these keep "
                              "state: callbacks=lambda i: [Checkpoint(f'model-{i}.ubj')]")  # fmt: skip
@@ -168,17 +166,6 @@ def as_candidates(params: Any) -> list[TrainParams]:
             f"params is of type {type(params).__name__}; give a mapping, or a list of at least one for each candidate"
         )
     return [each if isinstance(each, TrainParams) else TrainParams.from_mapping(each) for each in given]
-
-
-def _check_samples(candidates: Sequence[TrainParams]) -> None:
-    """Refuse several models at once on a GPU whose trees grow on samples: each model's takes memory of its own there,
-    which the plan of how many have room does not know of."""
-    for params in candidates:
-        if params.out_of_core in ON_SAMPLES and finds_gpu(params.device):
-            raise ParameterError(
-                f"out_of_core={params.out_of_core!r} does not go with several models at once on a GPU (device="
-                f"{params.device!r}); train them one by one, or use device='cpu' or out_of_core='exact'"
-            )
 
 
 def check_place(dtrain: Any, name: str) -> None:

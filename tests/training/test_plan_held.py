@@ -147,7 +147,11 @@ class LimitedPool:
 
     def limit(self, planned: Plan) -> None:
         """From here on all arrays are of this pool, which takes no more than the plan."""
-        self._pool.set_limit(size=planned.total_bytes)
+        self.limit_bytes(planned.total_bytes)
+
+    def limit_bytes(self, n_bytes: int) -> None:
+        """The same of so many bytes."""
+        self._pool.set_limit(size=n_bytes)
         self._cuda.set_allocator(self._pool.malloc)
 
     @contextmanager
@@ -163,6 +167,11 @@ class LimitedPool:
     def taken_bytes(self) -> int:
         """Since the limit was set."""
         return int(self._pool.total_bytes())
+
+    @property
+    def used_bytes(self) -> int:
+        """By arrays, of what was taken."""
+        return int(self._pool.used_bytes())
 
 
 @pytest.mark.gpu

@@ -200,16 +200,6 @@ def test_models_whose_trees_grow_on_samples_share_passes(mode: dict[str, Any], t
     assert 0 < many <= 1.5 * one and many < 2 * most * 10, "of 10 chunks"
 
 
-@pytest.mark.usefixtures("emulated")
-def test_models_whose_trees_grow_on_samples_are_refused_on_a_gpu(tmp_path: Path) -> None:
-    params = [{**LOGISTIC, "device": "cpu"}, {**LOGISTIC, "out_of_core": "certified", "device": "cuda"}]
-    with (
-        made(rows("binary:logistic"), tmp_path) as dataset,
-        pytest.raises(ParameterError, match="out_of_core='certified' does not go with several models at once on a GPU"),
-    ):
-        train_many(params, dataset, 1)
-
-
 def test_fewer_models_at_once_read_more_often(tmp_path: Path) -> None:
     data = rows("binary:logistic", 900)
     with made(data, tmp_path, disk=True) as dataset:

@@ -60,7 +60,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     settled = 4 + 4 + pair  # rows and pairs in the order of nodes, and each row's node
     return Plan(
         device="cpu", free_bytes=free_bytes,
-        chunks_bytes=train.stored_bytes + view_bytes(train) + taken_bytes(train, sampled),
+        chunks_bytes=train.stored_bytes + view_bytes(train), samples_bytes=taken_bytes(train, sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=(8 + 2 * (4 + pair)) * sampled + max(settled * sampled, (2 * (4 + pair) + settled) * chunk),
         gradients_bytes=8 * k * (sampled + chunk),
@@ -86,8 +86,8 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     per_row = 32 + 12 * k  # id, norm, draw, label, weight; gradients and margins
     return Plan(
         device="cpu", free_bytes=free_bytes,
-        chunks_bytes=train.stored_bytes + view_bytes(train) + taken_bytes(train, candidates)
-        + taken_bytes(train, sampled),
+        chunks_bytes=train.stored_bytes + view_bytes(train),
+        samples_bytes=taken_bytes(train, candidates) + taken_bytes(train, sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=order,
         gradients_bytes=(24 + 8 * k) * chunk + per_row * (candidates + sampled) + 24 * k * sampled

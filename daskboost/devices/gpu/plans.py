@@ -224,7 +224,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, frontier=(k * places, 2 * places - 1),
         drawn=((0, 0), (room.n_rows, room.n_entries)),
-        chunks_bytes=view_bytes(train) + room_bytes(train, room),
+        chunks_bytes=view_bytes(train), samples_bytes=room_bytes(train, room),
         columns_bytes=0,
         order_bytes=order_bytes(sample.n_rows, size.small_data) + ID_BYTES * sample.n_rows,
         gradients_bytes=gradients_bytes(replace(own, keep_gradients=True))
@@ -268,7 +268,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     arrays = Plan(
         device="cuda", free_bytes=free_bytes,
         drawn=((candidates.n_rows, candidates.n_entries), (sample.n_rows, sample.n_entries)),
-        chunks_bytes=view_bytes(train) + rooms,
+        chunks_bytes=view_bytes(train), samples_bytes=rooms,
         columns_bytes=0,
         order_bytes=order,
         gradients_bytes=state_bytes(size) + 8 * size.width * size.sketched * sample.n_rows
