@@ -75,8 +75,8 @@ def train_many(
     models_at_once : int, optional
         Most models that grow at a time. Each takes memory for its rows' state, about 20 bytes a row and output, and for
         the sample that its trees grow on, if any; fewer at a time take less, and read streamed chunks as many times
-        over. By default all of them where chunks are streamed (as many as a GPU has room for), otherwise one per
-        thread, and on a GPU one.
+        over; ``device_memory_limit`` is that of each. By default all of them where chunks are streamed (as many as a
+        GPU has room for), otherwise one per thread, and on a GPU one.
 
     Returns
     -------
