@@ -208,7 +208,7 @@ class Source:
             (0,),
             *pairs,
             dtype=object,
-            concatenate=True,
+            concatenate=None,  # each is one chunk wide, which Dask would copy
             align_arrays=False,
             meta=np.empty(0, dtype=object),
         )
@@ -228,7 +228,14 @@ def _frames_together(*blocks: Any) -> tuple[Any, ...]:
 
 
 def _arrays_together(number: Any, *blocks: Any) -> tuple[Any, ...]:
-    return blocks
+    return tuple(map(_only, blocks))
+
+
+def _only(block: Any) -> Any:
+    """A partition's block, which Dask gives in a list of those along the features."""
+    while isinstance(block, list):
+        (block,) = block
+    return block
 
 
 def _read_frames(
@@ -239,8 +246,8 @@ def _read_frames(
     return spec.read(x, y, weight, base_margin, where=where)
 
 
-def _read_arrays(number: Any, x: Any, y: Any, weight: Any, base_margin: Any, *, spec: ReadSpec) -> RowBatch:
-    return spec.read(x, y, weight, base_margin, where=f"partition {int(number[0])}")
+def _read_arrays(number: Any, *blocks: Any, spec: ReadSpec) -> RowBatch:
+    return spec.read(*_arrays_together(number, *blocks), where=f"partition {int(number[0])}")
 
 
 def make_source(
