@@ -129,7 +129,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
     found = found if stream_bytes is None else found.streaming(stream_bytes)
-    return found if n_resident is None else replace(found, resident=(n_resident, *(0 for _ in evals)))
+    return found if n_resident is None else found.keeping(n_resident)
 
 
 def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slots: int, train: SetSize,

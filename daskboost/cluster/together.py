@@ -197,7 +197,7 @@ def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:
     if all(plan.resident is None for plan in plans):
         at_once, _, stream_bytes = _in_groups(sizes, free, most)
         return Room(at_once, None, stream_bytes, _room_beside_columns(plans))
-    at_once, own_bytes, stream_bytes = _in_groups([_keeping(size, 0) for size in sizes], free, most)
+    at_once, own_bytes, stream_bytes = _in_groups([size.keeping(0) for size in sizes], free, most)
     sizes = [size.streaming(stream_bytes) for size in sizes]
     room = max(1, free - (at_once - 1) * own_bytes)
     plans = [gpu_plan(size, room) for size in sizes]
@@ -208,15 +208,10 @@ def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:
 
     def has_no_room(n_kept: int) -> bool:
         """Beside so many chunks, all of whose rows have their turn at once, which takes more of each fit."""
-        return _fitting([gpu_plan(_keeping(size, n_kept), free) for size in sizes], free, most)[0] < at_once
+        return _fitting([gpu_plan(size.keeping(n_kept), free) for size in sizes], free, most)[0] < at_once
 
     n_resident = bisect_right(range(1, n_resident + 1), False, key=has_no_room)
     return Room(at_once, n_resident, stream_bytes, True)
-
-
-def _keeping(size: FitSize, n_resident: int) -> FitSize:
-    """The fit for which a GPU keeps so many chunks of the training rows, and none of evaluation sets."""
-    return replace(size, resident=(n_resident, *(0 for _ in size.evals)))
 
 
 def _room_beside_columns(plans: Sequence[Plan]) -> bool:

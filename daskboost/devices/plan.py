@@ -198,6 +198,10 @@ class FitSize:
         train, *evals = (rows.reading_files() for rows in (self.train, *self.evals))
         return replace(self, train=train, evals=tuple(evals))
 
+    def keeping(self, n_chunks: int) -> FitSize:
+        """The same fit, for which a GPU keeps so many chunks of the training set, and none of evaluation sets."""
+        return replace(self, resident=(n_chunks, *(0 for _ in self.evals)))
+
     def streaming(self, stream_bytes: int) -> FitSize:
         """The same fit, whose streamed chunks come in groups of up to so many bytes."""
         train, *evals = (replace(rows, stream_bytes=stream_bytes) for rows in (self.train, *self.evals))
@@ -206,14 +210,11 @@ class FitSize:
     @property
     def reads(self) -> Reads | None:
         """Where it is decided which chunks stay, what passes read of the others; None if there are none."""
-        if not self.train.streamed:
+        if not (streamed := self.train.streamed):
             return None
-        disk_bytes = sum(chunk.n_bytes for chunk in self.train.streamed if chunk.on_disk)
-        passes = None if self.grow_policy == "lossguide" else self.depth
-        return Reads(
-            sum(chunk.n_bytes for chunk in self.train.streamed) - disk_bytes, disk_bytes,
-            1 if self.resident_share or self.drawn_share else passes,
-        )  # fmt: skip
+        ram_bytes, disk_bytes = (sum(c.n_bytes for c in streamed if c.on_disk == there) for there in (False, True))
+        by_level = None if self.grow_policy == "lossguide" else self.depth
+        return Reads(ram_bytes, disk_bytes, 1 if self.resident_share or self.drawn_share else by_level)
 
     @property
     def gpus(self) -> frozenset[int]:

@@ -35,7 +35,7 @@ OPTIONS = {
     "memcheck": ["--show-backtrace", "device"],
     "racecheck": ["--show-backtrace", "device", "--force-blocking-launches"],
 }
-PLUGINS = {"memcheck": [], "racecheck": ["-p", "compute_sanitizer.turns"], PLAIN: []}
+PLUGINS = {"racecheck": ["-p", "compute_sanitizer.turns"]}
 ORDER = "order.txt"
 """File of tests, the dearest first."""
 LOST_TRACK = "failure to track a kernel launch"
@@ -149,7 +149,7 @@ class Slot:
             order = ["--claims-order", str(self._folder / ORDER)]
         return [
             *sanitizer, sys.executable, "-m", "pytest", "-q", "-p", "compute_sanitizer.claims",
-            *PLUGINS[tool], "-p", "no:cacheprovider",
+            *PLUGINS.get(tool, []), "-p", "no:cacheprovider",
             "--claims", str(folder), "--claims-until", str(self._until), *order,
             "--continue-on-collection-errors", f"--timeout={TEST_SECONDS}", "-o", "faulthandler_timeout=0",
             *self._tests,

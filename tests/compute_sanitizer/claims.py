@@ -64,16 +64,6 @@ def claim_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
-class _Module:
-    """What pytest is told that comes next: another test of the same module, so that its fixtures stay."""
-
-    def __init__(self, item: pytest.Item) -> None:
-        self._chain = item.listchain()[:-1]
-
-    def listchain(self) -> list[Any]:
-        return self._chain
-
-
 class Claims:
     """Of one process."""
 
@@ -91,7 +81,8 @@ class Claims:
             self._write(item.nodeid, BEGUN, claim=claim_of(shared_key(item)))
             item.session._setupstate.teardown_exact(item)  # of the module before, if it was another
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            runtestprotocol(item, nextitem=_Module(item))  # type: ignore[arg-type]
+            # As if another test of the module came next, so that its fixtures stay.
+            runtestprotocol(item, nextitem=item.parent)  # type: ignore[arg-type]
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
             self._write(item.nodeid, self._outcomes.get(item.nodeid, "passed"))
         return True

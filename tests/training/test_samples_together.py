@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from kernels.tracked import TrackedRuntime
 from strategies.pairs import every_pair
 from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from training.plan_shapes import CLASSES, LOGISTIC, make_data, squared
+from training.test_device_memory_limit import runtime
 from training.test_plan_held import LimitedPool
 from training.test_train_many import Note, assert_same, disk_reads, made, pairs, rows, separate
 
@@ -21,7 +21,6 @@ from daskboost import Plan, QuantizedDataset, cv, plan, train, train_many
 from daskboost.cluster import together
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.cluster.together import Room, room_of
-from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.cuda import CudaRuntime
 from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan
 from daskboost.devices.plan import FitSize
@@ -29,7 +28,7 @@ from daskboost.errors import DeviceError
 from daskboost.params import TrainParams
 from daskboost.training.plan import _size_of_shapes
 
-__all__ = ["gpu"]
+__all__ = ["gpu", "runtime"]
 BINARY = {"objective": "binary:logistic", "max_depth": 3}
 CERTIFIED = {"out_of_core": "certified", "certify_tolerance": 0.05}
 SAMPLED = {"out_of_core": "sampled", "subsample": 0.4}
@@ -46,14 +45,6 @@ MODELS: dict[str, list[dict[str, Any]]] = {
     ],
     "classes": [{**OF_CLASSES, **CERTIFIED}, {**OF_CLASSES, **SAMPLED}],
 }  # fmt: skip
-
-
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> TrackedRuntime:
-    """A device whose bytes are counted."""
-    made = TrackedRuntime()
-    monkeypatch.setattr(cuda, "get_runtime", lambda *_: made)
-    return made
 
 
 DEVICE = {"device": "cuda", "n_jobs": 1}
@@ -147,11 +138,8 @@ def wide(name: str, density: float = 0.0, **options: Any) -> QuantizedDataset:
 def promised_bytes(sizes: Sequence[FitSize], room: Room, more_chunks: int = 0) -> int:
     """Of fits that grow together and of what they share, each as the one that takes most will plan for itself."""
     assert room.n_resident is not None
-    kept = [
-        replace(size.streaming(room.stream_bytes), resident=(room.n_resident + more_chunks, *(0 for _ in size.evals)))
-        for size in sizes
-    ]
-    plans = [gpu_plan(size, None) for size in kept]
+    n_resident = room.n_resident + more_chunks
+    plans = [gpu_plan(size.streaming(room.stream_bytes).keeping(n_resident), None) for size in sizes]
     own = max(each.total_bytes - shared_bytes(each) for each in plans)
     return max(map(shared_bytes, plans)) + room.at_once * own
 
