@@ -6,7 +6,8 @@ Each process has a sanitizer of its own, which would set those of several up one
 about one on every core. "plain" goes first, without a sanitizer: it compiles all kernels and says how long tests
 take, and the others begin with the dearest. A process whose sanitizer has lost track of a launch is ended, for its
 further records would be incomplete; the test it was at counts as not run. A second call with the same folder goes on
-where the first has ended.
+where the first has ended. Tests of many launches take far longer under a sanitizer than their time without one tells:
+`--first` names those to begin with.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PLUGINS = {"racecheck": ["-p", "compute_sanitizer.turns"]}
 ORDER = "order.txt"
 """File of tests, the dearest first."""
 LOST_TRACK = "failure to track a kernel launch"
-TEST_SECONDS = 400
+TEST_SECONDS = 900
 MORE_SECONDS = 5
 """For tests that are under way when time is up."""
 
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=3600, help="end by then")
     parser.add_argument("--folder", type=Path, required=True, help="of claims and logs, for this commit alone")
+    parser.add_argument("--first", type=Path, help="file that names tests to begin with under sanitizers")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("tests", nargs="*", help="arguments of pytest; -m gpu by default")
     given = parser.parse_args(arguments)
@@ -74,13 +76,14 @@ def main(arguments: list[str] | None = None) -> None:
             (folder / tool / claim).unlink()
     if PLAIN in tools:
         run_all([PLAIN], config, folder, until)
-    dearest = Report.of(folder / PLAIN).dearest()
+    first = given.first.read_text().splitlines() if given.first else []
+    dearest = dict.fromkeys([*first, *Report.of(folder / PLAIN).dearest()])
     (folder / ORDER).write_text("".join(f"{test}\n" for test in dearest))
     run_all([tool for tool in tools if tool != PLAIN], config, folder, until)
     for tool in tools:
         row = Report.of(folder / tool).row()
         print(tool, {name: value if isinstance(value, int) else len(value) for name, value in row.items()}, flush=True)
-        row |= {"tool": tool, "kernels": kernels_digest(ROOT / "kernels")}
+        row |= {"tool": tool, "kernels": kernels_digest(ROOT / "kernels"), "gpu": ", ".join(_gpus())}
         record("gpu_sanitizers", config, [row], given.results)
 
 
@@ -160,18 +163,19 @@ class Slot:
         made = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         if tool != PLAIN:
             made["DASKBOOST_MULTIPROCESSORS"] = FEW_MULTIPROCESSORS
-        if n_gpus := _n_gpus():
-            made["CUDA_VISIBLE_DEVICES"] = str(self._number % n_gpus)
+        if gpus := _gpus():
+            made["CUDA_VISIBLE_DEVICES"] = str(self._number % len(gpus))
         return made
 
 
 @functools.cache
-def _n_gpus() -> int:
+def _gpus() -> list[str]:
+    """Names of all that are here."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+        return subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
     except FileNotFoundError:
-        return 0
-    return len(found.stdout.splitlines())
+        return []
 
 
 if __name__ == "__main__":

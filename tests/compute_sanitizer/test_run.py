@@ -117,6 +117,13 @@ def test_a_second_call_goes_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert names.count("test_takes_long") == 2
 
 
+def test_some_come_first(toy: Path) -> None:
+    (toy.parent / "first.txt").write_text(f"{toy.name}::test_takes_long\n{toy.name}::test_passes[4]\n")
+    rows_of(toy, "--tools", "plain,memcheck", "--processes", "1", "--first", str(toy.parent / "first.txt"))
+    names = [name.split("::")[1] for name in begun(toy.parent / "claims" / "memcheck")]
+    assert names[:2] == ["test_takes_long", "test_passes[4]"]
+
+
 def test_tools_that_are_not_there(toy: Path) -> None:
     with pytest.raises(SystemExit, match="no tool is named leakcheck; there are plain, memcheck, racecheck"):
         rows_of(toy, "--tools", "leakcheck")
