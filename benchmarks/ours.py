@@ -14,11 +14,14 @@ Matrix = Any
 Vector = npt.NDArray[np.float32]
 
 
-def quantize(x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None) -> Any:
-    """A QuantizedDataset of arrays in this process."""
+def quantize(
+    x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None, reference: Any = None
+) -> Any:
+    """A QuantizedDataset of arrays in this process; with the cut points of `reference`, if it is given."""
     from daskboost import QuantizedDataset
 
-    return QuantizedDataset.from_dask(x, y, max_bin=max_bin, base_margin=base_margin)
+    cuts = {"max_bin": max_bin} if reference is None else {"reference": reference}
+    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, **cuts)
 
 
 def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> Any:

@@ -36,7 +36,10 @@ OPTIONS = {
     "memcheck": ["--show-backtrace", "device"],
     "racecheck": ["--show-backtrace", "device", "--force-blocking-launches"],
 }
-PLUGINS = {"racecheck": ["-p", "compute_sanitizer.turns"]}
+PLUGINS = {
+    "memcheck": ["-p", "compute_sanitizer.allocations"],
+    "racecheck": ["-p", "compute_sanitizer.turns"],
+}
 ORDER = "order.txt"
 """File of tests, the dearest first."""
 LOST_TRACK = "failure to track a kernel launch"

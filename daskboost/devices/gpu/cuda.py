@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
+from daskboost.devices.gpu.free_memory import free_bytes
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError, MissingDependencyError
@@ -45,12 +46,8 @@ class CudaRuntime:
 
     @property
     def free_bytes(self) -> int:
-        """What the driver has left and what CuPy's pool holds unused, within the pool's limit."""
-        with self.xp.cuda.Device(self.device):
-            pool = self.xp.get_default_memory_pool()
-            free = int(self.xp.cuda.runtime.memGetInfo()[0]) + int(pool.free_bytes())
-            limit = int(pool.get_limit())
-            return free if limit == 0 else min(free, limit - int(pool.used_bytes()))
+        """What the driver has left, and what CuPy's allocator holds unused."""
+        return free_bytes(self.xp, self.device)
 
     def kernel(self, file: str, entry: str, **constants: int) -> CudaKernel:
         """An entry point of `kernels/<file>.cu`; NVRTC compiles its module on first use."""
