@@ -25,6 +25,8 @@ class SparseWorkload:
     n_features: int
     per_row: int
     """Values of each row; divides `n_features`."""
+    indicators: bool = False
+    """Whether the first column is there in every row, and is the only one whose values differ: the others are 1."""
 
     @property
     def n_classes(self) -> int:
@@ -50,6 +52,8 @@ class SparseWorkload:
         draw = uniforms(hashes(rows, strips, seed, xp), xp)
         columns = strips * width + (draw * draw * width).astype(xp.int64)
         values = normals(hashes(rows, VALUE_COLUMN + strips, seed, xp), xp)
+        if self.indicators:
+            columns[:, 0], values[:, 1:] = 0, 1.0
         every = xp.arange(self.n_features, dtype=xp.int64)
         effects = normals(hashes(EFFECT_ROW + every, strips[:2], seed, xp), xp).astype(xp.float64)
         # A column says something by being there, and more by its value.
@@ -67,4 +71,8 @@ def _csr_matrix(xp: Any) -> Any:
     return csr_matrix
 
 
-SPARSE_WORKLOADS = {w.name: w for w in (SparseWorkload("words", 5000, 50),)}
+SPARSE_WORKLOADS = {w.name: w for w in (
+    SparseWorkload("words", 5000, 50),
+    SparseWorkload("many_words", 100_000, 50),
+    SparseWorkload("indicators", 5000, 50, indicators=True),
+)}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from benchmarks.sparse_rows import SPARSE_WORKLOADS, SparseWorkload
 
@@ -16,9 +17,10 @@ def test_rows_do_not_depend_on_where_they_begin() -> None:
     np.testing.assert_array_equal(y[100:], tail_y)
 
 
-def test_rows_are_canonical_csr() -> None:
-    x, y = WORDS.rows(1000)
-    assert (x.shape, x.dtype, y.dtype) == ((1000, 5000), np.float32, np.float32)
+@pytest.mark.parametrize("workload", SPARSE_WORKLOADS.values(), ids=list(SPARSE_WORKLOADS))
+def test_rows_are_canonical_csr(workload: SparseWorkload) -> None:
+    x, y = workload.rows(1000)
+    assert (x.shape, x.dtype, y.dtype) == ((1000, workload.n_features), np.float32, np.float32)
     np.testing.assert_array_equal(np.diff(x.indptr), 50)
     assert all((np.diff(x.indices[a : a + 50]) > 0).all() for a in x.indptr[:-1]), "distinct columns, in order"
     assert set(np.unique(y)) == {0, 1}
@@ -28,6 +30,12 @@ def test_rows_are_canonical_csr() -> None:
 def test_columns_differ_in_how_often_they_occur() -> None:
     counts = np.bincount(WORDS.rows(5000)[0].indices, minlength=5000).reshape(50, 100)
     assert counts[:, 0].min() > 3 * counts[:, -10:].mean()
+
+
+def test_only_the_first_column_of_indicators_has_values() -> None:
+    x = SPARSE_WORKLOADS["indicators"].rows(1000)[0].tocsc()
+    assert len(np.unique(x[:, [0]].toarray())) > 990
+    assert set(np.unique(x[:, 1:].data)) == {1}
 
 
 def test_seeds_give_different_rows() -> None:
