@@ -15,8 +15,9 @@ from typing import Any
 BYTES_PER_S = 4.5e12
 UPDATES_PER_S = 2.8e12
 LAUNCH_S = 0.86e-6
-ROW_STATE_BYTES = 20
-"""Of a row, output and tree, beside bins: label, margin read and written, two gradients of 16 bits written and read."""
+LABEL_BYTES, MARGIN_BYTES, GRADIENT_BYTES = 4, 8, 8
+"""Of a row and a round of trees, beside bins: of its label; of each output, margin read and written; of each column of
+gradients that is searched, g and h of 16 bits written and read."""
 LAUNCHES_PER_LEVEL, LAUNCHES_PER_TREE = 3, 2
 """Histograms, search, rows to their children; gradients, margins."""
 
@@ -103,11 +104,12 @@ class Floor:
         return max(self.bytes_ms, self.updates_ms) + self.launches_ms
 
 
-def floor_of(config: Config) -> Floor:
+def floor_of(config: Config, columns: int = 0, packed: bool = False) -> Floor:
     """Of a tree, of a round of trees, of quantizing or of predicting once.
 
-    Trees of a round share what they read of bins; quantizing reads floats and writes bins; predicting reads floats and
-    writes a float a row, and walks are not counted.
+    Trees of a round share what they read of bins, and a tree of vector leaves adds up what a tree each would.
+    Quantizing reads floats and writes bins; predicting reads floats and writes a float a row, and walks are not
+    counted. `columns` : of gradients that splits are searched on, 0 for all. `packed` : one atomic adds g and h.
     """
     n, entries = config.n_rows, config.n_rows * (config.per_row or config.n_features)
     bin_bytes = entries * (4 if config.per_row else math.ceil(math.log2(config.max_bin)) / 8)
@@ -115,10 +117,11 @@ def floor_of(config: Config) -> Floor:
         written = bin_bytes if config.kind == "quantize" else 4 * n
         return Floor(1e3 * (4 * entries + written) / BYTES_PER_S, 0.0, 1e3 * LAUNCH_S)
     passes = 1 + (config.levels - 1) / 2
-    launches = LAUNCHES_PER_LEVEL * config.levels + LAUNCHES_PER_TREE
+    launches, columns = LAUNCHES_PER_LEVEL * config.levels + LAUNCHES_PER_TREE, columns or config.n_outputs
+    state_bytes = n * (LABEL_BYTES + MARGIN_BYTES * config.n_outputs + GRADIENT_BYTES * columns)
     return Floor(
-        1e3 * (bin_bytes * passes + ROW_STATE_BYTES * n * config.n_outputs) / BYTES_PER_S,
-        1e3 * entries * passes * config.n_outputs / UPDATES_PER_S,
+        1e3 * (bin_bytes * passes + state_bytes) / BYTES_PER_S,
+        1e3 * entries * passes * columns / (2 if packed else 1) / UPDATES_PER_S,
         1e3 * launches * LAUNCH_S,
     )
 

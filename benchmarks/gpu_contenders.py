@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks import ours, peers
 from benchmarks.generators import WORKLOADS
-from benchmarks.gpu_cases import Config
+from benchmarks.gpu_cases import Config, Floor, floor_of
 from benchmarks.harness import Contender, Run, timed
 from benchmarks.sparse_rows import SPARSE_WORKLOADS
 
@@ -25,8 +25,10 @@ VECTOR_LEAVES = " vector leaves"
 """Behind a library's name: one tree a round, with a value of each class in its leaves."""
 PACKED = " packed"
 """Likewise: splits chosen on packed gradients."""
+SKETCH = " sketch"
+"""Behind vector leaves: their splits are searched on combinations of the classes' gradients."""
 SKETCH_OUTPUTS = 8
-"""Combinations of the classes' gradients that " vector leaves sketch" searches."""
+"""So many of them."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ def contenders(config: Config, ours_on: str, draw: int = 0) -> Iterator[tuple[st
     yield from make(config, rows, given, draw).items()
 
 
+def floor_of_contender(name: str, config: Config) -> Floor:
+    """The least time of what a contender of ours does."""
+    return floor_of(config, SKETCH_OUTPUTS if name.endswith(SKETCH) else config.n_outputs, name.endswith(PACKED))
+
+
 Makers = dict[str, Callable[[], Contender]]
 
 
@@ -146,7 +153,7 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
         found["daskboost" + VECTOR_LEAVES] = functools.partial(own, **vectors)
         if config.n_classes > SKETCH_OUTPUTS:
             sketched = {**vectors, "sketch_outputs": SKETCH_OUTPUTS}
-            found["daskboost" + VECTOR_LEAVES + " sketch"] = functools.partial(own, **sketched)
+            found["daskboost" + VECTOR_LEAVES + SKETCH] = functools.partial(own, **sketched)
         found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **vectors)
     return found
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ours
-from benchmarks.gpu_cases import CASES, Case, Config, floor_of
-from benchmarks.gpu_contenders import VECTOR_LEAVES, array_module, contenders
+from benchmarks.gpu_cases import CASES, Case, Config
+from benchmarks.gpu_contenders import VECTOR_LEAVES, array_module, contenders, floor_of_contender
 from benchmarks.harness import RESULTS, Comparison, Contender, Run, comparison_rows, record, take_turns
 
 AUC_TOLERANCE = 0.0005
@@ -95,11 +95,11 @@ def brief(error: Exception) -> str:
 
 def summaries(case: Case, draws: Draws, missing: Mapping[str, str], result: Comparison) -> list[dict[str, Any]]:
     """One row for each contender of ours: both times, their ratio, the floor, and whether they count."""
-    config, floor, answers = case.config, floor_of(case.config), means(draws)
+    config, answers = case.config, means(draws)
     ms = {name: round(1e3 * result.seconds(name), 4) for name in result.runs}
     rows = []
     for name in [name for name in result.runs if name.startswith("daskboost")]:
-        peer = peer_of(name, config.peer, result)
+        peer, floor = peer_of(name, config.peer, result), floor_of_contender(name, config)
         why_not = "no peer took part" if peer is None else complaint(answers[name], answers[peer])
         if min(ms[name], ms[peer or name]) <= 0:
             why_not = "the fits are too short to be told apart"

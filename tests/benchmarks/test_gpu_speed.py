@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_speed
-from benchmarks.gpu_cases import CASES, floor_of
-from benchmarks.gpu_contenders import scores
-from benchmarks.gpu_speed import complaint, main, score_functions
-from benchmarks.harness import Contender, Run
+from benchmarks.gpu_cases import CASES, Config, floor_of
+from benchmarks.gpu_contenders import floor_of_contender, scores
+from benchmarks.gpu_speed import complaint, main, score_functions, summaries
+from benchmarks.harness import RESULTS, Comparison, Contender, Run
 
 
 def test_every_asked_row_has_a_case() -> None:
@@ -51,6 +51,37 @@ def test_floor_is_bound_by_updates_bytes_or_launches() -> None:
     assert sparse.updates_ms == pytest.approx(1e3 * 50e6 / 2.8e12), "absent values are not added up"
     many = floor_of(CASES["classes_80"].config)
     assert many.updates_ms == pytest.approx(80 * floor_of(replace(CASES["classes_80"].config, n_classes=2)).updates_ms)
+    assert many.bytes_ms == pytest.approx(1e3 * 4.66e6 * (3.5 * 200 + 4 + 16 * 80) / 4.5e12), "a label for all classes"
+
+
+def test_each_contender_has_a_floor_of_its_own() -> None:
+    case = CASES["classes_80"]
+    one_each, vectors = (floor_of_contender("daskboost" + more, case.config) for more in ("", " vector leaves"))
+    assert one_each == vectors == floor_of(case.config), "the same sums, of as many trees or of one"
+    sketch = floor_of_contender("daskboost vector leaves sketch", case.config)
+    assert sketch.updates_ms == pytest.approx(vectors.updates_ms * 8 / 80)
+    assert vectors.bytes_ms - sketch.bytes_ms == pytest.approx(1e3 * 4.66e6 * 8 * 72 / 4.5e12)
+    higgs = CASES["higgs_11m_depth8"].config
+    exact, packed = (floor_of_contender("daskboost" + more, higgs) for more in ("", " packed"))
+    assert packed == replace(exact, updates_ms=exact.updates_ms / 2)
+    names = ["daskboost", "daskboost vector leaves", "daskboost vector leaves sketch"]
+    draws = {name: {"logloss": [1.0]} for name in names}
+    rows = summaries(case, draws, {}, Comparison({name: [Run(0.1, {})] for name in names}))
+    assert [row["floor_ms"] for row in rows] == [round(floor.ms, 4) for floor in (one_each, vectors, sketch)]
+
+
+def test_nothing_that_was_measured_is_below_its_floor() -> None:
+    """With the floors of today: each counts the least of what its contender does."""
+    known, seen = {field.name for field in fields(Config)}, set()
+    for line in (RESULTS / "gpu_speed.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row.get("fraction_of_floor") is None or "H200" not in row["gpu"]:
+            continue
+        config = Config(**{name: value for name, value in row["config"].items() if name in known})
+        name = row["contender"].split(" beside ")[0]
+        assert floor_of_contender(name, config).ms < row["ms"], (row["case"], row["contender"], row["date"])
+        seen.add(name.removeprefix("daskboost"))
+    assert seen == {"", " packed", " vector leaves", " vector leaves sketch"}
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ SANITIZE = "DASKBOOST_SANITIZE"
 MOST_TESTS = "DASKBOOST_MOST_TESTS"
 """Environment variable: run at most so many emulated tests of each file, evenly chosen."""
 LAUNCHES = "DASKBOOST_LAUNCHES"
-"""Environment variable: a file that gains a line for every entry point that is made."""
+"""Environment variable: a file that gains a line for every entry point that several threads have run, and whether they
+ran out of order."""
 
 
 ONE_AT_A_TIME = threading.Lock()
@@ -89,9 +90,6 @@ class EmulatedRuntime:
     def kernel(self, file: str, entry: str, **constants: int) -> EmulatedKernel:
         """As `CudaRuntime.kernel`."""
         source = kernel_file(file)
-        if path := os.environ.get(LAUNCHES):
-            with open(path, "a") as launches:
-                launches.write(f"{file} {entry}\n")
         return self.kernel_of(source, entry, source.variant(constants))
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -126,14 +124,15 @@ class EmulatedRuntime:
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> EmulatedKernel:
         """Of any source, such as a test's own."""
         assert variant.least_sm <= self.sm, f"{variant} needs sm_{variant.least_sm}"
-        return EmulatedKernel(self, library(source, variant, self.finds_races), source.entries(variant)[entry])
+        path = library(source, variant, self.finds_races)
+        return EmulatedKernel(self, path, source.name, source.entries(variant)[entry])
 
 
 class EmulatedKernel:
     """An entry point that g++ compiled."""
 
-    def __init__(self, runtime: EmulatedRuntime, path: Path, entry: Entry) -> None:
-        self._runtime, self._entry, self._path = runtime, entry, path
+    def __init__(self, runtime: EmulatedRuntime, path: Path, file: str, entry: Entry) -> None:
+        self._runtime, self._entry, self._path, self._file = runtime, entry, path, file
         self._function = getattr(_load(path), f"emulate_{entry.name}")
         self._function.restype = ctypes.c_char_p
 
@@ -153,6 +152,8 @@ class EmulatedKernel:
             message = self._function(ctypes.byref(launch), pointers)
         if message is not None:
             raise EmulationError(f"{self._entry.name}: {self._in_words(message.decode(), bound)}")
+        if grid * block > 1 and (path := os.environ.get(LAUNCHES)):
+            _note(path, launch_line(self._file, self._entry.name, self._runtime.seed != 0))
 
     def _in_words(self, message: str, bound: list[Any]) -> str:
         """An error as it is, or races with their lines."""
@@ -161,6 +162,18 @@ class EmulatedKernel:
         names = [parameter.name for parameter in self._entry.parameters]
         arrays = {name: a for name, a in zip(names, bound, strict=True) if isinstance(a, np.ndarray)}
         return describe(message, self._path, arrays)
+
+
+def launch_line(file: str, entry: str, out_of_order: bool) -> str:
+    """What the file of `LAUNCHES` says of an entry point."""
+    return f"{file} {entry} {'out of order' if out_of_order else 'in order'}"
+
+
+@cache
+def _note(path: str, line: str) -> None:
+    """Append a line, once per process."""
+    with open(path, "a") as launches:
+        launches.write(line + "\n")
 
 
 def _cell(argument: Any) -> Any:

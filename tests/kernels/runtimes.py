@@ -12,9 +12,9 @@ from kernels.emulation import EmulatedRuntime
 
 from daskboost.devices.gpu.cuda import get_runtime
 
-RUNTIMES = [
+EMULATED = [
     pytest.param(EmulatedRuntime, id="emulated", marks=pytest.mark.emulated),
     pytest.param(partial(EmulatedRuntime, seed=1), id="emulated out of order", marks=pytest.mark.emulated),
-    pytest.param(get_runtime, id="cuda", marks=pytest.mark.gpu),
 ]
+RUNTIMES = [*EMULATED, pytest.param(get_runtime, id="cuda", marks=pytest.mark.gpu)]
 """Each is called without arguments and gives a `Runtime`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from kernels.nvrtc import CompileError, compile_for, ptx_of
 
@@ -57,10 +59,63 @@ def test_an_error_names_the_line() -> None:
         compile_for(source, source.variants[0], 75)
 
 
-@pytest.mark.parametrize("name", kernel_names())
-def test_no_multiplication_and_addition_are_fused(name: str) -> None:
+@pytest.fixture(scope="module", params=kernel_names())
+def ptx_of_variants(request: pytest.FixtureRequest) -> dict[str, str]:
+    """A kernel file's intermediate code by variant, made once for the tests that read it."""
+    source = kernel_file(request.param)
+    return {f"{source.name}.cu: {variant}": ptx_of(source, variant) for variant in source.variants}
+
+
+def toy_ptx(body: str) -> str:
+    toy = parse("toy", TOY.format(body=body))
+    return ptx_of(toy, toy.variants[0])
+
+
+def test_no_multiplication_and_addition_are_fused(ptx_of_variants: dict[str, str]) -> None:
     """A fused one rounds once where the CPU rounds twice."""
-    for variant in kernel_file(name).variants:
-        assert "fma." not in ptx_of(kernel_file(name), variant)
-    toy = parse("toy", TOY.format(body="out[0] = fmaf(out[1], out[2], out[3]);"))
-    assert "fma." in ptx_of(toy, toy.variants[0])
+    for variant, ptx in ptx_of_variants.items():
+        assert "fma." not in ptx, variant
+
+
+def test_a_fused_one_is_seen() -> None:
+    assert "fma." in toy_ptx("out[0] = fmaf(out[1], out[2], out[3]);")
+
+
+def bad_atomics(ptx: str) -> set[str]:
+    """Atomics of PTX that no kernel may have: of floats, whose sums depend on their order, and of other than 32 bits
+    in shared memory, where they are loops of compare and swap. What the compiler names no memory of may be shared.
+    """
+    found = set(re.findall(r"(?<![\w.])(?:atom|red)\.[\w.:]+", ptx))
+    return {
+        atomic for atomic in found
+        if not re.search(r"\.[usb]32$" if ".global." not in atomic else r"\.[usb](32|64)$", atomic)
+    }  # fmt: skip
+
+
+def test_shared_atomics_are_of_32_bits_and_none_of_floats(ptx_of_variants: dict[str, str]) -> None:
+    for variant, ptx in ptx_of_variants.items():
+        assert bad_atomics(ptx) == set(), variant
+
+
+_U64 = "unsigned long long"
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ("atomicAdd(shared, out[1]);", {"atom.shared.add.f32"}),
+        ("atomicAdd((double*)shared, 1.0);", {"atom.shared.add.f64"}),
+        (f"atomicAdd(({_U64}*)shared, ({_U64})out[1]);", {"atom.shared.add.u64"}),
+        (f"atomicMax((long long*)shared, ({_U64})out[1]);", {"atom.shared.max.s64"}),
+        (f"atomicCAS(({_U64}*)shared, 1ull, ({_U64})out[1]);", {"atom.shared.cas.b64"}),
+        (f"atomicAdd(({_U64}*)(out[1] > 0 ? shared : out), 1ull);", {"atom.add.u64"}),
+        ("atomicAdd(out, 1.0f);", {"atom.global.add.f32"}),
+        (f"atomicAdd(({_U64}*)out, 1ull);", set()),
+        ("atomicAdd((unsigned*)shared, (unsigned)out[1]);", set()),
+        ("out[1] = __syncthreads_count(out[0] > 0);", set()),
+    ],
+)
+def test_other_atomics_are_refused(body: str, refused: set[str]) -> None:
+    ptx = toy_ptx(f"shared[threadIdx.x] = 0; __syncthreads(); {body} __syncthreads(); out[0] = shared[5];")
+    assert bad_atomics(ptx) == refused
+    assert refused or re.search(r"\b(atom|red)\.", ptx)

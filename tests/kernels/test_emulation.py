@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.emulation import EmulatedRuntime, EmulationError
+from kernels.emulation import LAUNCHES, EmulatedRuntime, EmulationError, launch_line
 
 from daskboost.devices.gpu.kernel_source import kernel_file, parse
 
@@ -41,6 +41,19 @@ def test_barriers(seed: int, ucontext: bool) -> None:
     values = np.arange(64, dtype=np.int32)
     launch("reverse", 1, 64, values, seed=seed, ucontext=ucontext)
     assert values.tolist() == list(range(66, 2, -1))
+
+
+def test_launches_are_noted_by_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once each; not where a single thread has no order, nor where a kernel is only made or does not get to its end."""
+    path = tmp_path / "launches"
+    monkeypatch.setenv(LAUNCHES, str(path))
+    EmulatedRuntime(1).kernel_of(TOYS, "votes", ASSEMBLER)
+    with pytest.raises(EmulationError):
+        launch("early_exit", 1, 32, np.zeros(32, np.int32), seed=1)
+    launch("unset_shared", 1, 1, np.zeros(1, np.uint32), seed=1)
+    for seed in (0, 0, 2, 1):
+        launch("reverse", 1, 64, np.arange(64, dtype=np.int32), seed=seed)
+    assert path.read_text().splitlines() == [launch_line("toys", "reverse", late) for late in (False, True)]
 
 
 def test_a_missing_barrier_shows() -> None:

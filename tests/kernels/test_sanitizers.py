@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
-from kernels.emulation import LAUNCHES, MOST_TESTS, SANITIZE
+from kernels.emulation import LAUNCHES, MOST_TESTS, SANITIZE, launch_line
 from kernels.test_emulation import line_of
 
 from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
@@ -60,11 +60,11 @@ TESTS = [
 """Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
 OF_KERNELS, OF_OTHERS = 16, 8
 """Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them. Together
-they launch every entry point."""
+they launch every entry point out of order."""
 
 
 def _launched_by(path: str) -> frozenset[str]:
-    """Run a file's emulated tests; the entry points that they launched."""
+    """Run a file's emulated tests; lines of the entry points that they launched, see `launch_line`."""
     most = OF_KERNELS if path.startswith(("tests/kernels", "tests/devices")) else OF_OTHERS
     with tempfile.NamedTemporaryFile("r") as launches:
         command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
@@ -109,7 +109,7 @@ runs = cache(Runs)
 
 
 def launched_by(path: str) -> frozenset[str]:
-    """The entry points that a file's emulated tests launch, once they have run."""
+    """Lines of the entry points that a file's emulated tests launch, once they have run."""
     runs().use_cores(len(os.sched_getaffinity(0)))
     return runs().found[path].result()
 
@@ -121,11 +121,12 @@ def test_nothing_is_found_under_sanitizers(path: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_kernel_runs_under_sanitizers() -> None:
-    """Every entry point of `kernels/` is launched by some test marked `emulated`; the runs are those from above."""
+def test_every_kernel_runs_out_of_order_under_sanitizers() -> None:
+    """Every entry point of `kernels/` is launched by some test marked `emulated` whose runtime has a seed; the runs are
+    those from above."""
     launched = frozenset[str]().union(*map(launched_by, TESTS))
     entries = {
-        f"{name} {entry}"
+        launch_line(name, entry, out_of_order=True)
         for name in kernel_names()
         for entry in kernel_file(name).entries(kernel_file(name).variants[0])
     }

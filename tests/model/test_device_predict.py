@@ -18,6 +18,7 @@ import pytest
 import scipy.sparse as sp
 from dask.array.dispatch import concatenate_lookup
 from kernels.emulation import EmulatedRuntime
+from kernels.runtimes import EMULATED
 from model.random_models import OBJECTIVES, random_booster, random_rows
 from model.test_lazy_predict import CASES
 
@@ -45,9 +46,9 @@ class FakeCupyMatrix(sp.csr_matrix):  # type: ignore[misc]
 FakeCupyMatrix.__module__ = "cupyx.scipy.sparse._csr"
 
 
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> EmulatedRuntime:
-    runtime = EmulatedRuntime()
+@pytest.fixture(params=EMULATED)
+def emulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> EmulatedRuntime:
+    runtime: EmulatedRuntime = request.param()
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     return runtime
 
