@@ -55,5 +55,9 @@ class DeviceError(DaskBoostError, RuntimeError):
     """A GPU was asked for that is not there, cannot be used or has too little memory; the message says what to do."""
 
 
+class NoDeviceError(DeviceError):
+    """There is no GPU, or no driver for it."""
+
+
 class EngineError(DaskBoostError, RuntimeError):
     """An engine failed on its worker; the worker's own exception is the cause."""

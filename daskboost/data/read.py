@@ -34,7 +34,7 @@ from daskboost.data.rows import (
     host_labels,
 )
 from daskboost.data.schema import listed
-from daskboost.data.upload import RawRows, gpu_of_uploads, naming
+from daskboost.data.upload import RawRows, naming, rows_for_gpu
 from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
@@ -161,9 +161,7 @@ class ReadSpec:
             if beyond.any():
                 self.refuse_infinite(np.flatnonzero(beyond))
             return features
-        if self.device is not None and gpu_of_uploads(self.device) is not None:
-            return RawRows(self, x, where)
-        return self.host_features(x)
+        return rows_for_gpu(self, x, where) or self.host_features(x)
 
     def host_features(self, x: Any) -> Features:
         """Features of a block in the host's memory, converted and checked there; raises as `read`."""

@@ -8,6 +8,7 @@ device memory that there is for quantizing, so partitions may be of any size; th
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.byte_sizes import format_bytes
 from daskboost.data.blocks import row_slice
 from daskboost.data.cell_counts import CHANGED
 from daskboost.data.convert import canonical_csr, is_sparse, raw_values
@@ -69,6 +71,25 @@ def gpu_of_uploads(device: str) -> Runtime | None:
             raise
         logger.debug("rows are quantized on the CPU: %s", error)
         return None
+
+
+def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> RawRows | None:
+    """Rows of the host's memory for the GPU that quantizes them; None where the CPU does, as "auto" may choose."""
+    if spec.device is None or gpu_of_uploads(spec.device) is None:
+        return None
+    rows = RawRows(spec, block, where)
+    if split_device(spec.device)[0] != "auto" or rows.has_room:
+        return rows
+    say_no_room(rows.n_features, rows.least_bytes)
+    return None
+
+
+@functools.lru_cache(maxsize=64)  # all partitions of a data set would say the same
+def say_no_room(n_features: int, least_bytes: int) -> None:
+    logger.warning(
+        "device='auto' quantizes rows of %d features on the CPU: on a GPU they need %s of its memory at least, and "
+        "less is free, or allowed by device_memory_limit", n_features, format_bytes(least_bytes),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -182,7 +203,7 @@ class RawRows(UploadedRows):
         edges = sorted({end for end in ends if 0 < end < self.n_rows} | {self.n_rows})
         row_bytes = VALUE_BYTES * self.n_features if indptr is None else 8 * VALUE_BYTES
         if not ends:  # cells are counted, and bins have not taken their part of the room yet
-            self._check_room(row_bytes)
+            self._check_room()
         room_bytes = min(self.scratch_bytes, MOST_BLOCK_BYTES)
         most_rows = max(LEAST_ROWS, room_bytes // max(row_bytes, 1))
         start = 0
@@ -195,13 +216,22 @@ class RawRows(UploadedRows):
                 yield stop
                 start = stop
 
-    def _check_room(self, row_bytes: int) -> None:
-        room = self.room_bytes
-        least = 4 * max(LEAST_ROWS * row_bytes, SERIES_BYTES)
-        if room < least:
+    @property
+    def least_bytes(self) -> int:
+        """Of device memory for the smallest block, so that half of it is left for what is made of it."""
+        of_row = VALUE_BYTES * (8 if is_sparse(self.block) else self.n_features)
+        return 4 * max(LEAST_ROWS * of_row, SERIES_BYTES)
+
+    @property
+    def has_room(self) -> bool:
+        return self.room_bytes >= self.least_bytes
+
+    def _check_room(self) -> None:
+        if not self.has_room:
             raise DeviceError(
-                f"quantizing rows of {self.n_features} features on a GPU needs {least:,} bytes of its memory at least, "
-                f"and there are {room:,}: raise device_memory_limit, free what else is there, or use device='cpu'"
+                f"quantizing rows of {self.n_features} features on a GPU needs {self.least_bytes:,} bytes of its "
+                f"memory at least, and there are {self.room_bytes:,}: raise device_memory_limit, free what else is "
+                "there, or use device='cpu'"
             )
 
     def _upload(self, uploader: Uploader, raw: Any) -> tuple[DeviceRows, Bool]:

@@ -10,7 +10,7 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Device
 from daskboost.devices.plan import FitSize
-from daskboost.errors import DeviceError, MissingDependencyError
+from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 from daskboost.params import split_device
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,9 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
         except (MissingDependencyError, DeviceError) as error:
             if kind != "auto":
                 raise
-            logger.info("device='auto' trains on the CPU: %s", error)
+            # Python shows warnings to all; where there is no GPU, the CPU is what is expected.
+            is_absent = isinstance(error, (MissingDependencyError, NoDeviceError))
+            logger.log(logging.INFO if is_absent else logging.WARNING, "device='auto' trains on the CPU: %s", error)
     return CpuDevice(layout, threads)
 
 

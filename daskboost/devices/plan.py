@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from daskboost.byte_sizes import format_bytes
 from daskboost.devices.stream_groups import places_in_group, stream_groups
 from daskboost.errors import DeviceError
 
@@ -365,8 +366,9 @@ class Plan:
             room = "are allowed by device_memory_limit" if self.limited else "are free"
             more = "a larger device_memory_limit, " if self.limited else ""
             raise DeviceError(
-                f"the fit needs {_gb(self.total_bytes)} of {where}{least}, of which {largest} take "
-                f"{_gb(self.parts[largest])}, and {_gb(self.free_bytes)} {room}: use {more}{self.remedy}"
+                f"the fit needs {format_bytes(self.total_bytes)} of {where}{least}, of which {largest} take "
+                f"{format_bytes(self.parts[largest])}, and {format_bytes(self.free_bytes)} {room}: use {more}"
+                f"{self.remedy}"
             )
 
     def __str__(self) -> str:
@@ -393,7 +395,3 @@ class Plan:
 
 _SOMETIMES = {each.name.removesuffix("_bytes") for each in fields(Plan) if each.default == 0}
 """Parts that are not told of where there are none."""
-
-
-def _gb(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.2f} GB"

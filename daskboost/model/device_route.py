@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.byte_sizes import format_bytes
 from daskboost.data.align import columns_named
 from daskboost.data.device_read import csr_matrix, dense_matrix
 from daskboost.data.features import choose_features
@@ -64,7 +65,7 @@ def predict_block(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: 
         raise type(error)(f"{where}: {error}") from error
     except MemoryError as error:  # CuPy's is one
         raise DeviceError(
-            f"the GPU's memory does not hold the prediction ({error}; {runtime.free_bytes / 1e9:.2f} GB are free): "
+            f"the GPU's memory does not hold the prediction ({error}; {format_bytes(runtime.free_bytes)} are free): "
             "predict fewer rows at a time"
         ) from error
 

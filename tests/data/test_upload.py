@@ -20,7 +20,7 @@ from data.test_device_source import DTYPES, frame, numbers
 from kernels.emulation import EmulatedRuntime
 from kernels.tracked import DeviceLike, TrackedRuntime
 
-from daskboost import QuantizedDataset
+from daskboost import DaskBoostClassifier, QuantizedDataset
 from daskboost.cluster.dask_data import largest_part
 from daskboost.data import blocks, build, parquet, upload
 from daskboost.data.chunk import Quantizer
@@ -314,6 +314,30 @@ def test_which_rows_a_gpu_takes(
             QuantizedDataset.from_dask(X, device="cuda")
     with pytest.raises(ParameterError, match="device='gpus' must be one of"):
         QuantizedDataset.from_dask(X, device="gpus")
+
+
+@pytest.mark.emulated
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("sparse", [False, True])
+def test_auto_quantizes_on_the_cpu_where_the_gpu_has_no_room(
+    sparse: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = emulate(monkeypatch, EmulatedRuntime())
+    X, y = rng.standard_normal((600, 30)), np.arange(600) % 2
+    given = scipy.sparse.csr_matrix(X) if sparse else da.from_array(X, chunks=(200, 30))
+    labels = y if sparse else da.from_array(y, chunks=200)
+    options: dict[str, Any] = {"n_estimators": 2, "max_depth": 3, "n_jobs": 1}
+    expected = DaskBoostClassifier(**options, device="cpu").fit(given, labels).booster_.to_bytes()
+    for free_bytes, level in ((2 << 30, []), (1000, ["WARNING"])):
+        runtime.free_bytes = free_bytes
+        upload.say_no_room.cache_clear()
+        caplog.clear()
+        assert DaskBoostClassifier(**options).fit(given, labels).booster_.to_bytes() == expected
+        QuantizedDataset.from_dask(given, device="auto").close()
+        said = [record for record in caplog.records if "quantizes rows of 30 features on" in record.getMessage()]
+        assert [record.levelname for record in said] == level
+    with pytest.raises(DeviceError, match=r"quantizing rows of 30 features on a GPU needs [\d,]+ bytes .*device='cpu'"):
+        DaskBoostClassifier(**options, device="cuda").fit(given, labels)
 
 
 @pytest.mark.gpu

@@ -21,7 +21,7 @@ from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.device import GpuDevice
-from daskboost.errors import DeviceError, MissingDependencyError, ParameterError
+from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError, ParameterError
 from daskboost.params import TrainParams
 
 LAYOUT = make_layout([3, 2])
@@ -49,6 +49,22 @@ def test_auto_says_that_it_takes_the_cpu(caplog: pytest.LogCaptureFixture) -> No
         device = make_device("auto", LAYOUT, Threads(1))
     assert isinstance(device, CpuDevice)
     assert "device='auto' trains on the CPU: device='cuda' needs CuPy" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["INFO"], "nobody expected a GPU"
+
+
+@pytest.mark.parametrize(("error", "level"), [(NoDeviceError, "INFO"), (DeviceError, "WARNING")])
+def test_a_gpu_that_is_refused_is_told_to_all(
+    error: type[Exception], level: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise error("too old")
+
+    monkeypatch.setattr(cuda, "get_runtime", refuse)
+    with caplog.at_level(logging.INFO):
+        assert isinstance(make_device("auto", LAYOUT, Threads(1)), CpuDevice)
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        (level, "device='auto' trains on the CPU: too old")
+    ]
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "gpu"])
@@ -67,7 +83,7 @@ def test_lack_of_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> 
 
     device = GpuDevice(Full(), LAYOUT, Threads(1))
     monkeypatch.setattr(np, "zeros", refuse)
-    message = r"allocating 7,000 bytes; 0.12 GB are free\): use more GPUs"
+    message = r"allocating 7,000 bytes; 123 MB are free\): use more GPUs"
     with pytest.raises(DeviceError, match=message), device.errors():
         device.xp.zeros(3)
 

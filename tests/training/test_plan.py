@@ -12,6 +12,7 @@ from training.plan_shapes import LOGISTIC, VECTORS, make_data
 
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
+from daskboost.byte_sizes import format_bytes
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.plans import POOL_SHARE
 from daskboost.errors import DeviceError
@@ -50,9 +51,14 @@ def test_a_fit_without_room_is_refused_before_it_takes_any(
 ) -> None:
     runtime = TrackedRuntime(free_bytes=200_000)
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    planned = plan(PARAMS, dataset)
+    largest = max(planned.parts, key=planned.parts.__getitem__)
+    sizes = [format_bytes(n_bytes) for n_bytes in (planned.total_bytes, planned.parts[largest], 200_000)]
+    assert sizes[2] == "200 kB"
+    assert len(set(sizes)) == 3
     expected = (
-        r"the fit needs 0\.00 GB of the GPU's memory, of which \w+ take 0\.00 GB, and 0\.00 GB are free: use .*"
-        r" or device='cpu'$"
+        rf"the fit needs {sizes[0]} of the GPU's memory, of which {largest} take {sizes[1]}, and {sizes[2]} are free: "
+        r"use .* or device='cpu'$"
     )
     with pytest.raises(DeviceError, match=expected):
         train(PARAMS, dataset, 1)
@@ -68,7 +74,9 @@ def test_auto_takes_the_cpu_where_the_gpu_has_no_room(
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
     with caplog.at_level(logging.INFO):
         model = train({**PARAMS, "device": "auto"}, dataset, 1)
-    assert "device='auto' trains on the CPU: the fit needs" in caplog.text
+    assert [record.levelname for record in caplog.records if "trains on the CPU: the fit needs" in record.message] == [
+        "WARNING"
+    ]
     assert model.to_bytes() == train({**PARAMS, "device": "cpu"}, dataset, 1).to_bytes()
     assert plan({**PARAMS, "device": "auto"}, dataset).device == "cpu"
 

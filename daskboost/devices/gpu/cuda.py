@@ -18,7 +18,7 @@ from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
 from daskboost.devices.gpu.free_memory import free_bytes
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.dtypes import UInt8
-from daskboost.errors import DeviceError, MissingDependencyError
+from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""
@@ -206,6 +206,6 @@ def _count_devices(cupy: Any) -> int:
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise DeviceError(
+        raise NoDeviceError(
             f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
+from daskboost.byte_sizes import format_bytes
 from daskboost.devices import stream_groups
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
@@ -163,7 +164,7 @@ class GpuDevice:
                 yield
         except MemoryError as error:
             raise DeviceError(
-                f"the GPU's memory does not hold the fit ({error}; {self._runtime.free_bytes / 1e9:.2f} GB are free): "
+                f"the GPU's memory does not hold the fit ({error}; {format_bytes(self._runtime.free_bytes)} are free): "
                 "use more GPUs, fewer bins (max_bin) or device='cpu'"
             ) from error
 
