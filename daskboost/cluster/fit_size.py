@@ -124,7 +124,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
     found = fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
         [shard_size(shard, n_features, train) for shard in evals], n_rounds=len(spec.learning_rates),
-        small_data=spec.small_data,
+        most_slots=spec.layout.most_slots, small_data=spec.small_data,
         has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
@@ -133,7 +133,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
 
 
 def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slots: int, train: SetSize,
-             evals: Sequence[SetSize], *, n_rounds: int, small_data: bool, has_weight: bool,
+             evals: Sequence[SetSize], *, most_slots: int, n_rounds: int, small_data: bool, has_weight: bool,
              keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
@@ -143,7 +143,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     needs_host = needs_host or n_engines > 1 or not 0 < train.n_rows <= MOST_ROWS
     needs_host = needs_host or params.out_of_core in ON_SAMPLES
     return FitSize(
-        train=train, evals=tuple(evals), n_slots=n_slots, n_outputs=objective.n_outputs,
+        train=train, evals=tuple(evals), n_slots=n_slots, most_slots=most_slots, n_outputs=objective.n_outputs,
         grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,

@@ -183,12 +183,13 @@ class Room(NamedTuple):
 def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> Room:
     from daskboost.devices.gpu.cuda import get_runtime
 
-    free = get_runtime(split_device(members[0].spec.params.device)[1]).free_bytes
+    runtime = get_runtime(split_device(members[0].spec.params.device)[1])
     sizes = [
         engine_size(member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads)
         for member in members
     ]
-    return room_of(sizes, free, most)
+    sizes = [replace(size, block_bytes=runtime.shared_bytes) for size in sizes]
+    return room_of(sizes, runtime.free_bytes, most)
 
 
 def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:

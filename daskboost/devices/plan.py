@@ -153,6 +153,8 @@ class FitSize:
     evals: tuple[SetSize, ...]
     n_slots: int
     """Of a histogram: bins, and one more for each feature with missing values."""
+    most_slots: int
+    """Of a feature."""
     n_outputs: int
     grow_policy: str
     depth: int
@@ -185,6 +187,8 @@ class FitSize:
     refits: bool = False
     """Whether they are searched on other gradients of their outputs than value leaves: packed, or with weights in place
     of hessians."""
+    block_bytes: int | None = None
+    """Of shared memory that a block of the GPU may have; None of a GPU that is not there (`room_bytes`)."""
     device_memory_limit: int | None = None
     """Most bytes of a GPU's memory that it may take."""
     resident: tuple[int, ...] | None = None
@@ -243,9 +247,7 @@ class FitSize:
     @property
     def deepest_nodes(self) -> int:
         """Most nodes that are searched at a time."""
-        if self.grow_policy == "lossguide":
-            return 2
-        return self._nodes_at(self.depth - 1)
+        return 2 if self.grow_policy == "lossguide" else self._nodes_at(self.depth - 1)
 
     def _nodes_at(self, depth: int) -> int:
         """Most nodes of a level, which have rows unless trees are symmetric."""
@@ -348,8 +350,8 @@ class Plan:
             "samples": "a smaller resident_share (for sampled trees, subsample), fewer rows per worker (more workers)",
         }
         largest = max(self.parts, key=lambda name: self.parts[name])
-        first = shapes.get(largest, "fewer rows per worker (more workers)")
-        return first + (", or device='cpu'" if self.device == "cuda" else "")
+        on_cpu = ", or device='cpu'" if self.device == "cuda" else ""
+        return shapes.get(largest, "fewer rows per worker (more workers)") + on_cpu
 
     def check(self) -> None:
         """Refuse a fit that has no room.
@@ -373,9 +375,8 @@ class Plan:
 
     def __str__(self) -> str:
         taken, lines = 0, [f"{'memory of a fit on ' + self.device:<36}{'bytes':>18}"]
-        for name, n_bytes in self.parts.items():
-            if n_bytes == 0 and name in _SOMETIMES:
-                continue
+        told = {name: n_bytes for name, n_bytes in self.parts.items() if n_bytes or name not in _SOMETIMES}
+        for name, n_bytes in told.items():
             taken += n_bytes
             no_room = self.free_bytes is not None and taken > self.free_bytes and n_bytes
             lines.append(f"  {name:<34}{n_bytes:>18,}{'  does not fit' if no_room else ''}")

@@ -67,7 +67,8 @@ def plan(
         Among how many workers rows that are not quantized yet are divided evenly.
     memory : int or str, optional
         What the device has, such as ``"80GB"``. By default what it has free here and now; unknown for a GPU where there
-        is none, and for workers of a cluster.
+        is none, and for workers of a cluster. Such a GPU is taken to have at least 160 KiB of shared memory for a
+        block, on which some copies depend, as those of data centers have.
 
     Returns
     -------
@@ -121,7 +122,7 @@ def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
         return cpu_plan(size, _free_ram() if room is None and here else room, COLUMN_BYTES)
     try:
         check_device("cuda" if kind == "auto" else device)
-        found = gpu_plan(size, _free_on_gpu(gpu_of(device, number, size.gpus)) if room is None and here else room)
+        found = _plan_on_gpu(gpu_of(device, number, size.gpus), size, room) if here else gpu_plan(size, room)
     except DaskBoostError:  # no GPU here
         if kind != "auto":
             return gpu_plan(size, room)
@@ -143,8 +144,8 @@ def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequenc
     train, *others = (_largest_share(each.info, each.shards.owners) for each in (data, *(each for each, _ in evals)))
     return fit_size(
         params, objective, spec.rules, spec.layout.n_slots, train, others, n_rounds=n_rounds,
-        small_data=spec.small_data, has_weight=data.info.has_weight, n_engines=len(set(data.shards.owners)),
-        n_threads=threads,
+        most_slots=spec.layout.most_slots, small_data=spec.small_data, has_weight=data.info.has_weight,
+        n_engines=len(set(data.shards.owners)), n_threads=threads,
     )  # fmt: skip
 
 
@@ -210,7 +211,8 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
     train, *others = sets
     return fit_size(
         params, objective, no_rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
-        small_data=is_small(params, n_rows), has_weight=weight, n_engines=n_workers, n_threads=_n_threads(params),
+        most_slots=bins + has_missing, small_data=is_small(params, n_rows), has_weight=weight, n_engines=n_workers,
+        n_threads=_n_threads(params),
     )  # fmt: skip
 
 
@@ -278,10 +280,13 @@ def _n_threads(params: TrainParams) -> int:
     return threads.count
 
 
-def _free_on_gpu(number: int | None) -> int:
+def _plan_on_gpu(number: int | None, size: FitSize, room: int | None) -> Plan:
+    """The plan on a GPU that is here, as an engine makes it."""
     from daskboost.devices.gpu.cuda import get_runtime
 
-    return get_runtime(number).free_bytes
+    runtime = get_runtime(number)
+    own = replace(size, block_bytes=runtime.shared_bytes)
+    return gpu_plan(own, runtime.free_bytes if room is None else room)
 
 
 def _free_ram() -> int:

@@ -13,7 +13,7 @@ from strategies.pairs import every_pair
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.devices.gpu import cuda, growth, memory, plans, sparse_columns, views
+from daskboost.devices.gpu import cuda, growth, plans, sparse_columns
 from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
 from daskboost.devices.plan import FitSize, SetSize
 
@@ -113,8 +113,7 @@ def test_sparse_rows(way: str, groups: Groups, monkeypatch: pytest.MonkeyPatch) 
     """Where entries lie by feature, which know one node of a row, histograms are built for a tree at a time."""
     groups.most = 3
     if way != "in shared memory":
-        for module in (views, memory):
-            monkeypatch.setattr(module, "MOST_GROUP_BYTES", 256)
+        monkeypatch.setattr("daskboost.devices.gpu.feature_groups.MOST_GROUP_BYTES", 256)
         monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0 if way == "by feature" else 10**6)
         monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
     params = {"num_class": 4, "max_depth": 4, "subsample": 0.8 if way == "by row" else 1.0}
@@ -197,9 +196,9 @@ def test_the_rule() -> None:
 
 
 SIZE = FitSize(
-    train=SetSize(100_000, 20, 1, chunk_rows=100_000), evals=(), n_slots=20 * 65, n_outputs=12, grow_policy="depthwise",
-    depth=6, max_leaves=0, n_rounds=10, small_data=False, has_weight=False, keep_gradients=True, gpu_gradients="stored",
-    without_host=True,
+    train=SetSize(100_000, 20, 1, chunk_rows=100_000), evals=(), n_slots=20 * 65, most_slots=65, n_outputs=12,
+    grow_policy="depthwise", depth=6, max_leaves=0, n_rounds=10, small_data=False, has_weight=False,
+    keep_gradients=True, gpu_gradients="stored", without_host=True,
 )  # fmt: skip
 
 

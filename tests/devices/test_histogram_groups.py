@@ -63,7 +63,7 @@ def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Ge
     n, n_bins = 210, [250, *([9] * 27)] if kind in ("skewed", "turned") else [3, 1, 17, 8]
     layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
     if kind == "sparse by row":
-        monkeypatch.setattr(views, "MOST_GROUP_BYTES", 64)
+        monkeypatch.setattr("daskboost.devices.gpu.feature_groups.MOST_GROUP_BYTES", 64)
         monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 10**6)
     runtime = large or get_runtime()
     sequence = partial(dense, turn_rows=kind == "turned")

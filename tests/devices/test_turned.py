@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from reference import turned as reference
 
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.feature_groups import SKEWED_BINS, SKEWED_COLUMNS, feature_groups
+from daskboost.devices.gpu.kernel_source import ARCHITECTURES
 from daskboost.devices.gpu.runtime import to_host
 from daskboost.devices.gpu.turned import LEAST_ROWS, turn, turned_bytes, turned_columns
 
 LANES = range(reference.LANES)
+SHARED_KIB = sorted(set(ARCHITECTURES.values()))
 
 
 @pytest.mark.parametrize("columns", SKEWED_COLUMNS)
@@ -43,18 +46,23 @@ def test_equals_the_naive_twin(n_rows: int, columns: int, runtime: Any, rng: np.
 
 def test_what_is_copied_is_what_is_added_in_that_order() -> None:
     for n_features in range(1, 70):
-        first, *others = feature_groups(np.full(n_features, 200), 1, 227 << 10)
-        columns = turned_columns(n_features, 1)
-        assert first.skewed(1, 227 << 10) == ((columns, SKEWED_BINS[-1]) if columns else None)
-        assert not columns or (not others and first.n_planes == 1)
-        assert turned_columns(n_features, 2) == 0
-    assert [turned_columns(n, 1) for n in (16, 17, 20, 21, 28, 29)] == [0, 20, 20, 24, 28, 0]
+        for n_bins, shared_kib in product((60, 128, 129, 200, 256), SHARED_KIB):
+            room, at_least = shared_kib << 10, min(bins for bins in SKEWED_BINS if bins >= n_bins)
+            first, *others = feature_groups(np.full(n_features, n_bins), 1, room)
+            columns = turned_columns(n_features, 1, n_bins, room)
+            assert first.skewed(1, room) == ((columns, at_least) if columns else None)
+            assert not columns or (not others and first.n_planes == 1)
+            assert turned_columns(n_features, 2, n_bins, room) == 0
+    assert [turned_columns(n, 1, 200, 227 << 10) for n in (16, 17, 20, 21, 28, 29)] == [0, 20, 20, 24, 28, 0]
+    for n_bins, found in ((128, [28, 28, 28, 28]), (129, [0, 0, 28, 28])):
+        assert [turned_columns(28, 1, n_bins, shared_kib << 10) for shared_kib in SHARED_KIB] == found
 
 
 def test_few_rows_have_no_copy() -> None:
     for n_rows, n_features, symbol_bytes in ((LEAST_ROWS - 1, 28, 1), (LEAST_ROWS, 28, 2), (LEAST_ROWS, 32, 1)):
-        assert turned_bytes(n_rows, n_features, symbol_bytes) == 0
-    assert turned_bytes(LEAST_ROWS + 1, 25, 1) == 28 * (LEAST_ROWS + 32)
+        assert turned_bytes(n_rows, n_features, symbol_bytes, 200, None) == 0
+    assert turned_bytes(LEAST_ROWS + 1, 25, 1, 200, None) == 28 * (LEAST_ROWS + 32)
+    assert turned_bytes(LEAST_ROWS + 1, 25, 1, 200, 64 << 10) == 0
 
 
 LARGE = [pytest.param(EmulatedRuntime(sm=90), marks=pytest.mark.emulated), pytest.param(None, marks=pytest.mark.gpu)]

@@ -15,6 +15,8 @@ import numpy as np
 from kernels.emulation import EmulatedRuntime
 from kernels.pool import Piece, Pool
 
+from daskboost.devices.gpu.kernel_source import LEAST_SM
+
 
 class Meter:
     """Bytes of arrays that are alive, and the most there ever were."""
@@ -119,8 +121,8 @@ def _on_device(result: Any) -> Any:
 class TrackedRuntime(EmulatedRuntime):
     """An emulated device with a meter."""
 
-    def __init__(self, free_bytes: int = 1 << 30) -> None:
-        super().__init__()
+    def __init__(self, free_bytes: int = 1 << 30, sm: int = LEAST_SM) -> None:
+        super().__init__(sm=sm)
         self.xp: Any = Module()
         self.free_bytes = free_bytes
         self.meter = DeviceLike.meter = PoolMeter()

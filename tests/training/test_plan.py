@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kernels.emulation import EmulatedRuntime
 from kernels.tracked import TrackedRuntime
 from training.plan_shapes import LOGISTIC, VECTORS, make_data
 
@@ -220,6 +221,18 @@ def test_only_roots_of_all_rows_in_order_have_a_copy() -> None:
         assert plan({**PARAMS, **params}, **shape).turned_bytes == 0, params
     for other in ({"n_features": 32}, {"n_features": 16}, {"n_rows": 10**6}, {"nonzeros_per_row": 5}):
         assert plan(PARAMS, **{**shape, **other}).turned_bytes == 0, other
+
+
+@pytest.mark.parametrize("sm", [75, 90])
+def test_a_gpu_that_is_here_is_asked_for_its_shared_memory(sm: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not, as workers' are, is taken to have much of it."""
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(sm=sm))
+    params = {**PARAMS, "max_bin": 256}
+    dense: dict[str, Any] = {"n_rows": 2_200_000, "n_features": 25, "memory": "141GB"}
+    sparse: dict[str, Any] = {"n_rows": 200_000, "n_features": 50, "nonzeros_per_row": 5, "memory": "141GB"}
+    assert plan(params, **dense).turned_bytes == (28 * 2_200_000 if sm == 90 else 0)
+    assert (plan(params, **sparse).columns_bytes > 0) == (sm == 75)
+    assert plan(params, **sparse, n_workers=2).columns_bytes == 0
 
 
 def test_what_a_plan_says_without_room() -> None:

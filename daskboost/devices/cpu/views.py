@@ -48,6 +48,11 @@ class SlotLayout:
         return int(self.offsets[-1])
 
     @property
+    def most_slots(self) -> int:
+        """Of a feature."""
+        return int(np.diff(self.offsets).max(initial=0))
+
+    @property
     def n_entries(self) -> int:
         """Sums in a histogram."""
         return self.n_slots * self.width

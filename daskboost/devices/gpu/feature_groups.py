@@ -57,11 +57,22 @@ class FeatureGroups:
 
     def skewed(self, symbol_bytes: int, shared_bytes: int) -> tuple[int, int] | None:
         """Columns and bins of the kernel for rows in order; None where groups do not fit it, or are full."""
-        n_features = int(self.groups[:, 2].max())
-        columns = min((c for c in SKEWED_COLUMNS if c >= n_features), default=0)
-        bins = min((b for b in SKEWED_BINS if b >= self.most_bins), default=0)
-        fits = symbol_bytes == 1 and self.columns == MOST_COLUMNS and bins * SKEWED_BIN_BYTES <= shared_bytes
-        return (columns, bins) if fits and columns and bins else None
+        if symbol_bytes != 1 or self.columns != MOST_COLUMNS:
+            return None
+        return skewed_shape(int(self.groups[:, 2].max()), self.most_bins, shared_bytes)
+
+
+def skewed_shape(n_features: int, most_bins: int, shared_bytes: int) -> tuple[int, int] | None:
+    """The same of groups of symbols of one byte, MOST_COLUMNS wide, that have so many features and bins at most."""
+    columns = min((c for c in SKEWED_COLUMNS if c >= n_features), default=0)
+    bins = min((b for b in SKEWED_BINS if b >= most_bins), default=0)
+    return (columns, bins) if columns and bins and bins * SKEWED_BIN_BYTES <= shared_bytes else None
+
+
+def room_bytes(shared_bytes: int | None) -> int:
+    """What the histograms of a block may take of its shared memory; that of a GPU that is not there, None, is taken to
+    be enough for MOST_GROUP_BYTES, as those of data centers have (sm_80, 90 and 100)."""
+    return MOST_GROUP_BYTES if shared_bytes is None else min(shared_bytes, MOST_GROUP_BYTES)
 
 
 def row_columns(n_features: int, symbol_bytes: int) -> int:
@@ -77,7 +88,7 @@ def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int) -> list[F
     Groups are as wide as shared memory allows. The last features get a narrower one where half of it would be empty,
     since columns without a feature take as long as others.
     """
-    limit = min(shared_bytes, MOST_GROUP_BYTES)
+    limit = room_bytes(shared_bytes)
     found: dict[int, list[list[int]]] = {}
 
     def bin_bytes(columns: int) -> int:

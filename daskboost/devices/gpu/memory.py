@@ -7,11 +7,10 @@ Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine
 from __future__ import annotations
 
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
-from daskboost.devices.gpu.feature_groups import CELL_BYTES, MOST_GROUP_BYTES
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
-from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, pays
+from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, is_copied
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes, unpacked_bytes
@@ -61,10 +60,11 @@ def view_bytes(rows: SetSize) -> int:
     return 0 if rows.is_lent else unpacked_bytes(rows, rows.resident_rows, rows.resident_entries)
 
 
-def columns_bytes(rows: SetSize, n_slots: int) -> int:
+def columns_bytes(size: FitSize) -> int:
     """Of the column-major copy of `DenseView`, or of `SparseColumns`."""
-    if copied_entries(rows, n_slots):
-        return ENTRY_BYTES * copied_entries(rows, n_slots) + 8 * STATE_WORDS * rows.resident_rows
+    rows = size.train
+    if copied_entries(size):
+        return ENTRY_BYTES * copied_entries(size) + 8 * STATE_WORDS * rows.resident_rows
     return rows.resident_rows * rows.n_features * rows.symbol_bytes
 
 
@@ -72,14 +72,14 @@ def root_copy_bytes(size: FitSize) -> int:
     """Of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots are gathered."""
     if not size.without_host or size.samples_rows:
         return 0
-    return turned_bytes(size.train.n_rows, size.train.n_features, size.train.symbol_bytes)
+    rows = size.train
+    return turned_bytes(rows.n_rows, rows.n_features, rows.symbol_bytes, size.most_slots, size.block_bytes)
 
 
-def copied_entries(rows: SetSize, n_slots: int) -> int:
-    """Entries that `SparseColumns` sorts by feature, on a GPU of much shared memory."""
-    n_entries = rows.resident_entries
-    is_many = CELL_BYTES * n_slots > MOST_GROUP_BYTES and pays(1, n_slots, n_entries)
-    return n_entries if is_many and not rows.symbol_bytes else 0
+def copied_entries(size: FitSize) -> int:
+    """Entries that `SparseColumns` sorts by feature."""
+    rows, n_entries = size.train, size.train.resident_entries
+    return n_entries if not rows.symbol_bytes and is_copied(size.n_slots, n_entries, size.block_bytes) else 0
 
 
 def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
@@ -205,8 +205,8 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     if rows.streamed_rows:
         own -= ring_bytes(size) + planes_bytes(rows, size.n_slots)
     if has_columns:
-        own -= 0 if rows.streamed_rows else columns_bytes(rows, size.n_slots)
-        own = max(own, SORT_BYTES * copied_entries(rows, size.n_slots))
+        own -= 0 if rows.streamed_rows else columns_bytes(size)
+        own = max(own, SORT_BYTES * copied_entries(size))
     return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 

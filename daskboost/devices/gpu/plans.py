@@ -194,7 +194,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
-        columns_bytes=columns_bytes(train, size.n_slots) if has_columns else 0,
+        columns_bytes=columns_bytes(size) if has_columns else 0,
         order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data, size.width),
         gradients_bytes=gradients_bytes(size),
         margins_bytes=4 * k * train.n_rows,

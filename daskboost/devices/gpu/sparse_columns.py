@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.feature_groups import CELL_BYTES
+from daskboost.devices.gpu.feature_groups import CELL_BYTES, room_bytes
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.dtypes import Int64
@@ -108,6 +108,16 @@ class SparseColumns:
             many_rows, out.view(np.uint64), shared_bytes=shared_bytes,
         )  # fmt: skip
         return many_rows
+
+
+def fits_block(n_slots: int, shared_bytes: int | None) -> bool:
+    """Whether shared memory has room for a histogram, so that rows are added to it where they lie."""
+    return CELL_BYTES * n_slots <= room_bytes(shared_bytes)
+
+
+def is_copied(n_slots: int, n_entries: int, shared_bytes: int | None) -> bool:
+    """Whether entries are copied where there is room for it: plans and views ask here, with the same shared memory."""
+    return not fits_block(n_slots, shared_bytes) and pays(1, n_slots, n_entries)
 
 
 def pays(n_nodes: int, n_slots: int, n_entries: int) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.devices.gpu.feature_groups import MOST_COLUMNS, SKEWED_COLUMNS
+from daskboost.devices.gpu.feature_groups import MOST_COLUMNS, room_bytes, skewed_shape
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 
 THREADS = 256
@@ -20,19 +20,21 @@ LEAST_ROWS = 1 << 20
 """With fewer, passes take as long to begin and to end as to read rows."""
 
 
-def turned_columns(n_features: int, symbol_bytes: int) -> int:
-    """Columns of the copy; 0 where there is none, of rows that leave few columns idle, or most."""
+def turned_columns(n_features: int, symbol_bytes: int, most_slots: int, shared_bytes: int | None) -> int:
+    """Columns of the copy; 0 where there is none: of rows that leave few columns idle, or most, or one of whose
+    features has so many slots that a block has no room for the kernel that reads the copy."""
     most_idle = MOST_COLUMNS // 2
     if symbol_bytes != 1 or n_features <= most_idle:
         return 0
-    return min((columns for columns in SKEWED_COLUMNS if columns >= n_features), default=0)
+    found = skewed_shape(n_features, most_slots, room_bytes(shared_bytes))
+    return 0 if found is None else found[0]
 
 
-def turned_bytes(n_rows: int, n_features: int, symbol_bytes: int) -> int:
+def turned_bytes(n_rows: int, n_features: int, symbol_bytes: int, most_slots: int, shared_bytes: int | None) -> int:
     """Of the copy, where it pays."""
     if n_rows < LEAST_ROWS:
         return 0
-    return -(-n_rows // TILE_ROWS) * TILE_ROWS * turned_columns(n_features, symbol_bytes)
+    return -(-n_rows // TILE_ROWS) * TILE_ROWS * turned_columns(n_features, symbol_bytes, most_slots, shared_bytes)
 
 
 def turn(runtime: Runtime, planes: DeviceArray, columns: int) -> DeviceArray:

@@ -15,12 +15,12 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.feature_groups import (
     CELL_BYTES,
     MOST_COLUMNS,
-    MOST_GROUP_BYTES,
     SKEWED_BIN_BYTES,
     FeatureGroups,
+    room_bytes,
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
-from daskboost.devices.gpu.sparse_columns import SORT_BYTES, SparseColumns, pays
+from daskboost.devices.gpu.sparse_columns import SORT_BYTES, SparseColumns, fits_block, is_copied
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.devices.gpu.turned import turn
@@ -232,11 +232,12 @@ class SparseView:
         self._layout, self.runtime = layout, layout.runtime
         self._indptr, self._slots = xp.asarray(indptr), xp.asarray(slots)
         self._columns: SparseColumns | None = None
-        n_slots, room_bytes = layout.host.n_slots, min(self.runtime.shared_bytes, MOST_GROUP_BYTES)
-        self._fits = CELL_BYTES * n_slots <= room_bytes
-        helps = copy_columns and not self._fits and pays(1, n_slots, len(slots))
+        n_slots, shared_bytes = layout.host.n_slots, self.runtime.shared_bytes
+        self._fits = fits_block(n_slots, shared_bytes)
+        helps = copy_columns and is_copied(n_slots, len(slots), shared_bytes)
         if helps and SORT_BYTES * len(slots) < self.runtime.free_bytes:
-            self._columns = SparseColumns(self.runtime, layout.host.offsets, self._indptr, self._slots, room_bytes)
+            rows = (self._indptr, self._slots)
+            self._columns = SparseColumns(self.runtime, layout.host.offsets, *rows, room_bytes(shared_bytes))
         self.nbytes = int(indptr.nbytes + slots.nbytes) + (0 if self._columns is None else self._columns.nbytes)
 
     @property
