@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-def test_rows_have_24_bytes_of_state() -> None:
-    """Of one output, bins aside."""
-    found = plan({**PARAMS, "max_depth": 8}, n_rows=11_000_000, n_features=28)
+@pytest.mark.parametrize(("weight", "of_row"), [(False, 24), (True, 28)])
+def test_rows_have_24_bytes_of_state(weight: bool, of_row: int) -> None:
+    """Of one output, bins and weights aside."""
+    found = plan({**PARAMS, "max_depth": 8}, n_rows=11_000_000, n_features=28, weight=weight)
     state = found.order_bytes + found.gradients_bytes + found.margins_bytes + found.labels_bytes
-    assert state == 24 * 11_000_000
-
-
+    assert state == of_row * 11_000_000
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
