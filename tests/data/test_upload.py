@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from data.test_device_source import DTYPES, frame, numbers
 from kernels.emulation import EmulatedRuntime
 from kernels.tracked import DeviceLike, TrackedRuntime
 
-from daskboost import DaskBoostClassifier, QuantizedDataset
+from daskboost import DaskBoostClassifier, QuantizedDataset, train
 from daskboost.cluster.dask_data import largest_part
 from daskboost.data import blocks, build, parquet, upload
 from daskboost.data.chunk import Quantizer
@@ -338,6 +339,25 @@ def test_auto_quantizes_on_the_cpu_where_the_gpu_has_no_room(
         assert [record.levelname for record in said] == level
     with pytest.raises(DeviceError, match=r"quantizing rows of 30 features on a GPU needs [\d,]+ bytes .*device='cpu'"):
         DaskBoostClassifier(**options, device="cuda").fit(given, labels)
+
+
+@pytest.mark.emulated
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("pattern", ["110", "0111111", "1111111110"])
+def test_room_that_comes_and_goes(pattern: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition is read several times, and whether there is room is asked anew each time."""
+    X, y = rng.standard_normal((300, 4)), da.from_array(np.arange(300) % 2, chunks=50)
+    params = {"objective": "binary:logistic", "max_depth": 3, "max_bin": 16, "n_jobs": 1}
+
+    def model(place: str, device: str | None) -> bytes:
+        given = da.from_array(X, chunks=(50, 4))
+        with QuantizedDataset.from_dask(given, y, max_bin=16, n_jobs=1, device=device) as data:
+            return train({**params, "device": place}, data, 2).to_bytes()
+
+    expected, found = model("cpu", None), itertools.cycle(pattern)
+    monkeypatch.setattr(upload.RawRows, "has_room", property(lambda rows: next(found) == "1"))
+    monkeypatch.setattr(upload.RawRows, "_check_room", lambda rows: None)
+    assert [model(place, "auto") for place in ("cpu", "cuda")] == [expected] * 2
 
 
 @pytest.mark.gpu
