@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 BYTES_PER_S = 4.5e12
@@ -57,6 +57,11 @@ class Config:
     sparse_on: str = "host"
     """Where sparse rows are that ours gets: "device" (CuPy's CSR) or "host" (scipy's). Peers take scipy's alone."""
     device: str = "cuda"
+
+    def at_most(self, n_rows: int) -> Config:
+        """The same on fewer rows, and as many for tests."""
+        few = min(self.n_rows, n_rows)
+        return replace(self, n_rows=few, test_rows=min(self.test_rows, few))
 
     @property
     def n_outputs(self) -> int:

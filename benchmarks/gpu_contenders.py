@@ -29,6 +29,7 @@ SKETCH = " sketch"
 """Behind vector leaves: their splits are searched on combinations of the classes' gradients."""
 SKETCH_OUTPUTS = 8
 """So many of them."""
+VECTORS = {"multi_strategy": "multi_output_tree"}
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,14 @@ def floor_of_contender(name: str, config: Config) -> Floor:
     return floor_of(config, SKETCH_OUTPUTS if name.endswith(SKETCH) else config.n_outputs, name.endswith(PACKED))
 
 
+def vector_leaves(config: Config) -> dict[str, dict[str, Any]]:
+    """Ours, and their parameters beside the case's."""
+    found: dict[str, dict[str, Any]] = {"daskboost" + VECTOR_LEAVES: VECTORS}
+    if config.n_classes > SKETCH_OUTPUTS:
+        found["daskboost" + VECTOR_LEAVES + SKETCH] = {**VECTORS, "sketch_outputs": SKETCH_OUTPUTS}
+    return found
+
+
 Makers = dict[str, Callable[[], Contender]]
 
 
@@ -149,12 +158,8 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
     if config.packed:
         found["daskboost" + PACKED] = functools.partial(own, gradient_precision="packed")
     if config.n_classes > 2:
-        vectors = {"multi_strategy": "multi_output_tree"}
-        found["daskboost" + VECTOR_LEAVES] = functools.partial(own, **vectors)
-        if config.n_classes > SKETCH_OUTPUTS:
-            sketched = {**vectors, "sketch_outputs": SKETCH_OUTPUTS}
-            found["daskboost" + VECTOR_LEAVES + SKETCH] = functools.partial(own, **sketched)
-        found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **vectors)
+        found |= {name: functools.partial(own, **more) for name, more in vector_leaves(config).items()}
+        found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **VECTORS)
     return found
 
 

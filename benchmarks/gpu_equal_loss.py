@@ -21,13 +21,12 @@ from typing import Any
 
 from benchmarks import ours
 from benchmarks.gpu_cases import CASES, Config
-from benchmarks.gpu_contenders import SKETCH_OUTPUTS, VECTOR_LEAVES, Rows, host, make_rows, scores
+from benchmarks.gpu_contenders import Rows, host, make_rows, scores, vector_leaves
 from benchmarks.gpu_speed import give_back, gpu_name
 from benchmarks.harness import RESULTS, record, timed
 
 NAMES = ("classes_80", "classes_10_small")
 MOST_ROUNDS = 600
-VECTORS = {"multi_strategy": "multi_output_tree"}
 
 
 @dataclass(frozen=True)
@@ -38,14 +37,6 @@ class Reached:
     logloss: float
     seconds: float | None
     """Of all rounds, after a fit that has made ready what a process needs once."""
-
-
-def ways(config: Config) -> Mapping[str, dict[str, Any]]:
-    """Parameters of each contender beside the case's; separate trees first."""
-    found: dict[str, dict[str, Any]] = {"daskboost": {}, "daskboost" + VECTOR_LEAVES: VECTORS}
-    if config.n_classes > SKETCH_OUTPUTS:
-        found["daskboost" + VECTOR_LEAVES + " sketch"] = {**VECTORS, "sketch_outputs": SKETCH_OUTPUTS}
-    return found
 
 
 def rounds_to(goal: float, losses: list[float]) -> int | None:
@@ -71,18 +62,20 @@ def reached(config: Config, rows: Rows, most: int) -> Iterator[tuple[str, Reache
     """By contender, separate trees first."""
     data = ours.quantize(rows.x, rows.y, max_bin=config.max_bin)
     test = ours.quantize(rows.x_test, rows.y_test, reference=data)
-    goal = 0.0
-    for name, more in ways(config).items():
+    goal, separate = 0.0, "daskboost"
+    for name, more in {separate: {}, **vector_leaves(config)}.items():
         params = {**config.params(), **more}
         ours.train(params, data, 2)
-        losses = curve(params, data, test, goal, most if goal else config.trees)
-        n = rounds_to(goal, losses) if goal else config.trees
+        n: int | None = config.trees
+        if name != separate:
+            losses = curve(params, data, test, goal, most)
+            n = rounds_to(goal, losses)
         if n is None:
             yield name, Reached(None, losses[-1], None)
             continue
         seconds, model = timed(functools.partial(_fit, params, data, n, rows))
         loss = scores(host(rows.y_test), host(ours.predict(model, rows.x_test)))["logloss"]
-        goal = goal or losses[-1]
+        goal = goal or loss
         yield name, Reached(n, loss, seconds)
         give_back(config.device)
 
@@ -126,8 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name in options.cases.split(","):
         config, start = replace(CASES[name].config, device=options.device), time.monotonic()
         if options.rows:
-            few = min(config.n_rows, options.rows)
-            config = replace(config, n_rows=few, test_rows=min(config.test_rows, few))
+            config = config.at_most(options.rows)
         rows = case_rows(replace(config, trees=options.trees or config.trees), options.rounds)
         took = round(time.monotonic() - start, 1)
         record("gpu_equal_loss", config, [{**row, "gpu": gpu, "case_s": took} for row in rows], options.results)

@@ -164,8 +164,7 @@ def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     if options.trees:
         config = replace(config, trees=options.trees)
     if options.rows:
-        few = min(config.n_rows, options.rows)
-        config = replace(config, n_rows=few, test_rows=min(config.test_rows, few))
+        config = config.at_most(options.rows)
     return replace(case, config=config)
 
 

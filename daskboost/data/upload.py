@@ -201,11 +201,10 @@ class RawRows(UploadedRows):
     def _stops(self, ends: Sequence[int], indptr: Int64 | None = None) -> Iterator[int]:
         """Where blocks end, as much room as each has."""
         edges = sorted({end for end in ends if 0 < end < self.n_rows} | {self.n_rows})
-        row_bytes = VALUE_BYTES * self.n_features if indptr is None else 8 * VALUE_BYTES
         if not ends:  # cells are counted, and bins have not taken their part of the room yet
             self._check_room()
         room_bytes = min(self.scratch_bytes, MOST_BLOCK_BYTES)
-        most_rows = max(LEAST_ROWS, room_bytes // max(row_bytes, 1))
+        most_rows = max(LEAST_ROWS, room_bytes // max(self._row_bytes, 1))
         start = 0
         for edge in edges:
             while start < edge:
@@ -219,8 +218,12 @@ class RawRows(UploadedRows):
     @property
     def least_bytes(self) -> int:
         """Of device memory for the smallest block, so that half of it is left for what is made of it."""
-        of_row = VALUE_BYTES * (8 if is_sparse(self.block) else self.n_features)
-        return 4 * max(LEAST_ROWS * of_row, SERIES_BYTES)
+        return 4 * max(LEAST_ROWS * self._row_bytes, SERIES_BYTES)
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of device memory; of a sparse row, about."""
+        return VALUE_BYTES * (8 if is_sparse(self.block) else self.n_features)
 
     @property
     def has_room(self) -> bool:

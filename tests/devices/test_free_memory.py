@@ -90,8 +90,8 @@ RESOURCES = {
 @pytest.mark.parametrize("name", RESOURCES)
 def test_rmm_as_the_allocator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found, expected = RESOURCES[name]
-    rmm = ModuleType("rmm")
-    rmm.mr = SimpleNamespace(get_per_device_resource={3: found}.__getitem__)  # type: ignore[attr-defined]
+    rmm: Any = ModuleType("rmm")
+    rmm.mr = SimpleNamespace(get_per_device_resource={3: found}.__getitem__)
     monkeypatch.setitem(sys.modules, "rmm", rmm)
 
     def rmm_cupy_allocator(n_bytes: int) -> Any:
