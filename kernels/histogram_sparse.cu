@@ -14,8 +14,8 @@
 // budget: place_rows registers=40 shared=0
 // budget: add_columns registers=64 shared=0
 // budget: add_global registers=48 shared=0
-#include "pair.cuh"
 #include "rounding.cuh"
+#include "row_state.cuh"
 #include "shares.cuh"
 
 #ifndef THREADS
@@ -26,12 +26,6 @@
 #endif
 
 constexpr i32 AT_ONCE = 8;  // entries of a thread: a sector of rows, and one of slots
-
-// What entries need to know of their row.
-struct alignas(2 * sizeof(Pair)) RowState {
-    Pair pair;
-    Pair segment;  // place of its node in the list of nodes; -1 for none
-};
 
 // Slots that a block adds up for all nodes, and the entries that may have them.
 struct SlotGroup {

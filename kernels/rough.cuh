@@ -32,6 +32,17 @@ static __device__ __forceinline__ i64 least_quanta(double least_h, double unit_h
     return quanta;
 }
 
+// What a tree's rough gains share.
+struct RoughTree {
+    double quanta;  // lambda, of `unit_h`
+    bool are_units;
+
+    __device__ __forceinline__ RoughTree(double lambda, double unit_g, double unit_h) {
+        quanta = lambda / unit_h;
+        are_units = smaller(unit_g, unit_h) >= 0x1p-200 && larger(unit_g, unit_h) <= 0x1p200;
+    }
+};
+
 // What a node's rough gains share.
 struct RoughNode {
     float scale;   // of h
@@ -39,13 +50,12 @@ struct RoughNode {
     bool is_safe;  // whether the bounds above hold
 
     // `total_h` is positive.
-    __device__ __forceinline__ RoughNode(double lambda_, double unit_g, double unit_h, i64 total_h) {
-        const double quanta = lambda_ / unit_h, both = static_cast<double>(total_h) + 2.0 * quanta;
-        const bool are_units = smaller(unit_g, unit_h) >= 0x1p-200 && larger(unit_g, unit_h) <= 0x1p200;
-        is_safe = are_units && both < 0x1p120;
+    __device__ __forceinline__ RoughNode(const RoughTree& tree, i64 total_h) {
+        const double both = static_cast<double>(total_h) + 2.0 * tree.quanta;
+        is_safe = tree.are_units && both < 0x1p120;
         const i32 exponent = static_cast<i32>(__double_as_longlong(is_safe ? both : 1.0) >> 52) - 1023;
         scale = __int_as_float((127 - exponent) << 23);
-        lambda = is_safe ? static_cast<float>(quanta * static_cast<double>(scale)) : 0.0f;
+        lambda = is_safe ? static_cast<float>(tree.quanta * static_cast<double>(scale)) : 0.0f;
     }
 
     // Of a split; NO_SPLIT where a child has less than `least`.

@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rough_of_features(SEARCHED
         // float's error.
         const float largest_g = sum_of_warp(static_cast<float>(size)) + fabsf(static_cast<float>(task.total.g));
         const bool is_small = largest_g < 0x1p30f && missing.h >= 0 && task.total.h < (1ll << 31);
-        const RoughNode rough(lambda, task.unit_g, task.unit_h, task.total.h);
+        const RoughNode rough(RoughTree(lambda, task.unit_g, task.unit_h), task.total.h);
         if (is_small && !__any_sync(ALL_LANES, all_h >> 31 != 0))
             top = rough_top<i32>(task, held, missing, least, rough);
         else

@@ -20,6 +20,7 @@ from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tr
 from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.devices.gpu.best_first import BestFirstGrower
 from daskboost.devices.gpu.chunk_rows import ChunkRows
+from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
 from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
@@ -30,7 +31,7 @@ from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.views import CSR, walk_trees
+from daskboost.devices.gpu.views import CSR, SparseView, walk_trees
 from daskboost.dtypes import UInt8
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, growth_rules, regular_of, tree_tables
@@ -108,7 +109,7 @@ class DeviceRounds:
         if params.grow_policy == "lossguide":
             grower = BestFirstGrower(kernels, self._rules)
         else:
-            grower = TreeGrower(kernels, self._rules, n_trees)
+            grower = TreeGrower(kernels, self._rules, n_trees, entries=self._entry_search(kernels))
         groups: list[TreeGroup] = []
         for outputs in _groups_of(self._spec.objective.n_outputs, n_trees):
             n, own = len(outputs), slice(outputs.start, outputs.stop)
@@ -120,6 +121,13 @@ class DeviceRounds:
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups
+
+    def _entry_search(self, kernels: SplitKernels) -> EntrySearch | None:
+        """What finds splits without histograms, where the plan is to do without."""
+        ((_, view),) = self._engine.train.views()
+        if not isinstance(view, SparseView) or view.sorted_entries is None:
+            return None
+        return EntrySearch(kernels, view.sorted_entries, 1 << (self._rules.depth - 1))
 
     def _gradient_source(self) -> Source:
         losses = self._engine.losses

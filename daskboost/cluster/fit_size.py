@@ -16,13 +16,14 @@ from daskboost.data.shard import Shard
 from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
-from daskboost.devices.plan import ChunkSize, FitSize, GpuGradients, SetSize
+from daskboost.devices.plan import FitSize, GpuGradients
+from daskboost.devices.set_size import ChunkSize, SetSize
 from daskboost.devices.stream_groups import kept_first
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
 from daskboost.params import ON_SAMPLES, TrainParams
-from daskboost.tree.device_trees import growth_rules
+from daskboost.tree.device_trees import growth_rules, regular_of
 from daskboost.tree.split import SplitRules
 
 WORD_ENDS = 8
@@ -150,6 +151,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host, samples_rows=params.subsample < 1,
+        plain_gains=params.grow_policy == "depthwise" and regular_of(rules).is_rough,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         refits=params.packs_gradients(small_data) or scores_weights(params, objective),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,

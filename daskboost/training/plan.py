@@ -20,7 +20,8 @@ from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.plans import gpu_plan
-from daskboost.devices.plan import FitSize, Plan, SetSize
+from daskboost.devices.plan import FitSize, Plan
+from daskboost.devices.set_size import SetSize
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device

@@ -57,14 +57,15 @@ def _dense(symbols: Any, layout: SlotLayout, threads: int, dtype: Any, columns: 
     return DenseView(np.ascontiguousarray(symbols, dtype), layout, EagerThreads(2) if columns else None)
 
 
-def _csr(symbols: Any, layout: SlotLayout) -> tuple[Any, Any]:
+def csr(symbols: Any, layout: SlotLayout) -> tuple[Any, Any]:
+    """Row pointers, and slots of the symbols that are not missing."""
     present = symbols < layout.n_bins
     indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
     return indptr, (symbols + layout.offsets[:-1])[present].astype(np.int32)
 
 
 def _sparse(symbols: Any, layout: SlotLayout, threads: int) -> Any:
-    return SparseView(*_csr(symbols, layout), layout)
+    return SparseView(*csr(symbols, layout), layout)
 
 
 def _emulated(threads: int) -> Runtime:
@@ -83,7 +84,7 @@ def _gpu_dense(symbols: Any, layout: SlotLayout, threads: int, runtime: Callable
 
 
 def _gpu_sparse(symbols: Any, layout: SlotLayout, threads: int, runtime: Callable[[int], Runtime]) -> Any:
-    return gpu_views.SparseView(gpu_views.DeviceLayout(runtime(threads), layout), *_csr(symbols, layout))
+    return gpu_views.SparseView(gpu_views.DeviceLayout(runtime(threads), layout), *csr(symbols, layout))
 
 
 ENCODINGS: dict[str, tuple[Any, ...]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from devices.backends import pack
+from devices.backends import csr, pack
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.runtime import Runtime, to_host
@@ -23,9 +23,7 @@ def dense(runtime: Runtime, symbols: Any, layout: SlotLayout, dtype: Any = np.ui
 
 
 def sparse(runtime: Runtime, symbols: Any, layout: SlotLayout) -> SparseView:
-    present = symbols < layout.n_bins
-    indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
-    return SparseView(DeviceLayout(runtime, layout), indptr, (symbols + layout.offsets[:-1])[present].astype(np.int32))
+    return SparseView(DeviceLayout(runtime, layout), *csr(symbols, layout))
 
 
 def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any,

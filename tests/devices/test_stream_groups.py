@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskboost.devices import stream_groups as groups
-from daskboost.devices.plan import ChunkSize, SetSize
+from daskboost.devices.set_size import ChunkSize, SetSize
 
 CHUNKS = st.lists(st.tuples(st.integers(0, 2_000), st.booleans()), max_size=12)
 

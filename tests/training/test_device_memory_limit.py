@@ -289,7 +289,7 @@ def test_limits_that_are_none(limit: Any) -> None:
 
 
 def test_sizes_say_what_is_kept() -> None:
-    from daskboost.devices.plan import ChunkSize, SetSize
+    from daskboost.devices.set_size import ChunkSize, SetSize
 
     chunks = (ChunkSize(10, 20, 99), ChunkSize(10, 12, 70), ChunkSize(10, 18, 90))
     whole = SetSize(30, 4, 0, n_entries=50, chunks=chunks)

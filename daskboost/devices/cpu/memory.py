@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 
 from daskboost.devices.cpu.histogram import WORD_ROWS
-from daskboost.devices.plan import FitSize, Plan, SetSize
+from daskboost.devices.plan import FitSize, Plan
 from daskboost.devices.sampling import most_candidates, most_drawn
+from daskboost.devices.set_size import SetSize
 
 GROUP_ROWS = 2**18
 """`CpuDevice.group_rows`."""

@@ -19,7 +19,7 @@ from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, unpacked
+from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, UnpackedSparse, unpacked
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.uniform_sample import GpuUniformSample
 from daskboost.devices.gpu.vector_rows import VectorRows
@@ -82,7 +82,12 @@ class GpuDevice:
         return self._plan is not None and self._plan.turned_bytes > 0
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
-        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
+        sort_entries = copy_columns and self._sorts_entries
+        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
+
+    @property
+    def _sorts_entries(self) -> bool:
+        return self._plan is not None and self._plan.by_entries
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
@@ -118,6 +123,8 @@ class GpuDevice:
             stack.callback(ring.close)
             for _ in ring.passing(chunks, rows.add):
                 pass
+        if isinstance(rows, UnpackedSparse):
+            return rows.view(copy_columns=copy_columns, sort_entries=copy_columns and self._sorts_entries)
         return rows.view(copy_columns=copy_columns, turn_rows=copy_columns and self._turns_rows)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.chunk_rows import ChunkRows
+from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
@@ -140,19 +141,24 @@ class TreeGrower:
     n_trees : int
     larger : TreeGrower, optional
         One of more trees, whose histograms' memory is used again.
+    entries : EntrySearch, optional
+        What finds splits of a single tree without histograms.
     """
 
-    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None
-                 ) -> None:  # fmt: skip
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None,
+                 entries: EntrySearch | None = None) -> None:  # fmt: skip
         xp = kernels.runtime.xp
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
+        self._entries = entries
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
         self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
         """Their leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
         n_slots = kernels.layout.host.n_slots
         n_nodes = histogram_nodes(n_trees, rules.depth)
-        if larger is None:
+        if entries is not None:
+            self._histograms = []
+        elif larger is None:
             self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
         else:
             self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
@@ -178,10 +184,7 @@ class TreeGrower:
     def _grow(self, inputs: TreeInputs, rows: ChunkRows) -> None:
         self._start(inputs)
         for depth in range(self._rules.depth):
-            built, _ = self._places(depth)
-            nodes = self._levels[depth].built[: len(built)]
-            rows.build(nodes, built, is_root=depth == 0, n_trees=self._n_trees)
-            self._choose(depth, self._search(depth, inputs.allowed))
+            self._choose(depth, self._search(depth, inputs.allowed, rows))
             if depth + 1 < self._rules.depth or rows.reaches_leaves:
                 rows.split(self._levels[depth].splits)
         self._finish(inputs.learning_rate)
@@ -192,37 +195,49 @@ class TreeGrower:
         memory = self._histograms[depth % 2]
         return memory[:half], memory[half : 2 * half] if depth else memory[:0]
 
+    def _addresses(self, depth: int) -> tuple[int, int, int]:
+        """Of the first histograms of either kind, and bytes from one to the next. Where there are none, and below the
+        last level, any address but 0 says that a node is there."""
+        if self._entries is not None or depth == self._rules.depth:
+            return 1, 1, 0
+        built, derived = self._places(depth)
+        return address_of(built), address_of(derived), node_bytes(built)
+
     def _start(self, inputs: TreeInputs) -> None:
         rules, root = self._rules, self._levels[0]
-        built, _ = self._places(0)
+        address, _, n_bytes = self._addresses(0)
         self._launch("start_trees")(
             self._n_trees, THREADS, *self.tables.arguments, *root.slots.arguments, inputs.root_sums,
             _row_stride(inputs.root_sums), inputs.rounding, _row_stride(inputs.rounding), int(rules.max_leaves != 1),
-            rules.regular.least_h, int(rules.symmetric), address_of(built), node_bytes(built), root.built,
+            rules.regular.least_h, int(rules.symmetric), address, n_bytes, root.built,
         )  # fmt: skip
 
-    def _search(self, depth: int, allowed: DeviceArray) -> DeviceArray:
+    def _search(self, depth: int, allowed: DeviceArray, rows: ChunkRows) -> DeviceArray:
+        """The best split of each node of a level, or of all of them together."""
         slots, per_tree = self._levels[depth].slots, 1 << depth
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
             allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=4,
             keeps=depth + 1 < self._rules.depth,
         )  # fmt: skip
+        regular, is_root = self._rules.regular, depth == 0
+        if self._entries is not None:
+            return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
+        built, _ = self._places(depth)
+        rows.build(self._levels[depth].built[: len(built)], built, is_root=is_root, n_trees=self._n_trees)
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
-        return search(level, self._rules.regular)
+        return search(level, regular)
 
     def _choose(self, depth: int, results: DeviceArray) -> None:
         rules, regular = self._rules, self._rules.regular
         level, below = self._levels[depth], self._levels[depth + 1]
         is_last = depth + 1 == rules.depth
-        built, derived = (None, None) if is_last else self._places(depth + 1)
         self._launch("choose_splits")(
             self._n_trees, THREADS, *self.tables.arguments, *level.slots.arguments, 1 << depth, results,
             regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
             self._kernels.layout.n_bins, level.splits, *below.slots.arguments, below.built,
-            0 if built is None else address_of(built), 0 if derived is None else address_of(derived),
-            0 if built is None else node_bytes(built),
+            *self._addresses(depth + 1),
         )  # fmt: skip
 
     def _finish(self, learning_rate: DeviceArray) -> None:

@@ -7,9 +7,12 @@ Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine
 from __future__ import annotations
 
 from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
+from daskboost.devices.gpu.entry_search import entry_search_bytes, entry_tile_bytes
+from daskboost.devices.gpu.feature_groups import room_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
+from daskboost.devices.gpu.sorted_entries import MOST_NODES, SORTING_BYTES, pays, sorted_bytes
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, is_copied
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
@@ -17,7 +20,8 @@ from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, 
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.turned import turned_bytes
 from daskboost.devices.gpu.vector_rows import AT_ONCE
-from daskboost.devices.plan import FitSize, SetSize
+from daskboost.devices.plan import FitSize
+from daskboost.devices.set_size import SetSize
 
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
@@ -60,11 +64,22 @@ def view_bytes(rows: SetSize) -> int:
     return 0 if rows.is_lent else unpacked_bytes(rows, rows.resident_rows, rows.resident_entries)
 
 
+def searches_entries(size: FitSize) -> bool:
+    """Whether splits are found in `SortedEntries`, without histograms."""
+    rows, most = size.train, 1 << (size.depth - 1)
+    if rows.symbol_bytes or rows.streamed_rows or not (size.without_host and size.plain_gains):
+        return False
+    has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)
+    return has_room and pays(size.n_slots, rows.n_entries, size.depth)
+
+
 def columns_bytes(size: FitSize) -> int:
-    """Of the column-major copy of `DenseView`, or of `SparseColumns`."""
-    rows = size.train
+    """Of the column-major copy of `DenseView`, or of `SparseColumns` or `SortedEntries`."""
+    rows, of_states = size.train, 8 * STATE_WORDS * size.train.resident_rows
+    if searches_entries(size):
+        return sorted_bytes(rows.n_entries, rows.n_features) + of_states
     if copied_entries(size):
-        return ENTRY_BYTES * copied_entries(size) + 8 * STATE_WORDS * rows.resident_rows
+        return ENTRY_BYTES * copied_entries(size) + of_states
     return rows.resident_rows * rows.n_features * rows.symbol_bytes
 
 
@@ -77,9 +92,10 @@ def root_copy_bytes(size: FitSize) -> int:
 
 
 def copied_entries(size: FitSize) -> int:
-    """Entries that `SparseColumns` sorts by feature."""
+    """Entries that `SparseColumns` sorts by feature, or `SortedEntries` by slot."""
     rows, n_entries = size.train, size.train.resident_entries
-    return n_entries if not rows.symbol_bytes and is_copied(size.n_slots, n_entries, size.block_bytes) else 0
+    sorts = searches_entries(size) or is_copied(size.n_slots, n_entries, size.block_bytes)
+    return n_entries if sorts and not rows.symbol_bytes else 0
 
 
 def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
@@ -106,7 +122,9 @@ def gradients_bytes(size: FitSize) -> int:
 
 
 def histograms_bytes(size: FitSize) -> int:
-    """Of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there."""
+    """Of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there; of `EntrySearch`, which needs none."""
+    if searches_entries(size):
+        return entry_search_bytes(size.train.n_entries, 1 << (size.depth - 1))
     if not size.without_host:
         nodes = size.open_histograms
     elif size.grow_policy == "lossguide":
@@ -117,8 +135,9 @@ def histograms_bytes(size: FitSize) -> int:
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
-    """Of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums."""
-    n_features = size.train.n_features
+    """Of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums. Of `EntrySearch`
+    results alone."""
+    n_features = 0 if searches_entries(size) else size.train.n_features
     if size.width > 1:
         sums_before = PAIR_SLOT_BYTES * n_chunks(size.n_slots, n_features) * size.width
         return n_nodes * (sums_before + 12 * n_features + 8 * (RESULTS + 2 * size.width))
@@ -206,7 +225,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
         own -= ring_bytes(size) + planes_bytes(rows, size.n_slots)
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
-        own = max(own, SORT_BYTES * copied_entries(size))
+        own = max(own, (SORTING_BYTES if searches_entries(size) else SORT_BYTES) * copied_entries(size))
     return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 

@@ -23,6 +23,7 @@ from daskboost.devices.gpu.memory import (
     root_copy_bytes,
     scratch_bytes,
     search_bytes,
+    searches_entries,
     split_bytes,
     step_bytes,
     tree_bytes,
@@ -39,7 +40,8 @@ from daskboost.devices.gpu.sampling_memory import (
 )
 from daskboost.devices.gpu.streaming_memory import POOL_GROUP_BYTES, n_groups, streaming_parts
 from daskboost.devices.gpu.tree_groups import trees_together
-from daskboost.devices.plan import FitSize, Plan, SetSize
+from daskboost.devices.plan import FitSize, Plan
+from daskboost.devices.set_size import SetSize
 from daskboost.devices.stream_groups import group_sizes
 
 POOL_SHARE = 16
@@ -182,17 +184,19 @@ def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
 
 def most_together(size: FitSize) -> int:
     """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
-    does."""
-    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1:
+    does, nor those that search sorted entries, which look up their row's only node."""
+    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1 or searches_entries(size):
         return 1
     return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
+    size = size if has_columns else replace(size, plain_gains=False)  # sorted entries are a copy
     train, k = size.train, size.n_outputs
     passing = passing_bytes(size, has_columns=has_columns)
     arrays = Plan(
-        device="cuda", free_bytes=free_bytes, without_host=size.without_host, trees_together=size.trees_together,
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host, by_entries=searches_entries(size),
+        trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(size) if has_columns else 0,
         order_bytes=order_bytes(size.trees_together * train.n_rows, size.small_data, size.width),

@@ -7,8 +7,9 @@ import math
 from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.streaming_memory import unpacked_bytes
 from daskboost.devices.gpu.taken_rows import RoomSize
-from daskboost.devices.plan import FitSize, SetSize
+from daskboost.devices.plan import FitSize
 from daskboost.devices.sampling import most_candidates, most_drawn
+from daskboost.devices.set_size import SetSize
 
 STATE_BYTES = 8 + 4 + 4
 """Of a row in the columns of `GpuCandidates`: its id, label and weight; `OUTPUT_BYTES` for each output."""

@@ -137,10 +137,10 @@ class UnpackedSparse:
             )  # fmt: skip
             self._n_rows, self._n_entries = self._n_rows + rows.n_rows, self._n_entries + rows.n_entries
 
-    def view(self, *, copy_columns: bool = False, turn_rows: bool = False) -> SparseView:
-        """Of the rows that are there; `turn_rows` is for dense ones."""
+    def view(self, *, copy_columns: bool = False, sort_entries: bool = False) -> SparseView:
+        """Of the rows that are there."""
         indptr, slots = self._indptr[: self._n_rows + 1], self._slots[: self._n_entries]
-        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns)
+        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
 
 
 def unpacked(layout: DeviceLayout, kind: DenseChunks | SparseChunks) -> UnpackedDense | UnpackedSparse:

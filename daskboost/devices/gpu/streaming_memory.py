@@ -8,7 +8,8 @@ from typing import Any
 
 from daskboost.devices.gpu.feature_groups import row_columns
 from daskboost.devices.gpu.ring import N_BUFFERS
-from daskboost.devices.plan import FitSize, SetSize
+from daskboost.devices.plan import FitSize
+from daskboost.devices.set_size import SetSize
 from daskboost.devices.stream_groups import n_read_rooms
 
 POOL_GROUP_BYTES = 16 * 512

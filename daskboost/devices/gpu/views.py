@@ -20,6 +20,7 @@ from daskboost.devices.gpu.feature_groups import (
     room_bytes,
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.gpu.sorted_entries import SortedEntries
 from daskboost.devices.gpu.sparse_columns import SORT_BYTES, SparseColumns, fits_block, is_copied
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
@@ -222,23 +223,29 @@ class SparseView:
     """CSR rows whose entries are histogram slots: `indptr` int64 and `slots` int32, in the host's memory.
 
     With `copy_columns`, entries are copied in the order of features if not all slots fit shared memory, and if sorting
-    them fits device memory.
+    them fits device memory. With `sort_entries` they are copied in the order of slots instead, as `sorted_entries`, in
+    which splits are found without histograms.
     """
 
     symbol_bytes = CSR
 
-    def __init__(self, layout: DeviceLayout, indptr: Any, slots: Any, *, copy_columns: bool = True) -> None:
+    def __init__(self, layout: DeviceLayout, indptr: Any, slots: Any, *, copy_columns: bool = True,
+                 sort_entries: bool = False) -> None:  # fmt: skip
         xp = layout.runtime.xp
         self._layout, self.runtime = layout, layout.runtime
         self._indptr, self._slots = xp.asarray(indptr), xp.asarray(slots)
         self._columns: SparseColumns | None = None
+        self.sorted_entries: SortedEntries | None = None
         n_slots, shared_bytes = layout.host.n_slots, self.runtime.shared_bytes
         self._fits = fits_block(n_slots, shared_bytes)
-        helps = copy_columns and is_copied(n_slots, len(slots), shared_bytes)
+        rows = (layout.host.offsets, self._indptr, self._slots)
+        helps = copy_columns and not sort_entries and is_copied(n_slots, len(slots), shared_bytes)
         if helps and SORT_BYTES * len(slots) < self.runtime.free_bytes:
-            rows = (self._indptr, self._slots)
-            self._columns = SparseColumns(self.runtime, layout.host.offsets, *rows, room_bytes(shared_bytes))
-        self.nbytes = int(indptr.nbytes + slots.nbytes) + (0 if self._columns is None else self._columns.nbytes)
+            self._columns = SparseColumns(self.runtime, *rows, room_bytes(shared_bytes))
+        if sort_entries:
+            self.sorted_entries = SortedEntries(self.runtime, *rows)
+        copies = (each.nbytes for each in (self._columns, self.sorted_entries) if each is not None)
+        self.nbytes = int(indptr.nbytes + slots.nbytes) + sum(copies)
 
     @property
     def joins_trees(self) -> bool:

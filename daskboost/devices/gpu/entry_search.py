@@ -1,0 +1,97 @@
+"""The best splits of the nodes of a level, found in sorted entries: launches of `kernels/split_entries.cu`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.chunk_rows import ChunkRows
+from daskboost.devices.gpu.runtime import DeviceArray
+from daskboost.devices.gpu.sorted_entries import THREADS, TILE, SortedEntries, most_sums
+from daskboost.devices.gpu.split import RESULTS, WARP, Level, Regular, SplitKernels
+from daskboost.devices.gpu.tiles import map_tiles
+from daskboost.devices.gpu.views import small_data
+
+STATE_THREADS = 1024
+"""As in `kernels/histogram_sparse.cu`."""
+STATE_ROWS = 256
+"""Of a tile of rows whose nodes are looked up."""
+MOST_BLOCKS = 512
+"""That take the tiles, each with a best split of every node: enough for any GPU."""
+BEST_BYTES = 32
+"""Of `Best`."""
+SUM_BYTES = 16
+"""Of a slice's sums of a node."""
+
+
+class EntrySearch:
+    """Searches levels of one tree.
+
+    Parameters
+    ----------
+    kernels : SplitKernels
+    entries : SortedEntries
+        Of all rows of the only chunk.
+    n_nodes : int
+        Most nodes of a level.
+    """
+
+    def __init__(self, kernels: SplitKernels, entries: SortedEntries, n_nodes: int) -> None:
+        self._kernels, self._runtime, self._entries = kernels, kernels.runtime, entries
+        self._blocks = min(MOST_BLOCKS, entries.n_tiles)
+        xp = self._runtime.xp
+        self._before = xp.empty((entries.n_sums * n_nodes, 2), np.int64)
+        self._found = xp.empty((self._blocks * n_nodes, BEST_BYTES // 8), np.int64)
+
+    def best_per_node(self, level: Level, regular: Regular, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool
+                      ) -> DeviceArray:  # fmt: skip
+        """As `SplitKernels.best_per_node` finds them, where `regular.is_rough`; `nodes` : int32, those of the level."""
+        entries, n = self._entries, level.n_nodes
+        small = self._place_rows(nodes, rows, is_root=is_root)
+        results = self._runtime.xp.empty((n, RESULTS), np.int64)
+
+        def launch(kernel: str, grid: int, *arguments: Any, shared_bytes: int = 0) -> None:
+            if grid:
+                entry = self._runtime.kernel("split_entries", kernel, SMALL=small)
+                entry(grid, THREADS, *arguments, shared_bytes=shared_bytes)
+
+        launch(
+            "sum_slices", entries.n_slices, entries.rows, entries.tiles, entries.slices, entries.states, n,
+            self._before, shared_bytes=0 if small else 8 * n,
+        )  # fmt: skip
+        launch("add_slices", entries.n_spans * -(-2 * n // THREADS), entries.spans, entries.n_spans, n, self._before)
+        launch(
+            "best_in_tiles", self._blocks, entries.rows, entries.slots, entries.features, entries.tiles,
+            entries.n_tiles, entries.states, n, level.own, level.sums, level.allowed, level.units,
+            self._kernels.layout.offsets, regular.reg_lambda, regular.least_h, self._before, self._found,
+            shared_bytes=entry_tile_bytes(n, bool(small)),
+        )  # fmt: skip
+        launch("best_of_blocks", -(-n * WARP // THREADS), self._found, self._blocks, n, level.own, results)
+        return results
+
+    def _place_rows(self, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool) -> int:
+        """Write down each row's pair and place among `nodes`; whether data are small, as kernels are told."""
+        chunk, states = rows.chunk, self._entries.states
+        small = small_data(chunk.pairs)
+        tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
+        order = None if is_root and rows.in_order else chunk.order
+        states.fill(-1)
+        self._runtime.kernel("histogram_sparse", "place_rows", SMALL=small)(
+            tiles.most, STATE_THREADS, *tiles.arguments, 0, self._entries.n_rows, order, chunk.pairs, states
+        )
+        return small
+
+
+def entry_search_bytes(n_entries: int, n_nodes: int) -> int:
+    """Of sums of slices, at most, and of what blocks find."""
+    n_blocks = min(MOST_BLOCKS, 2 * n_entries // TILE + 2)
+    return n_nodes * (SUM_BYTES * most_sums(n_entries) + BEST_BYTES * n_blocks)
+
+
+def entry_tile_bytes(n_nodes: int, small: bool) -> int:
+    """Shared memory of a block: `Tiled` of `kernels/entry_tile.cuh`."""
+    warps = THREADS // WARP
+    of_entries = (2 * (8 if small else 4) + 4 + 5 * 2) * TILE
+    of_nodes = (4 + 4 + 2 * warps + 2) * n_nodes
+    return of_entries + of_nodes + 4 * (warps + 1) + 2
