@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -20,7 +20,7 @@ from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import computed
-from daskboost.data.rows import Features
+from daskboost.data.rows import DeviceLabels, Features, RowBatch
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
 from daskboost.data.spill import check_spill_directory, spill_path
@@ -39,16 +39,31 @@ T = TypeVar("T")
 
 
 class LocalRunner:
-    """Reads partitions one after the other in this process."""
+    """Reads partitions of one source one after the other in this process."""
 
     def __init__(self, threads: int = 0) -> None:
         self.threads = Threads(threads).count if threads <= 0 else threads
+        self._lent: RowBatch | None = None
+        """Rows that lie on a GPU as they are: looked at once, since they take nothing from one read to the next."""
+
+    def batches(self, source: Source) -> Iterator[RowBatch]:
+        """Partitions one after the other; one is in memory at a time."""
+        if self._lent is not None:
+            yield self._lent
+            return
+        for batch in source.batches():
+            if source.lends(batch):
+                self._lent = batch
+                if isinstance(batch.label, DeviceLabels):
+                    batch.label.fetch(self.threads)  # beside the kernels that sketch
+            yield batch
+            del batch
 
     def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
         sizes: list[int] = []
         total: Future[T] | None = None
         with ThreadPoolExecutor(1) as adding:  # sketches take one core to add, while the next partition comes
-            for batch in source.batches():
+            for batch in self.batches(source):
                 sizes.append(batch.n_rows)
                 part = function(batch, threads=self.threads)
                 del batch  # one partition in memory at a time
@@ -118,7 +133,7 @@ def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, mar
         builders = [
             ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads, home) for store in stores
         ]
-        for index, (first_row, batch) in enumerate(zip(info.first_rows, source.batches(), strict=True)):
+        for index, (first_row, batch) in enumerate(zip(info.first_rows, runner.batches(source), strict=True)):
             if unchecked is not None and isinstance(batch.features, Features):
                 check_room(info, n_engines * unchecked, taken_bytes)
                 unchecked = None  # that was for all partitions

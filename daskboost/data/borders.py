@@ -31,10 +31,13 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
     if weights.min() > 1:
         weights = weights // np.gcd.reduce(weights)
     heavy = _heavy_cells(weights, max_bin)
+    running = np.zeros(len(weights) + 1, np.int64)
+    np.cumsum(weights, out=running[1:])
+    if not heavy.any():
+        return _equal_weights(running, max_bin)[1:-1]
     # Runs of light cells lie between heavy ones; a run is [start, stop).
     bounds = np.flatnonzero(np.diff(np.concatenate([[True], heavy, [True]])))
     starts, stops = bounds[0::2], bounds[1::2]
-    running = np.concatenate([[0], np.cumsum(weights)])
     bins = _apportion(running[stops] - running[starts], stops - starts, max_bin - int(heavy.sum()))
     borders = [np.flatnonzero(heavy), np.flatnonzero(heavy) + 1]
     for start, stop, count in zip(starts.tolist(), stops.tolist(), bins.tolist(), strict=True):

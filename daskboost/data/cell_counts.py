@@ -99,18 +99,24 @@ class CellCounts:
 
     def totals(self) -> Int64:
         """Sum of the counts of each feature; int64, shape (features,)."""
-        sums = np.zeros(self.n_features, np.int64)
-        np.add.at(sums, self.features, self.counts)
-        return sums
+        return self._reduced(np.add)
+
+    def _reduced(self, operation: np.ufunc) -> Int64:
+        """An operation over the counts of each feature, 0 without any; int64, shape (features,)."""
+        filled = np.diff(self.offsets) > 0
+        found = np.zeros(self.n_features, np.int64)
+        found[filled] = operation.reduceat(self.counts, self.offsets[:-1][filled])
+        return found
 
     def heavy(self, max_bin: int) -> Refinement | None:
         """The cells of several values that weigh more than 0.2 / max_bin of their feature; None if there are none."""
         allowed = self.totals() // (RANK_ERROR_PARTS * max_bin)
-        features = self.features
-        heavy = (self.lower < self.upper) & (self.counts > allowed[features])
+        if (self._reduced(np.maximum) <= allowed).all():  # mostly; then cells are not looked at one by one
+            return None
+        heavy = (self.lower < self.upper) & (self.counts > np.repeat(allowed, np.diff(self.offsets)))
         if not heavy.any():
             return None
-        per_feature = np.bincount(features[heavy], minlength=self.n_features)
+        per_feature = np.bincount(self.features[heavy], minlength=self.n_features)
         return Refinement(_offsets(per_feature), self.lower[heavy], self.upper[heavy])
 
     def refined(self, refinement: Refinement, finer: DataSketch) -> CellCounts:

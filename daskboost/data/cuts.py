@@ -173,8 +173,7 @@ def make_cuts(cells: CellCounts, max_bin: int) -> Cuts:
         cut_after[own] = False
         cut_after[own.start + choose_borders(cells.counts[own], max_bin) - 1] = True
     below = np.flatnonzero(cut_after)
-    per_feature = np.bincount(cells.features[below], minlength=cells.n_features)
-    offsets = np.concatenate([[0], np.cumsum(per_feature)]).astype(np.int32)
+    offsets = np.searchsorted(below, cells.offsets).astype(np.int32)
     values = _midpoints(values_of(cells.upper[below]), values_of(cells.lower[below + 1]))
     return Cuts(values, offsets, cells.has_missing).validate()
 

@@ -17,6 +17,7 @@ from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check
 from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
+from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.input import runtime_of
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
@@ -82,7 +83,8 @@ class DeviceChunk:
     def on_host(self, threads: int = 1) -> QuantizedChunk:
         """The same rows packed, in the host's memory."""
         if isinstance(self.layout, DenseLayout):
-            symbols = np.ascontiguousarray(to_host(self.values))
+            assert isinstance(self.whole, DeviceSymbols)
+            symbols = download(self.whole.runtime, self.values, threads)
             return QuantizedChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
         words = pack_csr(to_host(self.values), self.layout, threads)
         return QuantizedChunk(self.first_row, self.n_rows, self.layout, words, to_host(self.indptr).astype(np.uint32))

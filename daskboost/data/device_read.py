@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def device_labels(y: Any) -> DeviceLabels | None:
         if values.dtype != np.float32 or nulls is not None or not values.flags.c_contiguous:
             given, values = values, runtime.xp.empty(values.shape, np.float32)
             convert(runtime, given, values, nulls)
-        return DeviceLabels(values, summarize_labels(runtime, values))
+        return DeviceLabels(runtime, values, summarize_labels(runtime, values))
 
 
 def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRows, Bool]:
@@ -94,7 +95,10 @@ def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRow
     with device_memory():
         matrix, runtime = dense_matrix(x, columns)
     with on_device(runtime):
-        return inspected(runtime, as_float32(runtime, matrix), missing)
+        values = as_float32(runtime, matrix)
+        rows, beyond = inspected(runtime, values, missing)
+    is_lent = device_kind(x) == "cupy" and columns is None and values is matrix
+    return replace(rows, is_lent=is_lent), beyond
 
 
 def inspected(runtime: Runtime, values: DeviceArray, missing: float) -> tuple[DeviceDenseRows, Bool]:

@@ -14,7 +14,7 @@ from daskboost.dtypes import Int64
 
 
 def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capacities: Int64,
-                    refinement: Refinement | None, scratch_bytes: int | None = None
+                    refinement: Refinement | None, scratch_bytes: int | None = None, threads: int = 1
                     ) -> tuple[KeyTable, Int64]:  # fmt: skip
     """Count the keys of some columns, only those in the heavy cells of a refinement if there is one.
 
@@ -28,6 +28,8 @@ def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capaci
     refinement : Refinement or None
     scratch_bytes : int, optional
         Of device memory, what counting may use.
+    threads : int, default 1
+        That may copy cells to the host.
 
     Returns
     -------
@@ -46,7 +48,7 @@ def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capaci
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
-    found = count_keys(runtime, source, columns, capacities[columns], on_device, intervals, scratch_bytes)
+    found = count_keys(runtime, source, columns, capacities[columns], on_device, intervals, scratch_bytes, threads)
     offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     counts = found.counts.reshape(-1, 1)
     return KeyTable(capacities[columns], found.bits, offsets, found.lower, found.upper, counts), missing[columns]

@@ -29,8 +29,9 @@ from daskboost.data.device_chunk import (
 from daskboost.data.device_read import on_device, slice_sparse, sparse_of_dense
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows, UploadedRows
+from daskboost.devices.gpu.download import Download, download
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, copy_to_host, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.dtypes import Int64
 
@@ -159,7 +160,9 @@ def _dense_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Se
             if whole is None:
                 if start == begin:
                     room.take(end - begin)
-                copy_to_host(target.rows(0, stop - start), room.symbols[start - begin : stop - begin])
+                come = target.rows(0, stop - start), room.symbols[start - begin : stop - begin]
+                Download(runtime, [come], threads).wait()
+                del come
             del target
         if whole is None and is_last and worst.max() < 0:
             yield QuantizedChunk(first_row + begin, end - begin, layout, room.words())
@@ -209,7 +212,7 @@ def _sparse_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: S
             for entries in _entries_of(block, _scratch_bytes(rows)):
                 found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
                 own = runtime.xp.diff(entries.indptr)
-                bins.append(found if home is not None else to_host(found))
+                bins.append(found if home is not None else download(runtime, found, threads))
                 lengths.append(own if home is not None else to_host(own))
                 del entries, found, own
             del block

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.labels import LabelSummary
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.dtypes import Float32, Int32, Int64
 
 
@@ -82,6 +83,8 @@ class DeviceDenseRows:
     """Compared in float32; NaN for no value but NaN."""
     n_missing: Int64
     """int64, shape (features,): rows without a value; on the host."""
+    is_lent: bool = False
+    """Whether `values` are the memory that was given, not a copy."""
 
     @property
     def n_rows(self) -> int:
@@ -118,21 +121,36 @@ class DeviceSparseRows:
 
 
 Features = DenseRows | SparseRows
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class DeviceLabels:
     """Labels in a GPU's memory, looked at there; they are fetched, once, when chunks are made."""
 
+    runtime: Runtime
     values: DeviceArray
     """float32, shape (rows,), contiguous."""
     summary: LabelSummary
+    _fetched: tuple[Float32, Download] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
 
-    @cached_property
+    def __reduce__(self) -> Any:
+        """As those of another process, to which Dask may move them: it fetches them itself."""
+        return DeviceLabels, (self.runtime, self.values, self.summary)
+
+    def fetch(self, threads: int = 1) -> tuple[Float32, Download]:
+        """Begin to copy them to the host, if that has not begun."""
+        if self._fetched is None:
+            host = np.empty(len(self.values), np.float32)
+            with active(self.runtime):
+                self._fetched = host, Download(self.runtime, [(self.values, host)], threads)
+        return self._fetched
+
+    @property
     def on_host(self) -> Float32:
         """The same labels in the host's memory; float32, shape (rows,)."""
-        host: Float32 = to_host(self.values)
+        host, download = self.fetch()
+        download.wait()
         return host
 
 

@@ -229,7 +229,9 @@ def _count(
         return _count_blocks(features, weights, columns, capacities, refinement, max_workers)
     if isinstance(features, DeviceRows):
         with on_device(features.runtime):
-            counted = count_on_device(features, weights, columns, capacities, refinement, scratch_bytes)
+            counted = count_on_device(
+                features, weights, columns, capacities, refinement, scratch_bytes, max_workers
+            )
             table, missing[columns] = counted
         return _spread(table, columns, capacities), missing
     with ThreadPoolExecutor(max_workers) as pool:

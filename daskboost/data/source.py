@@ -23,7 +23,7 @@ from daskboost.data.classes import class_array
 from daskboost.data.features import choose_features
 from daskboost.data.frontend import OpenedInput, kind_of, open_input
 from daskboost.data.read import ReadSpec
-from daskboost.data.rows import FeatureSchema, RowBatch
+from daskboost.data.rows import DeviceDenseRows, FeatureSchema, RowBatch
 from daskboost.errors import DataError, DataTypeError, ParameterError
 
 if TYPE_CHECKING:
@@ -101,6 +101,11 @@ class Source:
     def n_rows(self) -> int | None:
         """Rows in all; None where only computing would tell."""
         return None if self.x.lengths is None else sum(self.x.lengths)
+
+    def lends(self, batch: RowBatch) -> bool:
+        """Whether a batch is all rows, and its features are the memory of a GPU that was given."""
+        lent = isinstance(batch.features, DeviceDenseRows) and batch.features.is_lent
+        return lent and isinstance(self.x, DeviceBlocks)
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:

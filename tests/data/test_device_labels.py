@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def stats(labels: Any, n: int) -> LabelStats:
 def test_stats_are_the_hosts(runtime: Runtime, name: str) -> None:
     labels = np.array(LABELS[name], np.float32)
     there = runtime.xp.asarray(labels)
-    found = stats(DeviceLabels(there, summarize_labels(runtime, there)), len(labels))
+    found = stats(DeviceLabels(runtime, there, summarize_labels(runtime, there)), len(labels))
     assert repr(found) == repr(stats(labels, len(labels)))
 
 
@@ -47,4 +48,16 @@ def test_many_labels(runtime: Runtime, rng: np.random.Generator) -> None:
         assert summary.all_whole == (values is whole)
     finite = np.nan_to_num(labels, neginf=5)
     there = runtime.xp.asarray(finite)
-    assert stats(DeviceLabels(there, summarize_labels(runtime, there)), 20_001) == stats(finite, 20_001)
+    assert stats(DeviceLabels(runtime, there, summarize_labels(runtime, there)), 20_001) == stats(finite, 20_001)
+
+
+def test_a_copy_fetches_its_own(runtime: Runtime, rng: np.random.Generator) -> None:
+    """What Dask moves to another process is not on its way from a GPU."""
+    labels = rng.standard_normal(2_000_001).astype(np.float32)
+    there = runtime.xp.asarray(labels)
+    found = DeviceLabels(runtime, there, summarize_labels(runtime, there[:5]))
+    host, _ = found.fetch(3)
+    moved = copy.copy(found)
+    for each in (found, moved, found):
+        np.testing.assert_array_equal(each.on_host, labels)
+    assert found.on_host is host is not moved.on_host

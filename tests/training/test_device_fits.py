@@ -17,6 +17,7 @@ from strategies.trees import Data, make_data
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
 from daskboost.data import blocks
 from daskboost.data.device_chunk import joined_runs
+from daskboost.data.device_read import dense_rows
 from daskboost.errors import DeviceError
 
 __all__ = ["place"]
@@ -113,6 +114,38 @@ def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: py
     addresses = [getattr(array, "ctypes", array.data) for array in (seen[0], chunks[0].whole.flat)]
     assert len({getattr(address, "ptr", None) or address.data for address in addresses}) == 1
     assert all(chunk.whole is chunks[0].whole for chunk in chunks)
+
+
+@pytest.mark.parametrize(("kind", "n_reads"), [("array", 1), ("columns", 1), ("float64", 2), ("frame", 2), ("dask", 2)])
+def test_rows_that_are_lent_are_looked_at_once(
+    kind: str, n_reads: int, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """What a read copies is freed after it, and read again; cut points, labels and weights are the same."""
+    given: Any = place.array(np.asfortranarray(data.X) if kind == "columns" else data.X)
+    if kind == "float64":
+        given = place.array(data.X.astype(np.float64))
+    elif kind == "frame":
+        given = place.frame(pd.DataFrame(data.X))
+    elif kind == "dask":
+        given = da.from_array(data.X, chunks=data.X.shape).map_blocks(
+            place.array, dtype=data.X.dtype, meta=np.empty((0, 0), np.float32)
+        )
+    looks: list[Any] = []
+
+    def watched(*args: Any) -> Any:
+        looks.append(dense_rows(*args))
+        return looks[-1]
+
+    monkeypatch.setattr("daskboost.data.read.dense_rows", watched)
+    y, weight = (place.array(column) if kind != "dask" else column for column in (data.y, data.weight))
+    with quantized(given, y, weight, chunk_rows=999) as there, quantized(data.X, data.y, data.weight) as host:
+        assert len(looks) == n_reads
+        assert [rows.is_lent for rows, _ in looks] == [n_reads == 1 or kind == "dask"] * n_reads
+        assert there.cuts.values.tobytes() == host.cuts.values.tobytes()
+        (shard,) = there.shards.shards
+        for name in ("label", "weight"):
+            found = np.concatenate([getattr(entry.rows, name) for entry in shard.entries])
+            np.testing.assert_array_equal(found, getattr(data, "y" if name == "label" else name))
 
 
 @pytest.mark.parametrize("module", ["device_sketch.count_keys", "device_chunk.quantize_rows", "device_read.as_float32"])

@@ -12,12 +12,13 @@ from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.candidates import GpuCandidates
+from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, UnpackedSparse, unpacked
 from daskboost.devices.gpu.taken_rows import RoomSize
@@ -68,7 +69,7 @@ class GpuDevice:
         return self.xp.asarray(array)
 
     def fetch(self, array: DeviceArray) -> Any:
-        return to_host(array)
+        return download(self._runtime, array, self.threads.count)
 
     def column_room(self, most_bytes: int) -> int:
         return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes

@@ -140,14 +140,6 @@ def to_host(array: DeviceArray) -> npt.NDArray[Any]:
     return np.array(array) if isinstance(array, np.ndarray) else np.asarray(array.get())
 
 
-def copy_to_host(array: DeviceArray, out: npt.NDArray[Any]) -> None:
-    """The same into memory of the host, C-contiguous and of the same shape and type."""
-    if isinstance(array, np.ndarray):
-        out[...] = array
-    else:
-        array.get(out=out)
-
-
 def element_stride(vector: DeviceArray) -> int:
     """Elements from one item of a vector to the next."""
     return int(vector.strides[0]) // int(vector.dtype.itemsize)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.features import THREADS, Matrix
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.dtypes import Bool, Int32, Int64, UInt8, UInt32
@@ -76,7 +77,7 @@ class Counted:
 
 def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64,
                weights: DeviceArray | None = None, intervals: Intervals | None = None,
-               scratch_bytes: int | None = None) -> Counted:  # fmt: skip
+               scratch_bytes: int | None = None, threads: int = 1) -> Counted:  # fmt: skip
     """Count the keys of some columns in as fine cells as their capacities allow.
 
     Parameters
@@ -88,6 +89,8 @@ def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capac
         Of the series; other keys are left out.
     scratch_bytes : int, optional
         What may be used of the device's memory: with less, fewer series are counted at a time.
+    threads : int, default 1
+        That may copy cells to the host.
     """
     step = BATCH_SERIES if isinstance(source, Matrix) else BATCH_ENTRY_SERIES
     if scratch_bytes is not None:
@@ -97,8 +100,19 @@ def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capac
         _Batch(runtime, source, columns[at], capacities[at], weights, None if intervals is None else intervals.of(at))
         for at in np.split(np.arange(len(columns)), range(step, len(columns), step))
     )
-    found = [batch.count() for batch in batches]
-    return Counted(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+    most = min(int(np.minimum(capacities, len(source.values)).sum()), int(source.values.size))
+    # Room for all batches, so that their cells need not be put together; the host has pages only for what is written.
+    lower, upper, counts = np.empty(most, np.uint32), np.empty(most, np.uint32), np.empty(most, np.int64)
+    bits, lengths, end = [], [], 0
+    for batch in batches:
+        found = batch.count()
+        begin, end = end, end + len(found[0])
+        rooms = lower[begin:end], upper[begin:end], counts[begin:end]
+        Download(runtime, list(zip(found, rooms, strict=True)), threads).wait()
+        bits.append(batch.bits)
+        lengths.append(batch.lengths)
+        del found
+    return Counted(np.concatenate(bits), np.concatenate(lengths), lower[:end], upper[:end], counts[:end])
 
 
 class _Batch:
@@ -110,23 +124,24 @@ class _Batch:
         self._runtime, self._source, self._columns, self._capacities = runtime, source, columns, capacities
         self._weights, self._intervals = weights, intervals
         self._widths, self._starts = np.zeros((n, MOST_LEVELS), np.int32), np.zeros((n, MOST_LEVELS), np.int64)
-        self._depths, self._lengths = np.zeros(n, np.int32), np.zeros(n, np.int64)
-        self._bits = np.full(n, KEY_BITS, np.uint8)
+        self._depths, self.lengths = np.zeros(n, np.int32), np.zeros(n, np.int64)
+        """Levels and, once counted, cells of each series."""
+        self.bits = np.full(n, KEY_BITS, np.uint8)
+        """The resolution of each series."""
         self._words = runtime.xp.zeros(0, np.uint64)
 
-    def count(self) -> tuple[UInt8, Int64, UInt32, UInt32, Int64]:
-        """Find the cells, then add all values to them."""
+    def count(self) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        """Find the cells, then add all values to them: the least key of each, the greatest, and the count."""
         self._find_cells()
-        xp, n = self._runtime.xp, int(self._lengths.sum())
+        xp, n = self._runtime.xp, int(self.lengths.sum())
         bounds, counts = xp.full(n, 0xFFFFFFFF, np.uint64), xp.zeros(n, np.uint64)
         if n:
             everything = np.arange(len(self._columns))
-            offsets = self._upload(np.cumsum(self._lengths) - self._lengths)
+            offsets = self._upload(np.cumsum(self.lengths) - self.lengths)
             tree = (self._words, self._upload(self._starts), self._upload(self._widths), self._upload(self._depths))
             self._launch("count", everything, *tree, offsets, bounds, counts)
-        both: Any = to_host(bounds)
-        lower, upper = both.astype(np.uint32), (both >> np.uint64(32)).astype(np.uint32)
-        return self._bits, self._lengths, lower, upper, to_host(counts).astype(np.int64)
+        ends = xp.ascontiguousarray(bounds.view(np.uint32).reshape(n, 2).T)
+        return ends[0], ends[1], counts.view(np.int64)
 
     def _find_cells(self) -> None:
         """Grow the trees until every resolution is known."""
@@ -138,7 +153,8 @@ class _Batch:
             self._widths[series, level] = width
             bitmap = self._bitmap(series, level, above)
             self._mark_values(series, level, bitmap)
-            ranks, lengths = self._ranks(bitmap)
+            ranks = self._ranks(bitmap)
+            lengths = self._cells_of(bitmap, ranks)
             bits = reached + width
             cells = self._list(bitmap, ranks, int(lengths.sum()), width, bits, parents, parent_offsets)
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -148,10 +164,10 @@ class _Batch:
             if (self._widths[series, level] != width).any():
                 bitmap = self._bitmap(series, level, above)
                 self._mark_cells(series, level, bitmap, cells, offsets)
-                ranks, _ = self._ranks(bitmap)
+                ranks = self._ranks(bitmap)
             self._keep(series, level, bitmap, ranks)
-            self._bits[series[done]] = resolution[done]
-            self._lengths[series[done]] = occupied[done, np.minimum(resolution, bits)[done]]
+            self.bits[series[done]] = resolution[done]
+            self.lengths[series[done]] = occupied[done, np.minimum(resolution, bits)[done]]
             self._depths[series] = level + 1
             if done.all():
                 return
@@ -209,14 +225,17 @@ class _Batch:
                 None, None, *self._tree(series), level, bitmap.marks,
             )  # fmt: skip
 
-    def _ranks(self, bitmap: _Bitmap) -> tuple[DeviceArray, Int64]:
-        """Marked bits up to and with each word, and of each series."""
+    def _ranks(self, bitmap: _Bitmap) -> DeviceArray:
+        """Marked bits up to and with each word."""
         n = len(bitmap.marks)
         counts = self._runtime.xp.empty(n, np.uint32)
         self._simple("count_bits", n, bitmap.marks, n, counts)
-        ranks = self._runtime.xp.cumsum(counts, dtype=np.uint32)
+        return self._runtime.xp.cumsum(counts, dtype=np.uint32)
+
+    def _cells_of(self, bitmap: _Bitmap, ranks: DeviceArray) -> Int64:
+        """Marked bits of each series, on the host."""
         ends = to_host(ranks[self._upload(bitmap.offsets[1:] - 1)]).astype(np.int64)
-        return ranks, np.diff(ends, prepend=0)
+        return np.diff(ends, prepend=0)
 
     def _list(self, bitmap: _Bitmap, ranks: DeviceArray, n_cells: int, widths: Int32, bits: Int32,
               parents: DeviceArray | None, parent_offsets: Int64) -> DeviceArray:  # fmt: skip
