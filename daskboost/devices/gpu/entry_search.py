@@ -17,8 +17,11 @@ STATE_THREADS = 1024
 """As in `kernels/histogram_sparse.cu`."""
 STATE_ROWS = 256
 """Of a tile of rows whose nodes are looked up."""
+BLOCKS = 3
+"""Of a multiprocessor at the same time, as `kernels/split_entries.cu` bounds registers for: each has an equal share of
+the tiles, so that more would only wait for them."""
 MOST_BLOCKS = 512
-"""That take the tiles, each with a best split of every node: enough for any GPU."""
+"""Enough for any GPU, as plans count."""
 BEST_BYTES = 32
 """Of `Best`."""
 SUM_BYTES = 16
@@ -39,7 +42,7 @@ class EntrySearch:
 
     def __init__(self, kernels: SplitKernels, entries: SortedEntries, n_nodes: int) -> None:
         self._kernels, self._runtime, self._entries = kernels, kernels.runtime, entries
-        self._blocks = min(MOST_BLOCKS, entries.n_tiles)
+        self._blocks = min(BLOCKS * self._runtime.multiprocessors, MOST_BLOCKS, entries.n_tiles)
         xp = self._runtime.xp
         self._before = xp.empty((entries.n_sums * n_nodes, 2), np.int64)
         self._found = xp.empty((self._blocks * n_nodes, BEST_BYTES // 8), np.int64)
