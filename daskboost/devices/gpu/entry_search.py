@@ -97,4 +97,4 @@ def entry_tile_bytes(n_nodes: int, small: bool) -> int:
     warps = THREADS // WARP
     of_entries = (2 * (8 if small else 4) + 4 + 5 * 2) * TILE
     of_nodes = (4 + 4 + 2 * warps + 2) * n_nodes
-    return of_entries + of_nodes + 4 * (warps + 1) + 2
+    return of_entries + of_nodes + 4 * (warps + 1) + 2 * 2
