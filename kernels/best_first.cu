@@ -1,9 +1,9 @@
 // Trees that grow best first: the node of the largest gain splits, one at a time, until there are `max_leaves` leaves. The
 // trees are those of the policy `Lossguide` of `daskboost/tree/growth.py`; what differs is the order of the work.
 //
-// One split at a time would leave a GPU idle. So nodes are split ahead, up to WIDTH in one step: those that may yet be
-// chosen, since fewer than the remaining splits are better. What is split is the *grown* tree; the strict order is played
-// back over it, and goes on as long as the next best node has been split there:
+// One split at a time would leave a GPU idle. So nodes are split ahead, many in one step: those that may yet be chosen
+// (ahead.cuh), children of nodes among them that were split ahead themselves. What is split is the *grown* tree; the
+// strict order is played back over it, and goes on as long as the next best node has been split there:
 //
 //   start_best       the root
 //   keep_histograms  what rows have added up in a step, to its place
@@ -11,20 +11,21 @@
 //   split_best       split them, open their children
 //   finish_best      the chosen tree, in the order of its splits, and leaf values
 //
-// Nodes of the grown tree that the order never chose are none of the chosen one. A grown node's histogram has a place in memory; the child that rows do not build takes its
-// parent's.
+// Nodes of the grown tree that the order never chose are none of the chosen one. A grown node's histogram has a place in
+// memory; the child that rows do not build takes its parent's.
 //
 // variants: THREADS=256
 // budget: start_best registers=40 shared=0
-// budget: choose_best registers=64 shared=12*THREADS+24*THREADS/32+64
+// budget: choose_best registers=64 shared=20*MOST_LEAVES+8*THREADS+8*THREADS/32+32
 // budget: split_best registers=128 shared=0
 // budget: finish_best registers=96 shared=0
 // budget: keep_histograms registers=32 shared=0
 #ifndef THREADS
 #define THREADS 256
 #endif
+#define MOST_LEAVES 1024
 
-#include "play_back.cuh"
+#include "ahead.cuh"
 
 // The root; arguments as in grow.cu, for one tree. `built` : shape (WIDTH,), `built_places` : the same, of histograms.
 extern "C" __global__ void __launch_bounds__(THREADS) start_best(
@@ -43,13 +44,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_best(
     __syncthreads();
     if (threadIdx.x > 0) return;
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, counts};
+    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
     table.size() = table.leaves() = 1;
     table.take_rounding(given_rounding);
     table.make(0, NONE, 0, root_sums[0], root_sums[1], -NO_LIMIT, NO_LIMIT);
     grown.n_waiting() = grown.n_splits() = 0;
     grown.n_nodes() = grown.n_leaves() = grown.goes_on() = 1;
-    chosen_as[0] = 0;
+    chosen_as[0] = waiting[0] = 0;
     places[0] = built_places[0] = 0;
     const i32 node = opened(table, 0, opens, least_h, false);
     level.put(table, 0, node, address, 0, 0);
@@ -61,40 +62,49 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_best(
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     TREES, GROWN, const i32* nodes, const i64* results, i32 width, double gamma, i32 max_leaves, i32 most_splits,
     i32* splits) {
-    __shared__ double gains_[THREADS];
-    __shared__ i32 room[THREADS];
-    __shared__ Waiting firsts[THREADS / WARP];
-    __shared__ i32 n_ahead;
+    __shared__ Queue queue;
+    __shared__ u64 first_keys[THREADS];
+    __shared__ u32 room[2 * THREADS / WARP];
+    __shared__ Progress progress;
+    __shared__ i32 next, n_keys, n_ahead;
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, counts};
+    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
     if (!grown.goes_on()) return;  // the last step has left no split
-    Progress progress = {grown.n_waiting(), grown.n_nodes(), grown.n_leaves()};
-    const bool is_first = nodes[0] == 0;
     for (i32 i = threadIdx.x; i < 2 * width * RESULTS; i += THREADS) {
         const i32 node = nodes[i / RESULTS];
         if (node != NONE) found[static_cast<i64>(node) * RESULTS + i % RESULTS] = results[i];
     }
+    __syncthreads();
     if (threadIdx.x == 0) {
-        n_ahead = 0;
-        if (is_first) waiting[0] = 0;
+        progress = {grown.n_waiting(), grown.n_nodes(), grown.n_leaves()};
+        n_keys = n_ahead = 0;
+        if (nodes[0] == 0) progress.n_waiting = is_worth_it(grown.gain(0), gamma);  // the root
     }
     __syncthreads();
-    if (is_first) progress.n_waiting = grown.gain(0) > LEAST_GAIN && grown.gain(0) >= gamma;
-    const bool is_blocked = play_back(table, grown, max_leaves, gamma, progress, firsts);
+    queue.load(table, grown, progress.n_waiting);
     __syncthreads();
-    find_ahead(table, grown, is_blocked ? progress.n_waiting : 0, max_leaves - progress.n_leaves, width, most_splits,
-               gains_, room, splits, &n_ahead);
-    __syncthreads();
-
-    for (i32 slot = threadIdx.x; slot < width; slot += THREADS) {
-        if (slot >= n_ahead) splits[slot] = NONE;
+    if (threadIdx.x < WARP) {
+        Progress own = progress;
+        const i32 stopped_at = play_back(table, grown, max_leaves, gamma, own, queue);
+        if (threadIdx.x == 0) {
+            progress = own;
+            next = stopped_at;
+        }
     }
+    __syncthreads();
+    queue.store(grown, progress.n_waiting);
+    if (next != NONE) {
+        const i32 left_over = max_leaves - progress.n_leaves, room_ahead = 1 + most_splits - grown.n_splits() - left_over;
+        find_ahead(table, grown, next, gamma, left_over, min(width, room_ahead), first_keys, room, &n_keys, &n_ahead, splits);
+    }
+    __syncthreads();
+    for (i32 slot = n_ahead + threadIdx.x; slot < width; slot += THREADS) splits[slot] = NONE;
     if (threadIdx.x == 0) {
         grown.n_waiting() = progress.n_waiting;
         grown.n_nodes() = progress.n_nodes;
         grown.n_leaves() = progress.n_leaves;
         grown.n_ahead() = n_ahead;
-        grown.goes_on() = is_blocked;
+        grown.goes_on() = next != NONE;
     }
 }
 
@@ -104,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_best(
     TREES, GROWN, LEVEL, i32 width, double lambda, double alpha, double max_step, double least_h, i32 max_depth,
     const i32* monotone, const i32* n_bins, i32* splits, i32* built, i32* built_places, u64 address, u64 node_bytes) {
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, counts};
+    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
     const Level next = {nodes, own, parents, siblings, totals, bounds};
     const i32 n_splits = grown.n_splits();
     for (i32 slot = threadIdx.x; slot < width; slot += THREADS) {
@@ -156,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     i32* out_sizes, i32* out_links, i64* out_sums, double* out_limits, double* out_gains, u8* out_default_left,
     double* out_rounding, float* values) {
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, counts};
+    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
     const Table out = {out_capacity, out_sizes, out_links, out_sums, out_limits, out_gains, out_default_left, out_rounding, 0};
     const i32 size = table.size();
     for (i32 node = threadIdx.x; node < size; node += THREADS) {

@@ -19,16 +19,27 @@ from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
 
 THREADS = 256
 """As in `kernels/best_first.cu`."""
-WIDTH = 64
-"""Most splits of a step: enough to fill a GPU, few enough that those in vain cost little."""
+MOST_LEAVES = 1024
+"""As there: leaves that wait lie in shared memory."""
+LEAVES_PER_SPLIT = 8
+"""Of a tree, for each split of a step. Trees of 255 leaves on a million rows of higgs took 13 to 16 steps so, and 10
+splits of 100 in vain; with twice as many in a step 11 to 16, and 40 in vain; with half as many 19 to 24."""
+LEAST_WIDTH = 16
+"""Splits of a step, however small the tree."""
 SPLITS_PER_LEAF = 3
-"""Room for nodes that are split ahead in vain."""
+"""Room for nodes that are split ahead in vain. Those trees took 1.2 at most; of noise, for which 63 leaves took 1.8, a
+third less room made 24 steps of 14."""
 STEPS = 4
 """Steps between two questions whether the tree is done; a step after its end is nearly free, a question costs 20 us."""
 GOES_ON = 4
 """Place of the answer among `counts`."""
 COPY_BLOCKS = 8
 """Blocks that copy one node's histogram."""
+
+
+def step_width(max_leaves: int) -> int:
+    """Most splits of a step: few steps, and few splits in vain."""
+    return min(max(LEAST_WIDTH, -(-max_leaves // LEAVES_PER_SPLIT)), max_leaves)
 
 
 def most_splits(max_leaves: int) -> int:
@@ -38,7 +49,7 @@ def most_splits(max_leaves: int) -> int:
 
 def kept_histograms(max_leaves: int) -> int:
     """Histograms in memory: one more with every split, and those of one step."""
-    return most_splits(max_leaves) + 1 + min(WIDTH, max_leaves)
+    return most_splits(max_leaves) + 1 + step_width(max_leaves)
 
 
 class BestFirstGrower:
@@ -54,13 +65,14 @@ class BestFirstGrower:
     def __init__(self, kernels: SplitKernels, rules: GrowthRules) -> None:
         xp, n_slots = kernels.runtime.xp, kernels.layout.host.n_slots
         self._kernels, self._runtime, self._rules = kernels, kernels.runtime, rules
-        self._width, self._most = min(WIDTH, rules.max_leaves), most_splits(rules.max_leaves)
+        self._width, self._most = step_width(rules.max_leaves), most_splits(rules.max_leaves)
         self._capacity = 2 * self._most + 1
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
         self._grown = make_tables(self._runtime, 1, self._capacity)
         self._more = _Grown(
             xp.empty((self._capacity, RESULTS), np.int64), xp.empty(self._capacity, np.int32),
-            xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32), xp.empty(6, np.int32),
+            xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32),
+            xp.empty(self._capacity, np.uint64), xp.empty(6, np.int32),
         )  # fmt: skip
         self._slots = empty_slots(self._runtime, 2 * self._width)
         self._splits = xp.empty((6, self._width), np.int32)
@@ -81,9 +93,11 @@ class BestFirstGrower:
             self._finish(inputs.learning_rate)
             after()
 
+        steps = partial(self._steps, inputs.allowed, rows)
         queue(("root", name), begin)
+        queue(("steps", name), steps)
         while to_host(self._more.counts)[GOES_ON]:
-            queue("steps", partial(self._steps, inputs.allowed, rows))
+            queue(("steps", name), steps)
         queue(("leaves", name), end)
 
     def _root(self, inputs: TreeInputs, rows: ChunkRows) -> None:
@@ -141,8 +155,9 @@ class _Grown:
     chosen_as: DeviceArray
     places: DeviceArray
     waiting: DeviceArray
+    keys: DeviceArray
     counts: DeviceArray
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        return (self.found, self.chosen_as, self.places, self.waiting, self.counts)
+        return (self.found, self.chosen_as, self.places, self.waiting, self.keys, self.counts)
