@@ -14,14 +14,13 @@ struct Grown {
     i32* places;     // of its histogram
     i32* waiting;    // nodes of the chosen tree that are worth splitting, in any order
     u64* keys;       // of nodes that may yet be chosen, see ahead.cuh
-    i32* counts;     // shape (6,), see below
+    i32* counts;     // shape (5,), see below
 
     __device__ __forceinline__ i32& n_waiting() const { return counts[0]; }
     __device__ __forceinline__ i32& n_nodes() const { return counts[1]; }   // of the chosen tree
     __device__ __forceinline__ i32& n_leaves() const { return counts[2]; }
     __device__ __forceinline__ i32& n_splits() const { return counts[3]; }  // of the grown tree
     __device__ __forceinline__ i32& goes_on() const { return counts[4]; }
-    __device__ __forceinline__ i32& n_ahead() const { return counts[5]; }   // splits of this step
 
     __device__ __forceinline__ double gain(i32 node) const { return gain_of(found, node); }
 };
