@@ -45,7 +45,7 @@ static __device__ __forceinline__ u64 open_key(const Table& table, const Grown& 
     return key_of(rank_bits(least), rank_bits(below), node, left != LEAF);
 }
 
-// The least key that at most `most` keys reach, and at most `most_unsplit` of unsplit nodes. `room` : two words for
+// A key that as many others reach as may: at most `most`, and of unsplit nodes at most `most_unsplit`. `room` : two words for
 // each warp.
 static __device__ __forceinline__ u64 least_key(const u64* keys, i32 n, u32 most, u32 most_unsplit, u32* room) {
     constexpr u32 WARPS = THREADS / WARP, ONE_UNSPLIT = 1 << 16;
@@ -69,7 +69,7 @@ static __device__ __forceinline__ u64 least_key(const u64* keys, i32 n, u32 most
 }
 
 // Open nodes that are not split and shall be, in order, into `splits`; their number into `n_ahead`. `most` : splits that are
-// left; `most_unsplit` : of a step, at least 1. `room` : THREADS words. Shared counts are 0 before.
+// left; `most_unsplit` : of a step, at least 1. `room` : as above. Shared counts are 0 before.
 static __device__ __forceinline__ void find_ahead(const Table& table, const Grown& grown, i32 next, double gamma,
                                                   i32 most, i32 most_unsplit, u64* first_keys, u32* room, i32* n_keys,
                                                   i32* n_ahead, i32* splits) {

@@ -23,25 +23,32 @@ struct Grown {
     __device__ __forceinline__ i32& goes_on() const { return counts[4]; }
 
     __device__ __forceinline__ double gain(i32 node) const { return gain_of(found, node); }
+    __device__ __forceinline__ u64 gain_bits(i32 node) const {
+        return static_cast<u64>(found[static_cast<i64>(node) * RESULTS]);
+    }
 };
 
-// The nodes that wait, in shared memory; a chosen tree has as many leaves at most.
+// The nodes that wait, in shared memory; a chosen tree has as many leaves at most. Gains are their bits: integers are
+// compared faster, and in the same order, since no gain that is worth a split is negative.
 struct Queue {
-    double gains[MOST_LEAVES];
+    u64 gains[MOST_LEAVES];
     i32 nodes[MOST_LEAVES];
     i32 lefts[MOST_LEAVES];    // left children in the grown tree
     i32 numbers[MOST_LEAVES];  // in the chosen tree
 
-    __device__ __forceinline__ void put(i32 place, i32 node, double gain, i32 left, i32 number) {
+    __device__ __forceinline__ void put(i32 place, i32 node, u64 gain, i32 left, i32 number) {
         gains[place] = gain;
         nodes[place] = node;
         lefts[place] = left;
         numbers[place] = number;
     }
+    __device__ __forceinline__ void move(i32 to, i32 from) {
+        put(to, nodes[from], gains[from], lefts[from], numbers[from]);
+    }
     __device__ __forceinline__ void load(const Table& table, const Grown& grown, i32 n) {
         for (i32 place = threadIdx.x; place < n; place += THREADS) {
             const i32 node = grown.waiting[place];
-            put(place, node, grown.gain(node), table.left(node), grown.chosen_as[node]);
+            put(place, node, grown.gain_bits(node), table.left(node), grown.chosen_as[node]);
         }
     }
     __device__ __forceinline__ void store(const Grown& grown, i32 n) const {
@@ -52,21 +59,24 @@ struct Queue {
 constexpr u32 NOBODY = 0xFFFFFFFFu;
 static_assert(2ull * MOST_LEAVES * MOST_LEAVES < NOBODY, "a number and a place fit one word");
 
-// A node that waits: the smaller is chosen of equal gains, which is the one of the smaller number.
+// A node that waits. Of equal gains the smaller word is chosen, which is that of the smaller number.
 struct First {
-    double gain;
+    u64 gain;
     u32 number_and_place;
 
-    __device__ __forceinline__ void take(double gain_, u32 number_and_place_) {
-        if (!(gain_ > gain || (gain_ == gain && number_and_place_ < number_and_place))) return;
+    __device__ __forceinline__ void take(u64 gain_, u32 number_and_place_) {
+        if (gain_ < gain || (gain_ == gain && number_and_place_ > number_and_place)) return;
         gain = gain_;
         number_and_place = number_and_place_;
     }
+    __device__ __forceinline__ bool is_none() const { return number_and_place == NOBODY; }
+    __device__ __forceinline__ i32 place() const { return static_cast<i32>(number_and_place % MOST_LEAVES); }
 };
 
 // Of the places that a lane looks after: its own, and those WARP apart.
 static __device__ __forceinline__ First first_of_lane(const Queue& queue, i32 n) {
-    First first = {NO_GAIN, NOBODY};
+    First first = {0, NOBODY};
+#pragma unroll 4
     for (i32 place = threadIdx.x % WARP; place < n; place += WARP)
         first.take(queue.gains[place], static_cast<u32>(queue.numbers[place]) * MOST_LEAVES + place);
     return first;
@@ -74,11 +84,27 @@ static __device__ __forceinline__ First first_of_lane(const Queue& queue, i32 n)
 
 static __device__ __forceinline__ First first_of_warp(First first) {
     for (u32 step = WARP / 2; step > 0; step /= 2) {
-        const double gain = __shfl_xor_sync(ALL_LANES, first.gain, step);
+        const u64 gain = __shfl_xor_sync(ALL_LANES, first.gain, step);
         first.take(gain, __shfl_xor_sync(ALL_LANES, first.number_and_place, step));
     }
     return first;
 }
+
+// What is known of a node's children; of one without, nothing.
+struct Children {
+    u64 gains[2];
+    i32 lefts[2];
+
+    __device__ __forceinline__ void load(const Table& table, const Grown& grown, const Queue& queue, const First& parent) {
+        const i32 left = parent.is_none() ? LEAF : queue.lefts[parent.place()];
+        if (left == LEAF) return;
+#pragma unroll
+        for (i32 side = 0; side < 2; ++side) {
+            gains[side] = grown.gain_bits(left + side);
+            lefts[side] = table.left(left + side);
+        }
+    }
+};
 
 // How far the choice has come.
 struct Progress {
@@ -88,34 +114,39 @@ struct Progress {
 };
 
 // Go on choosing as long as the best node is split in the grown tree; the node at which it stopped for want of that, or
-// NONE. Lanes keep the first of the places that they look after, and look again only where something has changed.
+// NONE. Lanes keep the first of the places that they look after, and its children, which are thus under way while the warp
+// finds the first of all; they look again only where something has changed.
 static __device__ __forceinline__ i32 play_back(const Table& table, const Grown& grown, i32 max_leaves, double gamma,
                                                 Progress& progress, Queue& queue) {
     const i32 lane = threadIdx.x % WARP;
     First own = first_of_lane(queue, progress.n_waiting);
+    Children children = {};
+    children.load(table, grown, queue, own);
     while (progress.n_leaves < max_leaves) {
         const First first = first_of_warp(own);
-        if (first.number_and_place == NOBODY) break;
-        const i32 freed = static_cast<i32>(first.number_and_place % MOST_LEAVES), left = queue.lefts[freed];
+        if (first.is_none()) break;
+        const i32 freed = first.place(), last = progress.n_waiting - 1, left = queue.lefts[freed];
         if (left == LEAF) return queue.nodes[freed];
-        const i32 child = left + lane % 2, number = progress.n_nodes + lane % 2;
-        const double gain = grown.gain(child);
-        const i32 child_left = table.left(child), last = progress.n_waiting - 1;
-        const u32 worth = __ballot_sync(ALL_LANES, is_worth_it(gain, gamma)) & 3;
         __syncwarp();  // all have read what is overwritten next
-        if (lane < 2) {  // a child takes the place that is free, the other one comes last
-            grown.chosen_as[child] = number;
-            const i32 place = lane == 1 && worth == 3 ? last + 1 : freed;
-            if (worth >> lane & 1) queue.put(place, child, gain, child_left, number);
+        i32 place = freed;  // for the first child that is worth it; behind all for the other one
+#pragma unroll
+        for (i32 side = 0; side < 2; ++side) {
+            const u64 gain = __shfl_sync(ALL_LANES, children.gains[side], freed % WARP);
+            const i32 child_left = __shfl_sync(ALL_LANES, children.lefts[side], freed % WARP);
+            const i32 child = left + side, number = progress.n_nodes + side;
+            if (lane == 0) grown.chosen_as[child] = number;
+            if (!is_worth_it(__longlong_as_double(static_cast<i64>(gain)), gamma)) continue;
+            if (lane == 0) queue.put(place, child, gain, child_left, number);
+            place = progress.n_waiting++;
         }
-        if (lane == 0 && worth == 0)
-            queue.put(freed, queue.nodes[last], queue.gains[last], queue.lefts[last], queue.numbers[last]);
-        progress.n_waiting += __popc(worth) - 1;
+        if (--progress.n_waiting == last && lane == 0) queue.move(freed, last);
         progress.n_nodes += 2;
         ++progress.n_leaves;
         __syncwarp();
         const bool is_changed = lane == freed % 32 || lane == last % 32 || lane == (last + 1) % 32;
-        if (is_changed) own = first_of_lane(queue, progress.n_waiting);
+        if (!is_changed) continue;
+        own = first_of_lane(queue, progress.n_waiting);
+        children.load(table, grown, queue, own);
     }
     return NONE;
 }
