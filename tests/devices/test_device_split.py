@@ -129,7 +129,7 @@ def test_what_is_built_elsewhere_is_copied_by_the_search(name: str, runtime: Run
     kernels, none = SplitKernels(DeviceLayout(runtime, LAYOUT)), np.zeros(2, np.uint64)
 
     def search(*addresses: Any) -> Any:
-        rest = (nodes.sums, nodes.bounds, nodes.allowed, nodes.units)
+        rest = (nodes.sums, nodes.bounds, nodes.allowed, UNITS)
         return to_host(kernels.best_per_node(kernels.upload(np.stack(addresses), *rest), regular_of(rules)))
 
     places, copies = (
