@@ -12,7 +12,7 @@ struct Pair64 {
 struct HistogramAt {
     u64 own;      // address of the node's histogram, i64 pairs
     u64 parent;   // of its parent's; 0 where `own` is built from rows
-    u64 sibling;  // of its sibling's
+    u64 sibling;  // of its sibling's; 0 where `own` is to become a copy of the histogram at `parent`
     i64 first;    // the feature's first slot
     bool keeps;   // whether a parent's less a sibling's sums are written to `own`; as children need them
 
@@ -24,11 +24,14 @@ struct HistogramAt {
         return {sums.x, sums.y};
     }
     __device__ __forceinline__ bool is_built() const { return parent == 0; }
+    __device__ __forceinline__ bool is_copied() const { return sibling == 0; }
 
     // The sums of a slot before anything is written: `own` may lie where the parent's does.
     __device__ __forceinline__ Pair64 compute(i32 slot) const {
         if (is_built()) return read_at(own, slot);
-        const Pair64 all = read_at(parent, slot), others = read_at(sibling, slot);
+        const Pair64 all = read_at(parent, slot);
+        if (is_copied()) return all;
+        const Pair64 others = read_at(sibling, slot);
         return {all.g - others.g, all.h - others.h};
     }
     // Write what `compute` found.

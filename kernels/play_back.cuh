@@ -1,149 +1,152 @@
-// What is known of the nodes of a grown tree, and the strict order of splits played back over it by one block: one loop
-// in which every turn waits for the last one's end, so that its length is what counts. See best_first.cu.
+// What is known of the nodes of a grown tree, and the strict order of splits played back over it by one warp: one loop in
+// which every turn waits for the last one's end, so that its length is what counts. See best_first.cu.
 #pragma once
 
 #include "block.cuh"
 #include "tree_table.cuh"
 
 // What is known of grown nodes, beside their tables; `capacity` of each.
-#define GROWN i64 *found, i32 *chosen_as, i32 *places, i32 *waiting, i32 *counts
+#define GROWN i64 *found, i32 *chosen_as, i32 *places, i32 *waiting, u64 *keys, i32 *counts
 
 struct Grown {
     i64* found;      // the best split, RESULTS numbers
     i32* chosen_as;  // its number in the chosen tree; NONE before it has one
     i32* places;     // of its histogram
     i32* waiting;    // nodes of the chosen tree that are worth splitting, in any order
-    i32* counts;     // shape (6,), see below
+    u64* keys;       // of nodes that may yet be chosen, see ahead.cuh
+    i32* counts;     // shape (5,), see below
 
     __device__ __forceinline__ i32& n_waiting() const { return counts[0]; }
     __device__ __forceinline__ i32& n_nodes() const { return counts[1]; }   // of the chosen tree
     __device__ __forceinline__ i32& n_leaves() const { return counts[2]; }
     __device__ __forceinline__ i32& n_splits() const { return counts[3]; }  // of the grown tree
     __device__ __forceinline__ i32& goes_on() const { return counts[4]; }
-    __device__ __forceinline__ i32& n_ahead() const { return counts[5]; }   // splits of this step
 
     __device__ __forceinline__ double gain(i32 node) const { return gain_of(found, node); }
-};
-
-// A node that waits, and its place among those that do; -1 for none.
-struct Waiting {
-    double gain;
-    i32 number;  // in the chosen tree
-    i32 node;
-    i32 place;
-
-    // Whether it comes before another in the order of choice.
-    __device__ __forceinline__ bool is_before(const Waiting& other) const {
-        if (place < 0 || other.place < 0) return place >= 0 && other.place < 0;
-        return gain > other.gain || (gain == other.gain && number < other.number);
+    __device__ __forceinline__ u64 gain_bits(i32 node) const {
+        return static_cast<u64>(found[static_cast<i64>(node) * RESULTS]);
     }
 };
 
-static __device__ __forceinline__ Waiting waiting_at(const Grown& grown, i32 place) {
-    const i32 node = grown.waiting[place];
-    return {grown.gain(node), grown.chosen_as[node], node, place};
-}
+// The nodes that wait, in shared memory; a chosen tree has as many leaves at most. Gains are their bits: integers are
+// compared faster, and in the same order, since no gain that is worth a split is negative.
+struct Queue {
+    u64 gains[MOST_LEAVES];
+    i32 nodes[MOST_LEAVES];
+    i32 lefts[MOST_LEAVES];    // left children in the grown tree
+    i32 numbers[MOST_LEAVES];  // in the chosen tree
 
-// The first of the places that a thread looks after: its own, and those THREADS apart.
-static __device__ __forceinline__ Waiting first_of_thread(const Grown& grown, i32 n_waiting) {
-    Waiting first = {NO_GAIN, 0, NONE, -1};
-    for (i32 place = threadIdx.x; place < n_waiting; place += THREADS) {
-        const Waiting other = waiting_at(grown, place);
-        if (other.is_before(first)) first = other;
+    __device__ __forceinline__ void put(i32 place, i32 node, u64 gain, i32 left, i32 number) {
+        gains[place] = gain;
+        nodes[place] = node;
+        lefts[place] = left;
+        numbers[place] = number;
     }
+    __device__ __forceinline__ void move(i32 to, i32 from) {
+        put(to, nodes[from], gains[from], lefts[from], numbers[from]);
+    }
+    __device__ __forceinline__ void load(const Table& table, const Grown& grown, i32 n) {
+        for (i32 place = threadIdx.x; place < n; place += THREADS) {
+            const i32 node = grown.waiting[place];
+            put(place, node, grown.gain_bits(node), table.left(node), grown.chosen_as[node]);
+        }
+    }
+    __device__ __forceinline__ void store(const Grown& grown, i32 n) const {
+        for (i32 place = threadIdx.x; place < n; place += THREADS) grown.waiting[place] = nodes[place];
+    }
+};
+
+constexpr u32 NOBODY = 0xFFFFFFFFu;
+static_assert(2ull * MOST_LEAVES * MOST_LEAVES < NOBODY, "a number and a place fit one word");
+
+// A node that waits. Of equal gains the smaller word is chosen, which is that of the smaller number.
+struct First {
+    u64 gain;
+    u32 number_and_place;
+
+    __device__ __forceinline__ void take(u64 gain_, u32 number_and_place_) {
+        if (gain_ < gain || (gain_ == gain && number_and_place_ > number_and_place)) return;
+        gain = gain_;
+        number_and_place = number_and_place_;
+    }
+    __device__ __forceinline__ bool is_none() const { return number_and_place == NOBODY; }
+    __device__ __forceinline__ i32 place() const { return static_cast<i32>(number_and_place % MOST_LEAVES); }
+};
+
+// Of the places that a lane looks after: its own, and those WARP apart.
+static __device__ __forceinline__ First first_of_lane(const Queue& queue, i32 n) {
+    First first = {0, NOBODY};
+#pragma unroll 4
+    for (i32 place = threadIdx.x % WARP; place < n; place += WARP)
+        first.take(queue.gains[place], static_cast<u32>(queue.numbers[place]) * MOST_LEAVES + place);
     return first;
 }
 
-// The first of all threads', to all threads; `room` has one for each warp. Other synchronisation keeps calls apart.
-static __device__ __forceinline__ Waiting first_of_block(Waiting first, Waiting* room) {
+static __device__ __forceinline__ First first_of_warp(First first) {
     for (u32 step = WARP / 2; step > 0; step /= 2) {
-        const Waiting other = {
-            __shfl_xor_sync(ALL_LANES, first.gain, step), __shfl_xor_sync(ALL_LANES, first.number, step),
-            __shfl_xor_sync(ALL_LANES, first.node, step), __shfl_xor_sync(ALL_LANES, first.place, step)};
-        if (other.is_before(first)) first = other;
-    }
-    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = first;
-    __syncthreads();
-#pragma unroll
-    for (u32 warp = 0; warp < THREADS / WARP; ++warp) {
-        if (room[warp].is_before(first)) first = room[warp];
+        const u64 gain = __shfl_xor_sync(ALL_LANES, first.gain, step);
+        first.take(gain, __shfl_xor_sync(ALL_LANES, first.number_and_place, step));
     }
     return first;
 }
 
-// How far the choice has come: every thread knows, so that none waits for another's count.
+// What is known of a node's children; of one without, nothing.
+struct Children {
+    u64 gains[2];
+    i32 lefts[2];
+
+    __device__ __forceinline__ void load(const Table& table, const Grown& grown, const Queue& queue, const First& parent) {
+        const i32 left = parent.is_none() ? LEAF : queue.lefts[parent.place()];
+        if (left == LEAF) return;
+#pragma unroll
+        for (i32 side = 0; side < 2; ++side) {
+            gains[side] = grown.gain_bits(left + side);
+            lefts[side] = table.left(left + side);
+        }
+    }
+};
+
+// How far the choice has come.
 struct Progress {
     i32 n_waiting;
     i32 n_nodes;
     i32 n_leaves;
 };
 
-// Go on choosing as long as the best node is split in the grown tree; whether it stopped for want of that. Threads keep
-// the first of the places that they look after, and look again only where something has changed.
-static __device__ __forceinline__ bool play_back(const Table& table, const Grown& grown, i32 max_leaves, double gamma,
-                                                 Progress& progress, Waiting* room) {
-    Waiting own = first_of_thread(grown, progress.n_waiting);
+// Go on choosing as long as the best node is split in the grown tree; the node at which it stopped for want of that, or
+// NONE. Lanes keep the first of the places that they look after, and its children, which are thus under way while the warp
+// finds the first of all; they look again only where something has changed.
+static __device__ __forceinline__ i32 play_back(const Table& table, const Grown& grown, i32 max_leaves, double gamma,
+                                                Progress& progress, Queue& queue) {
+    const i32 lane = threadIdx.x % WARP;
+    First own = first_of_lane(queue, progress.n_waiting);
+    Children children = {};
+    children.load(table, grown, queue, own);
     while (progress.n_leaves < max_leaves) {
-        const Waiting first = first_of_block(own, room);
-        if (first.place < 0) return false;
-        const i32 left = table.left(first.node), last = --progress.n_waiting, number = progress.n_nodes;
-        if (left == LEAF) {
-            ++progress.n_waiting;
-            return true;
-        }
-        const double gains[2] = {grown.gain(left), grown.gain(left + 1)};
-        if (threadIdx.x == 0) grown.waiting[first.place] = grown.waiting[last];
+        const First first = first_of_warp(own);
+        if (first.is_none()) break;
+        const i32 freed = first.place(), last = progress.n_waiting - 1, left = queue.lefts[freed];
+        if (left == LEAF) return queue.nodes[freed];
+        __syncwarp();  // all have read what is overwritten next
+        i32 place = freed;  // for the first child that is worth it; behind all for the other one
 #pragma unroll
         for (i32 side = 0; side < 2; ++side) {
-            const bool is_worth_it = gains[side] > LEAST_GAIN && gains[side] >= gamma;
-            if (threadIdx.x == 0) {
-                grown.chosen_as[left + side] = number + side;
-                if (is_worth_it) grown.waiting[progress.n_waiting] = left + side;
-            }
-            progress.n_waiting += is_worth_it;
+            const u64 gain = __shfl_sync(ALL_LANES, children.gains[side], freed % WARP);
+            const i32 child_left = __shfl_sync(ALL_LANES, children.lefts[side], freed % WARP);
+            const i32 child = left + side, number = progress.n_nodes + side;
+            if (lane == 0) grown.chosen_as[child] = number;
+            if (!is_worth_it(__longlong_as_double(static_cast<i64>(gain)), gamma)) continue;
+            if (lane == 0) queue.put(place, child, gain, child_left, number);
+            place = progress.n_waiting++;
         }
+        if (--progress.n_waiting == last && lane == 0) queue.move(freed, last);
         progress.n_nodes += 2;
         ++progress.n_leaves;
-        __syncthreads();
-        const u32 freed = first.place;
-        const bool is_changed = threadIdx.x == freed % THREADS || (threadIdx.x - last) % THREADS < 3;  // or at the end
-        if (is_changed) own = first_of_thread(grown, progress.n_waiting);
+        __syncwarp();
+        const bool is_changed = lane == freed % 32 || lane == last % 32 || lane == (last + 1) % 32;
+        if (!is_changed) continue;
+        own = first_of_lane(queue, progress.n_waiting);
+        children.load(table, grown, queue, own);
     }
-    return false;
-}
-
-// Of the waiting nodes that may yet be chosen, those that are not split, in order, into `splits`; adds their number to
-// `n_ahead`. Threads compare their node with all others, which pass through shared memory.
-static __device__ __forceinline__ void find_ahead(const Table& table, const Grown& grown, i32 n_waiting, i32 left_over,
-                                                  i32 width, i32 most_splits, double* gains, i32* room, i32* splits,
-                                                  i32* n_ahead) {
-    const i32 n_splits = grown.n_splits();
-    for (i32 first = 0; first < n_waiting; first += THREADS) {
-        const i32 place = first + static_cast<i32>(threadIdx.x);
-        Waiting own = {NO_GAIN, 0, NONE, -1};
-        if (place < n_waiting) own = waiting_at(grown, place);
-        const bool is_asked = place < n_waiting && table.left(own.node) == LEAF;
-        i32 n_before = 0, n_unsplit = 0;
-        for (i32 start = 0; start < n_waiting; start += THREADS) {
-            const i32 n = min(n_waiting - start, THREADS);
-            if (static_cast<i32>(threadIdx.x) < n) {
-                const Waiting other = waiting_at(grown, start + threadIdx.x);
-                gains[threadIdx.x] = other.gain;
-                room[threadIdx.x] = 2 * other.number + (table.left(other.node) == LEAF);
-            }
-            __syncthreads();
-#pragma unroll 4
-            for (i32 j = 0; is_asked && j < n; ++j) {
-                const bool is_before = gains[j] > own.gain || (gains[j] == own.gain && room[j] / 2 < own.number);
-                n_before += is_before;
-                n_unsplit += is_before && room[j] % 2 != 0;
-            }
-            __syncthreads();
-        }
-        const bool fits = n_unsplit < width && n_splits + n_unsplit + left_over <= most_splits;
-        if (is_asked && n_before < left_over && fits) {
-            splits[n_unsplit] = own.node;
-            atomicAdd(n_ahead, 1);
-        }
-    }
+    return NONE;
 }

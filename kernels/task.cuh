@@ -46,6 +46,7 @@ struct Bins {
             const i32 bin = first + k * static_cast<i32>(WARP);
             at[k] = bin < bins ? from.read_at(from.parent, bin) : Pair64{0, 0};
         }
+        if (from.is_copied()) return;
 #pragma unroll
         for (i32 k = 0; k < HELD; ++k) {
             const i32 bin = first + k * static_cast<i32>(WARP);

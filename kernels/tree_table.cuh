@@ -99,8 +99,12 @@ static __device__ __forceinline__ double gain_of(const i64* results, i32 slot) {
     return __longlong_as_double(results[static_cast<i64>(slot) * RESULTS]);
 }
 
+static __device__ __forceinline__ bool is_worth_it(double gain, double gamma) {
+    return gain > LEAST_GAIN && gain >= gamma;
+}
+
 static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double gamma) {
-    return nodes[slot] != NONE && gain_of(results, slot) > LEAST_GAIN && gain_of(results, slot) >= gamma;
+    return nodes[slot] != NONE && is_worth_it(gain_of(results, slot), gamma);
 }
 
 // Give a node two children, `left` and the one after it; `result` : of its search.

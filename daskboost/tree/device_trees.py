@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.cuts import Cuts
+from daskboost.devices.gpu.best_first import MOST_LEAVES
 from daskboost.devices.gpu.growth import GrowthRules, TreeTables
 from daskboost.devices.gpu.split import Regular
 from daskboost.dtypes import UInt8
@@ -14,8 +15,6 @@ from daskboost.tree.growth import finished_tree
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
-MOST_LEAVES = 1024
-"""Of trees that grow best first: beyond, ranking the nodes that wait takes longer than splitting them."""
 DEEPEST = 12
 """Levels have room for all nodes there could be: at this depth 4,096 histograms, most of them of nodes that are not."""
 

@@ -35,6 +35,9 @@ ALONE: dict[str, tuple[dict[str, Any], int]] = {
     "three of a leaf": ({"num_class": 3, "max_depth": 3, "max_leaves": 1}, 40),
     "six symmetric": ({"num_class": 6, "max_depth": 3, "grow_policy": "symmetric", "colsample_bynode": 0.6}, 4_200),
     "four best first": ({"num_class": 4, "max_depth": 0, "max_leaves": 6, "grow_policy": "lossguide"}, 4_200),
+    "four of their features": (
+        {"num_class": 4, "max_depth": 0, "max_leaves": 6, "grow_policy": "lossguide", "colsample_bytree": 0.5}, 4_200,
+    ),
 }
 """And rows."""
 

@@ -13,10 +13,12 @@ from reference import histogram
 from reference import split as reference
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.runtime import Runtime
-from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.growth import node_bytes
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.split import SplitKernels, address_of
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.tree.device_split import DeviceSearch
+from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch
 
 
@@ -115,3 +117,23 @@ def test_siblings_are_subtracted(symmetric: bool, runtime: Runtime, rng: np.rand
     nodes, found = search([3, 4, 5, 6], [1, 1, 2, 2], leaves, [3, 6], built[[0, 3]])
     direct = dataclasses.replace(nodes, built=nodes.ids)
     assert_same(found, SplitSearch(LAYOUT, rules, EagerThreads(2), (0, 5)).search(direct, built))
+
+
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_what_is_built_elsewhere_is_copied_by_the_search(name: str, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Without a sibling the parent's histogram becomes the node's, features that may not split too."""
+    rules, xp = rules_of(RULES[name], False), runtime.xp
+    built, rows = make_level(rng, [40, 25], RULES[name])
+    there, own = xp.asarray(built), xp.full(built.shape, 77, np.int64)
+    nodes = open_nodes(rows, (rng.random((2, len(N_BINS))) < 0.7))
+    kernels, none = SplitKernels(DeviceLayout(runtime, LAYOUT)), np.zeros(2, np.uint64)
+
+    def search(*addresses: Any) -> Any:
+        rest = (nodes.sums, nodes.bounds, nodes.allowed, UNITS)
+        return to_host(kernels.best_per_node(kernels.upload(np.stack(addresses), *rest), regular_of(rules)))
+
+    places, copies = (
+        (address_of(each) + np.arange(2) * node_bytes(each)).astype(np.uint64) for each in (there, own)
+    )  # fmt: skip
+    np.testing.assert_array_equal(search(copies, places, none), search(places, none, none))
+    np.testing.assert_array_equal(to_host(own), built)

@@ -19,16 +19,25 @@ from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
 
 THREADS = 256
 """As in `kernels/best_first.cu`."""
-WIDTH = 64
-"""Most splits of a step: enough to fill a GPU, few enough that those in vain cost little."""
+MOST_LEAVES = 1024
+"""As there: leaves that wait lie in shared memory."""
+LEAVES_PER_SPLIT = 8
+"""Of a tree, for each split of a step. Trees of 255 leaves on a million rows of higgs took 13 to 16 steps so, and 10
+splits of 100 in vain; with twice as many in a step 11 to 16, and 40 in vain; with half as many 19 to 24."""
+LEAST_WIDTH = 16
+"""Splits of a step, however small the tree."""
 SPLITS_PER_LEAF = 3
-"""Room for nodes that are split ahead in vain."""
-STEPS = 4
-"""Steps between two questions whether the tree is done; a step after its end is nearly free, a question costs 20 us."""
+"""Room for nodes that are split ahead in vain. Those trees took 1.2 at most; of noise, for which 63 leaves took 1.8, a
+third less room made 24 steps of 14."""
+STEPS = 2
+"""Steps between two questions whether the tree is done; one after its end takes about as long as a question, 20 us."""
 GOES_ON = 4
 """Place of the answer among `counts`."""
-COPY_BLOCKS = 8
-"""Blocks that copy one node's histogram."""
+
+
+def step_width(max_leaves: int) -> int:
+    """Most splits of a step: few steps, and few splits in vain."""
+    return min(max(LEAST_WIDTH, -(-max_leaves // LEAVES_PER_SPLIT)), max_leaves)
 
 
 def most_splits(max_leaves: int) -> int:
@@ -38,7 +47,7 @@ def most_splits(max_leaves: int) -> int:
 
 def kept_histograms(max_leaves: int) -> int:
     """Histograms in memory: one more with every split, and those of one step."""
-    return most_splits(max_leaves) + 1 + min(WIDTH, max_leaves)
+    return most_splits(max_leaves) + 1 + step_width(max_leaves)
 
 
 class BestFirstGrower:
@@ -54,17 +63,19 @@ class BestFirstGrower:
     def __init__(self, kernels: SplitKernels, rules: GrowthRules) -> None:
         xp, n_slots = kernels.runtime.xp, kernels.layout.host.n_slots
         self._kernels, self._runtime, self._rules = kernels, kernels.runtime, rules
-        self._width, self._most = min(WIDTH, rules.max_leaves), most_splits(rules.max_leaves)
+        self._width, self._most = step_width(rules.max_leaves), most_splits(rules.max_leaves)
         self._capacity = 2 * self._most + 1
+        self._unasked = 1  # how often steps are queued up before the first question: as the last tree took, but for one
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
         self._grown = make_tables(self._runtime, 1, self._capacity)
         self._more = _Grown(
             xp.empty((self._capacity, RESULTS), np.int64), xp.empty(self._capacity, np.int32),
-            xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32), xp.empty(6, np.int32),
+            xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32),
+            xp.empty(self._capacity, np.uint64), xp.empty(5, np.int32),
         )  # fmt: skip
         self._slots = empty_slots(self._runtime, 2 * self._width)
         self._splits = xp.empty((6, self._width), np.int32)
-        self._built, self._built_places = xp.empty(self._width, np.int32), xp.empty(self._width, np.int32)
+        self._built = xp.empty(self._width, np.int32)
         self._added = xp.empty((self._width, n_slots, 2), np.int64)
         self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
 
@@ -81,9 +92,12 @@ class BestFirstGrower:
             self._finish(inputs.learning_rate)
             after()
 
+        steps, n = partial(self._steps, inputs.allowed, rows), 0
         queue(("root", name), begin)
-        while to_host(self._more.counts)[GOES_ON]:
-            queue("steps", partial(self._steps, inputs.allowed, rows))
+        while n < self._unasked or to_host(self._more.counts)[GOES_ON]:
+            queue(("steps", name), steps)
+            n += 1
+        self._unasked = max(n - 1, 1)
         queue(("leaves", name), end)
 
     def _root(self, inputs: TreeInputs, rows: ChunkRows) -> None:
@@ -91,7 +105,7 @@ class BestFirstGrower:
         self._launch("start_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments, inputs.root_sums,
             inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, address_of(self._kept),
-            self._built, self._built_places,
+            address_of(self._added), self._built,
         )  # fmt: skip
         self._search(inputs.allowed, rows, is_root=True)
 
@@ -103,23 +117,18 @@ class BestFirstGrower:
     def _search(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool = False) -> None:
         """Build and search histograms of the nodes that were opened last, choose, and open more."""
         slots, rules, regular, kernels = self._slots, self._rules, self._rules.regular, self._kernels
-        width, built = self._width, (self._built, self._built_places, self._width)
+        width = self._width
         rows.build(self._built, self._added, is_root=is_root)
-        numbers = 2 * kernels.layout.host.n_slots
-        self._launch("keep_histograms")(COPY_BLOCKS * width, THREADS, *built, numbers, self._added, self._kept)
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
             allowed[0], 2 * width, self._grown.rounding, 2 * width, units_stride=4,
         )  # fmt: skip
-        grown = (*self._grown.arguments, *self._more.arguments)
         self._launch("choose_best")(
-            1, THREADS, *grown, slots.nodes, kernels.best_per_node(level, regular), width, rules.gamma,
-            rules.max_leaves, self._most, self._splits,
-        )  # fmt: skip
-        self._launch("split_best")(
-            1, THREADS, *grown, *slots.arguments, width, regular.reg_lambda, regular.alpha, regular.max_step,
-            regular.least_h, rules.depth, kernels.monotone_of(regular), kernels.layout.n_bins, self._splits,
-            self._built, self._built_places, address_of(self._kept), node_bytes(self._kept),
+            1, THREADS, *self._grown.arguments, *self._more.arguments, *slots.arguments,
+            kernels.best_per_node(level, regular), width, rules.gamma, rules.max_leaves, self._most,
+            regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.depth,
+            kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built,
+            address_of(self._kept), address_of(self._added), node_bytes(self._kept),
         )  # fmt: skip
 
     def _finish(self, learning_rate: DeviceArray) -> None:
@@ -141,8 +150,9 @@ class _Grown:
     chosen_as: DeviceArray
     places: DeviceArray
     waiting: DeviceArray
+    keys: DeviceArray
     counts: DeviceArray
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        return (self.found, self.chosen_as, self.places, self.waiting, self.counts)
+        return (self.found, self.chosen_as, self.places, self.waiting, self.keys, self.counts)

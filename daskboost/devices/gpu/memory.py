@@ -6,7 +6,7 @@ Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine
 
 from __future__ import annotations
 
-from daskboost.devices.gpu.best_first import STEPS, WIDTH, kept_histograms, most_splits
+from daskboost.devices.gpu.best_first import STEPS, kept_histograms, most_splits, step_width
 from daskboost.devices.gpu.entry_search import entry_search_bytes, entry_tile_bytes
 from daskboost.devices.gpu.feature_groups import room_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
@@ -35,7 +35,7 @@ LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
 """Of `_TreeLevel`."""
 LEAF_BYTES = 4
 """Of `TreeGrower.leaves`."""
-GROWN_BYTES = 8 * RESULTS + 3 * 4
+GROWN_BYTES = 8 * RESULTS + 3 * 4 + 8
 """Of `_Grown`."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Of a leaf and output: sums of g and h, and the values of two nodes."""
@@ -148,7 +148,7 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
 
 def split_bytes(size: FitSize) -> int:
     """Of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
-    n_splits = max(USUAL_SPLITS, min(WIDTH, size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
+    n_splits = max(USUAL_SPLITS, step_width(size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
     n_rows = size.trees_together * size.train.n_rows
     tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
     return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
@@ -164,7 +164,7 @@ def step_bytes(size: FitSize) -> int:
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
     if size.grow_policy == "lossguide":
-        return size.n_outputs * (STEPS + 1) * search_bytes(size, 2 * min(WIDTH, size.max_leaves))
+        return size.n_outputs * (STEPS + 1) * search_bytes(size, 2 * step_width(size.max_leaves))
     return size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth))
 
 

@@ -48,7 +48,7 @@ class Level:
     parents: DeviceArray
     """uint64: address of its parent's histogram; 0 where rows have built its own."""
     siblings: DeviceArray
-    """uint64: address of its sibling's histogram."""
+    """uint64: address of its sibling's histogram; 0 where `own` is to become a copy of what is at `parents`."""
     sums: DeviceArray
     """int64, shape (nodes, 2)."""
     bounds: DeviceArray
