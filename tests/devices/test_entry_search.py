@@ -105,7 +105,7 @@ def test_features_that_share_tiles(sizes: list[int], data: str, runtime: Any, rn
 def test_features_of_more_entries_than_a_tile(n_bins: list[int], data: str, runtime: Any,
                                               rng: np.random.Generator) -> None:  # fmt: skip
     """Slices that end within a bin, bins of several slices, and nodes that have nothing in the last of them."""
-    n = 3 * TILE
+    n = TILE + 150
     layout, symbols = make_layout([*n_bins, 5]), sparse_symbols(rng, n, [*n_bins, 5], [0.9] * len(n_bins) + [0.01])
     g, h = make_pairs(rng, n, data)
     few = np.sort(rng.choice(n, 60, replace=False)).tolist()
@@ -118,7 +118,7 @@ def test_features_of_more_entries_than_a_tile(n_bins: list[int], data: str, runt
 
 def test_rows_that_end_early_in_a_bin_of_many_slices(runtime: Any, rng: np.random.Generator) -> None:
     """The first rows have the split's bin in the first slice only; it ends two slices later."""
-    n = 3 * TILE
+    n = 2 * TILE + 10
     layout, symbols = make_layout([2]), np.zeros((n, 1), np.int64)
     symbols[-20:] = 1
     symbols[:10] = 2  # missing
@@ -144,9 +144,9 @@ def test_ties_go_to_the_first_feature(runtime: Any, rng: np.random.Generator) ->
 
 
 def test_nodes_that_are_not_there(runtime: Any, rng: np.random.Generator) -> None:
-    layout, symbols = make_layout([30, 2]), sparse_symbols(rng, 2 * TILE, [30, 2], [0.2, 0.99])
+    layout, symbols = make_layout([30, 2]), sparse_symbols(rng, 500, [30, 2], [0.2, 0.99])
     g, h = make_pairs(rng, len(symbols))
-    segments = segments_of(rng, [TILE, TILE // 2, TILE // 2], len(symbols))
+    segments = segments_of(rng, [200, 150, 150], len(symbols))
     rules, allowed = rules_for(2), np.ones(2)
     expected = expected_of(layout, symbols, segments, g, h, rules, allowed)
     found = searched(runtime, layout, symbols, segments, g, h, rules, allowed, "large", absent=(1,))
