@@ -143,6 +143,17 @@ def test_ties_go_to_the_first_feature(runtime: Any, rng: np.random.Generator) ->
     assert_found(searched(runtime, layout, symbols, segments, g, h, rules, allowed, "large"), expected)
 
 
+def test_ties_within_a_feature_go_to_the_lowest_bin(runtime: Any) -> None:
+    """Bins that mirror each other; then values of one bin and missing ones, whose splits mirror each other too."""
+    symbols = np.array([[0, 0], [1, 0], [2, 1], [0, 1], [1, 1], [2, 1]])
+    g, h = np.array([40, 0, -40, 40, 0, -40]), np.full(6, 64)
+    for n_bins in ([3, 2], [2, 2]):
+        layout, rules, allowed = make_layout(n_bins), rules_for(2), np.array([1, 0])
+        expected = expected_of(layout, symbols, [list(range(6))], g, h, rules, allowed)
+        assert (expected.split_bin[0], expected.default_left[0]) == (0, 0)
+        assert_found(searched(runtime, layout, symbols, [list(range(6))], g, h, rules, allowed, "large"), expected)
+
+
 def test_nodes_that_are_not_there(runtime: Any, rng: np.random.Generator) -> None:
     layout, symbols = make_layout([30, 2]), sparse_symbols(rng, 500, [30, 2], [0.2, 0.99])
     g, h = make_pairs(rng, len(symbols))
