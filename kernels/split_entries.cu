@@ -189,7 +189,7 @@ static __device__ __forceinline__ bool is_candidate(const Searched& of, i32 i, i
     return in.slots[i] != (is_last ? next_slot : in.slots[i + 1]);
 }
 
-// The largest rough gains of the tile's candidates go to `tops`, then those that come near are listed; their number.
+// The largest rough gains of the tile's candidates go to `tops`, then those that come near are listed, and counted.
 static __device__ __forceinline__ void list_candidates(const Searched& of, i32 n_entries, i32 next_slot, bool has_first,
                                                        const u64* own, const u8* allowed, const RoughTree& tree,
                                                        i64 least, i32* n_listed) {

@@ -253,7 +253,7 @@ def test_a_plan_without_room_for_growing_without_the_host_is_kept(
 
 
 def test_growers_without_memory_say_so(taken: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise MemoryError("no more")
 
     monkeypatch.setattr(device_rounds, "TreeGrower", full)

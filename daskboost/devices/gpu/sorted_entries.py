@@ -24,8 +24,9 @@ MOST_NODES = 1 << 10
 """Of a level: their counts by warp take shared memory."""
 ENTRY_BYTES = 10
 """Of row, slot and feature."""
-SORTING_BYTES = 6
-"""Of memory per entry while the copy is made, beside the copy."""
+SORTING_BYTES = 10
+"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice, and 4 that small arrays cut
+off."""
 TILE_BYTES = 6 * 8
 """Of `EntryTile`."""
 CELLS_PER_ENTRY = 4

@@ -1,0 +1,40 @@
+"""Where the time of a tree goes: what is added up of a profiler's events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu_cases import CASES
+from benchmarks.gpu_kernels import NAMES, Profile, main, profile_of, profile_rows
+
+LONG = [("build", 300.0), ("build", 500.0), ("build", 400.0), ("search", 90.0), ("upload", 7.0)]
+SHORT = [("build", 200.0), ("upload", 7.0), ("launch on the host", 0.0)]
+
+
+def test_a_tree_takes_what_the_longer_fit_has_more() -> None:
+    found = profile_of(LONG).less(profile_of(SHORT), 2)
+    assert found.ms == pytest.approx({"build": 0.5, "search": 0.045, "upload": 0})
+    assert found.launches == {"build": 1, "search": 0.5, "upload": 0}
+    assert "launch on the host" not in profile_of(SHORT).ms
+
+
+def test_rows_tell_kernels_gaps_and_the_whole() -> None:
+    rows = {row["kernel"]: row for row in profile_rows(Profile({"a": 0.1, "b": 0.5}, {"a": 3, "b": 1}), 0.8, 0.2)}
+    assert list(rows) == ["b", "a", "gaps", "all"]
+    assert (rows["gaps"]["ms"], rows["gaps"]["share"]) == (pytest.approx(0.2), pytest.approx(0.25))
+    assert (rows["all"]["launches"], rows["all"]["fraction_of_floor"], rows["b"]["share"]) == (4, 0.25, 0.625)
+
+
+def test_cases_are_there() -> None:
+    assert set(NAMES) <= set(CASES)
+
+
+@pytest.mark.gpu
+def test_a_profile_names_our_kernels(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    main(["--cases", "higgs_100k", "--rows", "20000", "--results", str(tmp_path)])
+    rows = [json.loads(line) for line in (tmp_path / "gpu_kernels.jsonl").read_text().splitlines()]
+    assert {"build", "best_of_nodes", "gaps", "all"} <= {row["kernel"] for row in rows}
