@@ -22,9 +22,9 @@
 #define THREADS 128
 #endif
 constexpr i32 WARPS = THREADS / WARP;
-constexpr i32 WORDS = 8;                            // of flags; tiles are multiples of WARPS * WORDS of them
-constexpr i32 SEARCHES = SYMBOL_BYTES ? WORDS : 1;  // looking up a CSR row's symbol is no single load
-constexpr i32 MOVES = SMALL ? WORDS / 2 : WORDS;    // small data's pairs take twice the registers
+constexpr i32 WORDS = 8;                                    // of flags; tiles are multiples of WARPS * WORDS of them
+constexpr i32 SEARCHES = SYMBOL_BYTES ? WORDS : WORDS / 2;  // rows of a thread at once: a CSR row's search takes 8 registers
+constexpr i32 MOVES = SMALL ? WORDS / 2 : WORDS;            // small data's pairs take twice the registers
 
 // Splits travel as one array of int32, shape (6, n); a node of -1 is no split.
 #define NODE 0
@@ -60,14 +60,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     const Share share = share_of(tile, tile_rows, warp);
     const u32* from = order + share.begin;
     u32* own = flags + share.flags;
+    float before = share_before(SYMBOLS, feature);
     i32 count = 0;
     for (i32 i = lane; i - lane < share.n; i += 32 * SEARCHES, own += SEARCHES) {
         u32 rows[SEARCHES];
         bool left[SEARCHES];
 #pragma unroll
         for (i32 k = 0; k < SEARCHES; ++k) rows[k] = from[min(i + 32 * k, share.n - 1)];
-#pragma unroll
-        for (i32 k = 0; k < SEARCHES; ++k) left[k] = goes_left(SYMBOLS, rows[k], feature, last_left, missing_left);
+        go_left(SYMBOLS, rows, feature, last_left, missing_left, &before, left);
         u32 mine = 0;
 #pragma unroll
         for (i32 k = 0; k < SEARCHES; ++k) {

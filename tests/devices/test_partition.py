@@ -155,6 +155,38 @@ def test_wide_features(name: str, rng: np.random.Generator) -> None:
     assert rows_in(rows, splits.right[1]) == []  # all bins and missing left
 
 
+CSR_VIEWS = [name for name in VIEWS if name.values[0].split()[-1] == "csr"]
+ENTRIES = [0, 1, 7, 8, 9, 33, 500]
+"""Of rows: beside a sector's eight, and so many that finding one takes a search its most steps."""
+
+
+def rows_of_entries(rng: np.random.Generator, n: int, layout: SlotLayout) -> Any:
+    """Symbols of rows whose entries are first, last or middle features, so that a guess is wrong, or any."""
+    n_features = len(layout.n_bins)
+    symbols = np.tile(layout.n_bins.astype(np.int64), (n, 1))
+    for row in range(1, n - 1):  # the first and the last have none
+        size = rng.choice(ENTRIES)
+        first = rng.choice([0, (n_features - size) // 2, n_features - size, -1])
+        features = rng.permutation(n_features)[:size] if first < 0 else first + np.arange(size)
+        symbols[row, features] = rng.integers(0, layout.n_bins[features])
+    return symbols
+
+
+@pytest.mark.parametrize("features", [[0, 1, 49], [50, 299, 300], [301, 599, 600], [601, 648, 649]])
+@pytest.mark.parametrize("name", CSR_VIEWS)
+def test_rows_of_any_number_of_entries(name: str, features: list[int], rng: np.random.Generator) -> None:
+    """What a search finds does not follow from where it begins: not from the slots, not from the rows before."""
+    n, n_bins = 2000, [3] * 650
+    layout = make_layout(n_bins)
+    symbols = rows_of_entries(rng, n, layout)
+    rows = make_rows(make_view(name, symbols, layout, 2), n, layout, EagerThreads(2))
+    segments = segments_of(rng, [1200, 500, 300], n)
+    put_rows(rows.chunks[0], segments, *make_pairs(rng, n))
+    splits = splits_of([0, 1, 2], 3, features, rng.integers(0, 3, 3), rng.integers(0, 2, 3))
+    rows.grow(splits, np.empty(0, np.int32))
+    check_splits(rows, segments, splits, symbols, layout)
+
+
 def make_tree(rng: np.random.Generator, layout: SlotLayout, depth: int) -> WalkArrays:
     """A full tree of random splits, children behind their parents."""
     n_inner = 2**depth - 1
@@ -188,6 +220,16 @@ def test_walks_end_in_the_naive_leaf(
         expected[row, 1] += tree.value[reference.leaf(tree, symbols[row], layout.n_bins)]
     found = walk_rows(view, tree, some.astype(np.uint32), margins, 1, threads)
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("name", CSR_VIEWS)
+def test_walks_of_any_number_of_entries(name: str, rng: np.random.Generator) -> None:
+    n, layout = 500, make_layout([3] * 650)
+    symbols, tree = rows_of_entries(rng, n, layout), make_tree(rng, layout, 8)
+    expected = tree.value[[reference.leaf(tree, row, layout.n_bins) for row in symbols]]
+    margins, every = np.zeros((n, 1), np.float32), np.arange(n, dtype=np.uint32)
+    found = walk_rows(make_view(name, symbols, layout, 2), tree, every, margins, 0, 2)
+    assert found[:, 0].tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("n_trees", [2, 5, 40])

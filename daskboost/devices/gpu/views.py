@@ -253,7 +253,7 @@ class SparseView:
 
     @property
     def symbols(self) -> tuple[Any, ...]:
-        return (self._slots, self._indptr, 0, 0, self._layout.n_bins, self._layout.offsets)
+        return (self._slots, self._indptr, self._layout.host.n_slots, 0, self._layout.n_bins, self._layout.offsets)
 
     @property
     def whole_rows(self) -> tuple[tuple[Any, ...], int]:
