@@ -7,14 +7,15 @@
 //
 // Exact gains take float64 divisions and 64-bit sums. Rough ones take neither, so that memory is the limit, and leave
 // few features to be looked at exactly. Ties go to the lowest feature, then to missing values on the right, then to the
-// lowest bin.
+// lowest bin. Deep nodes of sparse data leave most bins empty, and those need no rough gain: `see_filled` looks at the
+// others only.
 //
 // Histograms are named by address, since those of parents lie where earlier levels left them. A node that was not built
 // from rows is its parent less its sibling: computed by the first of the kernels, and kept for its own children.
 // Siblings lie side by side: their warps share a block, so that the cache has what both read.
 //
 // variants: THREADS=128
-// budget: rough_of_features registers=128 shared=0
+// budget: rough_of_features registers=96 shared=64*THREADS
 // budget: best_of_features registers=128 shared=0
 // budget: best_of_nodes registers=128 shared=40*NODE_THREADS/32+4*LISTED+16
 #include "rough.cuh"
@@ -40,46 +41,103 @@ struct Job {
     }
 };
 
-// A lane's rough top, of sums in integers T that all of them fit; `held` : the bins, if there are no more than SPAN.
+// A lane's rough top of the splits that it has seen, of sums in integers T that all of them fit.
 template <class T>
-static __device__ __forceinline__ float rough_top(const Task& task, const Bins& held, Pair64 missing, i64 least,
-                                                  const RoughNode& rough) {
-    const T total_g = static_cast<T>(task.total.g), total_h = static_cast<T>(task.total.h);
-    const T missing_g = static_cast<T>(missing.g), missing_h = static_cast<T>(missing.h);
-    const bool some_missing = missing.g != 0 || missing.h != 0;
-    T before_g = 0, before_h = 0;
-    float top = NO_SPLIT;
+struct RoughTop {
+    const RoughNode& rough;
+    T total_g, total_h, missing_g, missing_h, least;
+    bool some_missing;
+    float top;
+
+    __device__ __forceinline__ RoughTop(const RoughNode& node, Pair64 total, Pair64 missing, i64 least_h)
+        : rough(node), total_g(static_cast<T>(total.g)), total_h(static_cast<T>(total.h)),
+          missing_g(static_cast<T>(missing.g)), missing_h(static_cast<T>(missing.h)), least(static_cast<T>(least_h)),
+          some_missing(missing.g != 0 || missing.h != 0), top(NO_SPLIT) {}
+
+    // The splits behind a bin, of the sums up to it.
+    __device__ __forceinline__ void see(T g, T h) {
+        top = max(top, rough.gain<T>(g, h, total_g - g, total_h - h, least));
+        if (!some_missing) return;
+        const T left_g = g + missing_g, left_h = h + missing_h;
+        top = max(top, rough.gain<T>(left_g, left_h, total_g - left_g, total_h - left_h, least));
+    }
+};
+
+// Reads bins from `start` on once more, where a feature has more than `held` has room for.
+static __device__ __forceinline__ void hold(i32 start, const Task& task, Bins& held) {
+    if (task.bins <= SPAN) return;
+    HistogramAt from = task.histogram;
+    if (from.keeps) from.parent = 0;  // `own` has what the lane found before
+    held.load(from, start, task.bins);
+}
+
+// Of sums of 64 bits, a bin a lane.
+static __device__ __forceinline__ float see_all(const Task& task, Bins& held, RoughTop<i64> seen) {
+    Pair64 before = {0, 0};
     for (i32 start = 0; start < task.bins; start += SPAN) {
-        Bins part = held;
-        if (task.bins > SPAN) {
-            const i32 first = start + static_cast<i32>(threadIdx.x % WARP);
-#pragma unroll
-            for (i32 k = 0; k < HELD; ++k) {
-                const i32 bin = first + k * static_cast<i32>(WARP);
-                part.at[k] = bin < task.bins ? task.histogram.read(bin) : Pair64{0, 0};
-            }
-        }
+        hold(start, task, held);
 #pragma unroll
         for (i32 k = 0; k < HELD; ++k) {
             if (start + k * static_cast<i32>(WARP) >= task.bins) break;
-            const T g = running_sum_of_warp(static_cast<T>(part.at[k].g)) + before_g;
-            const T h = running_sum_of_warp(static_cast<T>(part.at[k].h)) + before_h;
-            before_g = __shfl_sync(ALL_LANES, g, WARP - 1);
-            before_h = __shfl_sync(ALL_LANES, h, WARP - 1);
-            // Lanes beyond the last bin see that one's split.
-            const T least_h = static_cast<T>(least);
-            top = max(top, rough.gain<T>(g, h, total_g - g, total_h - h, least_h));
-            if (!some_missing) continue;
-            const T left_g = g + missing_g, left_h = h + missing_h;
-            top = max(top, rough.gain<T>(left_g, left_h, total_g - left_g, total_h - left_h, least_h));
+            const i64 g = running_sum_of_warp(held.at[k].g) + before.g;
+            const i64 h = running_sum_of_warp(held.at[k].h) + before.h;
+            before = {__shfl_sync(ALL_LANES, g, WARP - 1), __shfl_sync(ALL_LANES, h, WARP - 1)};
+            seen.see(g, h);  // lanes beyond the last bin see that one's split
         }
     }
-    return top;
+    return seen.top;
+}
+
+struct __align__(8) Pair32 {
+    i32 g;
+    i32 h;
+};
+
+// Of sums of 32 bits, those of bins that are not empty: a lane takes several, side by side, so that the warp adds up
+// once. An empty bin divides as the one before it does; and one before all others, with missing values on the left, as
+// the last does with them on the right: the gain of two children is the same to the last bit when they change sides.
+// `room` : of the warp, for SPAN bins.
+static __device__ __forceinline__ float see_filled(const Task& task, Bins& held, RoughTop<i32> seen, Pair32* room) {
+    const i32 lane = static_cast<i32>(threadIdx.x % WARP);
+    const u32 lower_lanes = (1u << lane) - 1;
+    Pair32 before = {0, 0};
+    for (i32 start = 0; start < task.bins; start += SPAN) {
+        hold(start, task, held);
+        i32 n = 0;
+#pragma unroll
+        for (i32 k = 0; k < HELD; ++k) {
+            // Asked before 1, 2 and 4: a branch costs about as much as a round of empty bins.
+            if ((k & (k - 1)) == 0 && start + k * static_cast<i32>(WARP) >= task.bins) break;
+            const Pair32 sums = {static_cast<i32>(held.at[k].g), static_cast<i32>(held.at[k].h)};
+            const bool is_filled = (sums.g | sums.h) != 0;
+            const u32 filled = __ballot_sync(ALL_LANES, is_filled);
+            if (is_filled) room[n + __popc(filled & lower_lanes)] = sums;
+            n += __popc(filled);
+        }
+        __syncwarp();
+        const i32 rounds = (n + static_cast<i32>(WARP) - 1) / static_cast<i32>(WARP);
+        const i32 each = rounds + (rounds % 4 == 0);  // lanes that are 4 or 8 pairs apart would wait for few banks
+        const i32 first = lane * each, last = min(first + each, n);
+        Pair32 own = {0, 0};
+#pragma unroll 1
+        for (i32 i = first; i < last; ++i) own = {own.g + room[i].g, own.h + room[i].h};
+        const Pair32 sums = {running_sum_of_warp(own.g) + before.g, running_sum_of_warp(own.h) + before.h};
+        before = {__shfl_sync(ALL_LANES, sums.g, WARP - 1), __shfl_sync(ALL_LANES, sums.h, WARP - 1)};
+        Pair32 here = {sums.g - own.g, sums.h - own.h};
+#pragma unroll 1
+        for (i32 i = first; i < last; ++i) {
+            here = {here.g + room[i].g, here.h + room[i].h};
+            seen.see(here.g, here.h);
+        }
+        __syncwarp();  // the room may be used again
+    }
+    return seen.top;
 }
 
 // `tops` : shape (nodes, features), rough gains; NO_GAIN where no split is allowed, infinity where the exact gain must
 // be looked at. A node whose histogram is at address 0 is not there, and nothing is said of it.
 extern "C" __global__ void __launch_bounds__(THREADS) rough_of_features(SEARCHED, i32 keeps, double* tops) {
+    __shared__ Pair32 rooms[THREADS / WARP][SPAN];
     const Job job(n_features);
     const i32 node = job.node, feature = job.feature;
     if (node >= n_nodes || feature >= n_features || own[node] == 0) return;
@@ -116,9 +174,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) rough_of_features(SEARCHED
         const bool is_small = largest_g < 0x1p30f && missing.h >= 0 && task.total.h < (1ll << 31);
         const RoughNode rough(RoughTree(lambda, task.unit_g, task.unit_h), task.total.h);
         if (is_small && !__any_sync(ALL_LANES, all_h >> 31 != 0))
-            top = rough_top<i32>(task, held, missing, least, rough);
+            top = see_filled(task, held, RoughTop<i32>(rough, task.total, missing, least), rooms[threadIdx.x / WARP]);
         else
-            top = rough_top<i64>(task, held, missing, least, rough);
+            top = see_all(task, held, RoughTop<i64>(rough, task.total, missing, least));
         top = rough.is_safe ? max_of_warp(top) : __int_as_float(0x7F800000);
     }
     if (lane == 0) {

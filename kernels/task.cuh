@@ -26,40 +26,44 @@ struct Task {
     }
 #define IS_ALLOWED (allowed[static_cast<i64>(node / allowed_every) * n_features + feature] != 0)
 
-// Bins of a warp's lane, WARP apart.
+// Bins of a warp's lane, WARP apart. Each histogram has one address, from which the compiler knows how far bins are.
 struct Bins {
     Pair64 at[HELD];
 
     // Reads come before writes, which could be to the same place for all that the compiler knows.
     __device__ __forceinline__ void load(const HistogramAt& from, i32 start, i32 bins) {
         const i32 first = start + static_cast<i32>(threadIdx.x % WARP);
+        const i32 n = bins - first;  // asked once for both reads, or else one waits for the other
         if (from.is_built()) {
+            const longlong2* const own = from.at(from.own, first);
 #pragma unroll
             for (i32 k = 0; k < HELD; ++k) {
-                const i32 bin = first + k * static_cast<i32>(WARP);
-                at[k] = bin < bins ? from.read_at(from.own, bin) : Pair64{0, 0};
+                longlong2 sums = {0, 0};
+                if (k * static_cast<i32>(WARP) < n) sums = own[k * WARP];
+                at[k] = {sums.x, sums.y};
             }
             return;
         }
+        const longlong2* const parent = from.at(from.parent, first);
+        const longlong2* const sibling = from.at(from.sibling, first);
+        longlong2 all[HELD], others[HELD];
 #pragma unroll
         for (i32 k = 0; k < HELD; ++k) {
-            const i32 bin = first + k * static_cast<i32>(WARP);
-            at[k] = bin < bins ? from.read_at(from.parent, bin) : Pair64{0, 0};
+            all[k] = others[k] = {0, 0};
+            if (k * static_cast<i32>(WARP) >= n) continue;
+            all[k] = parent[k * WARP];
+            others[k] = sibling[k * WARP];
         }
         if (from.is_copied()) return;
 #pragma unroll
-        for (i32 k = 0; k < HELD; ++k) {
-            const i32 bin = first + k * static_cast<i32>(WARP);
-            const Pair64 others = bin < bins ? from.read_at(from.sibling, bin) : Pair64{0, 0};
-            at[k] = {at[k].g - others.g, at[k].h - others.h};
-        }
+        for (i32 k = 0; k < HELD; ++k) at[k] = {all[k].x - others[k].x, all[k].y - others[k].y};
     }
     __device__ __forceinline__ void keep(const HistogramAt& to, i32 start, i32 bins) const {
+        if (!to.keeps || to.is_built()) return;
         const i32 first = start + static_cast<i32>(threadIdx.x % WARP);
+        longlong2* const sums = to.at(to.own, first);
 #pragma unroll
-        for (i32 k = 0; k < HELD; ++k) {
-            const i32 bin = first + k * static_cast<i32>(WARP);
-            if (bin < bins) to.keep(bin, at[k]);
-        }
+        for (i32 k = 0; k < HELD; ++k)
+            if (first + k * static_cast<i32>(WARP) < bins) sums[k * WARP] = make_longlong2(at[k].g, at[k].h);
     }
 };

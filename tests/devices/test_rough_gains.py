@@ -150,6 +150,39 @@ def test_rough_gains_are_as_near_as_proved(
                 assert abs(tops[f] - expected) <= ERROR * expected
 
 
+def filled_bins(width: int) -> list[list[int]]:
+    """Bins of a feature that have something, in several ways."""
+    bins = list(range(width))
+    half, third = width // 2, width // 3
+    return [
+        [], bins[:1], bins[-1:], bins[half : half + 1], [*bins[:1], *bins[-1:]], bins[1:-1], bins[3::5], bins[1::2],
+        bins[32:64], bins[:third], bins[:third] + bins[third + 1 :], bins,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("largest", [40, 2**33])
+def test_empty_bins_change_no_rough_gain(largest: int, runtime: Runtime, rng: np.random.Generator) -> None:
+    """To the last bit: features beside others that have their filled bins only."""
+    total, features = (2 * largest, 2000 * largest), list[Int64]()
+    for width in (1, 5, 32, 33, 64, 256, 257, 700):
+        for i, filled in enumerate(filled_bins(width)):
+            sums = rng.integers([-largest, 0], largest, (len(filled), 2))
+            if i % 2 == len(features) // 24 % 2:
+                sums[-1:] += np.array(total) - sums.sum(axis=0)  # no value is missing
+            bins = np.zeros((width, 2), np.int64)
+            bins[filled] = sums
+            features += [bins, sums if filled else bins[:1]]
+    layout = make_layout([len(bins) for bins in features])
+    memory = to_device(runtime, np.concatenate([np.append(bins, [[0, 0]], axis=0) for bins in features]))
+    kernels = SplitKernels(DeviceLayout(runtime, layout))
+    level = level_of(runtime, kernels, [[address_of(memory)], [0], [0]], [total], UNITS[0])
+    (tops,) = to_host(kernels.tops_of_features(level, regular_of(rules_of(1, 1.0, 0.0))))
+    np.testing.assert_array_equal(tops[::2], tops[1::2])
+    for bins, top in zip(features[::2], tops[::2], strict=True):
+        expected = reference.rough_top(reference.Rules(1.0), bins, total, UNITS[0])
+        assert (top == -np.inf) if expected is None else (abs(top - expected) <= ERROR * expected)
+
+
 def test_the_best_feature_is_found_behind_others_of_greater_rough_gain() -> None:
     n_bins = [7] * 200
     layout, rules, runtime = make_layout(n_bins), rules_of(200, 1.0, 0.0), EmulatedRuntime()
