@@ -34,12 +34,12 @@ struct Bins {
     __device__ __forceinline__ void load(const HistogramAt& from, i32 start, i32 bins) {
         const i32 first = start + static_cast<i32>(threadIdx.x % WARP);
         const i32 n = bins - first;  // asked once for both reads, or else one waits for the other
-        if (from.is_built()) {
-            const longlong2* const own = from.at(from.own, first);
+        if (from.is_built() || from.is_copied()) {
+            const longlong2* const only = from.at(from.is_built() ? from.own : from.parent, first);
 #pragma unroll
             for (i32 k = 0; k < HELD; ++k) {
                 longlong2 sums = {0, 0};
-                if (k * static_cast<i32>(WARP) < n) sums = own[k * WARP];
+                if (k * static_cast<i32>(WARP) < n) sums = only[k * WARP];
                 at[k] = {sums.x, sums.y};
             }
             return;
@@ -54,7 +54,6 @@ struct Bins {
             all[k] = parent[k * WARP];
             others[k] = sibling[k * WARP];
         }
-        if (from.is_copied()) return;
 #pragma unroll
         for (i32 k = 0; k < HELD; ++k) at[k] = {all[k].x - others[k].x, all[k].y - others[k].y};
     }
