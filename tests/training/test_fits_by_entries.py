@@ -1,4 +1,5 @@
-"""Fits on wide sparse data, whose splits a GPU finds in sorted entries: models are those of histograms and of CPUs."""
+"""Fits on wide sparse data, whose splits a GPU, or one that is emulated, finds in sorted entries: models are those of
+histograms and of CPUs."""
 
 from __future__ import annotations
 
