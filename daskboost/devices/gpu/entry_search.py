@@ -9,12 +9,11 @@ import numpy as np
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.runtime import DeviceArray
 from daskboost.devices.gpu.sorted_entries import THREADS, TILE, SortedEntries, most_sums
+from daskboost.devices.gpu.sparse_columns import place_rows
 from daskboost.devices.gpu.split import RESULTS, WARP, Level, Regular, SplitKernels
 from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import small_data
 
-STATE_THREADS = 1024
-"""As in `kernels/histogram_sparse.cu`."""
 STATE_ROWS = 256
 """Of a tile of rows whose nodes are looked up."""
 BLOCKS = 3
@@ -51,7 +50,10 @@ class EntrySearch:
                       ) -> DeviceArray:  # fmt: skip
         """As `SplitKernels.best_per_node` finds them, where `regular.is_rough`; `nodes` : int32, those of the level."""
         entries, n = self._entries, level.n_nodes
-        small = self._place_rows(nodes, rows, is_root=is_root)
+        chunk, order = rows.chunk, None if is_root and rows.in_order else rows.chunk.order
+        small = small_data(chunk.pairs)
+        tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
+        place_rows(self._runtime, tiles, 0, entries.n_rows, order, chunk.pairs, entries.states, small)
         results = self._runtime.xp.empty((n, RESULTS), np.int64)
 
         def launch(kernel: str, grid: int, *arguments: Any, shared_bytes: int = 0) -> None:
@@ -72,18 +74,6 @@ class EntrySearch:
         )  # fmt: skip
         launch("best_of_blocks", -(-n * WARP // THREADS), self._found, self._blocks, n, level.own, results)
         return results
-
-    def _place_rows(self, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool) -> int:
-        """Write down each row's pair and place among `nodes`; whether data are small, as kernels are told."""
-        chunk, states = rows.chunk, self._entries.states
-        small = small_data(chunk.pairs)
-        tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
-        order = None if is_root and rows.in_order else chunk.order
-        states.fill(-1)
-        self._runtime.kernel("histogram_sparse", "place_rows", SMALL=small)(
-            tiles.most, STATE_THREADS, *tiles.arguments, 0, self._entries.n_rows, order, chunk.pairs, states
-        )
-        return small
 
 
 def entry_search_bytes(n_entries: int, n_nodes: int) -> int:

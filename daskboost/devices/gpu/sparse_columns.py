@@ -117,7 +117,7 @@ class SparseColumns:
         if found is None:
             return np.iinfo(np.int64).max
         many_rows = -(-self._n_rows // LEAST_SHARE)
-        self._place_rows(tiles, many_rows, order, pairs, small)
+        place_rows(self._runtime, tiles, many_rows, self._n_rows, order, pairs, self._states, small)
         shared_bytes = CELL_BYTES * n * found.most_slots
         self._launch("add_columns", small)(
             self._runtime.multiprocessors, THREADS, self._rows, self._slots, found.groups, found.before, found.n,
@@ -134,22 +134,25 @@ class SparseColumns:
                    ) -> None:  # fmt: skip
         """Make `out` the histograms of the tiles' segments, whatever it held."""
         n, found = len(tiles.nodes), self._stored[_power(len(tiles.nodes))]
-        self._place_rows(tiles, 0, order, pairs, small)
+        place_rows(self._runtime, tiles, 0, self._n_rows, order, pairs, self._states, small)
         self._launch("store_columns", small)(
             self._runtime.multiprocessors, THREADS, self._rows, self._slots, found.groups, found.n, self._n_slots,
             self._states, tiles.nodes, n, self._states[-1:].view(np.int32), out,
             shared_bytes=CELL_BYTES * n * found.most_slots,
         )  # fmt: skip
 
-    def _place_rows(self, tiles: Tiles, many_rows: int, order: DeviceArray | None, pairs: DeviceArray, small: int
-                    ) -> None:  # fmt: skip
-        """Write down nodes and pairs of the tiles' rows, if they are at least so many."""
-        self._states.fill(-1)
-        arguments = (*tiles.arguments, many_rows, self._n_rows, order, pairs, self._states)
-        self._launch("place_rows", small)(tiles.most, THREADS, *arguments)
-
     def _launch(self, kernel: str, small: int) -> Kernel:
         return self._runtime.kernel("histogram_sparse", kernel, SMALL=small)
+
+
+def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, order: DeviceArray | None,
+               pairs: DeviceArray, states: DeviceArray, small: int) -> None:  # fmt: skip
+    """Write down nodes and pairs of the tiles' rows by row, of `n_rows` in all, if they are at least `many_rows`;
+    `states` : int64, `STATE_WORDS` for each row, and -1 in what is not written."""
+    states.fill(-1)
+    runtime.kernel("histogram_sparse", "place_rows", SMALL=small)(
+        tiles.most, THREADS, *tiles.arguments, many_rows, n_rows, order, pairs, states
+    )
 
 
 def _powers() -> list[int]:
