@@ -1,13 +1,10 @@
 // Histograms of CSR rows, whose entries are histogram slots: g and h of every (node, slot), all nodes of a level in one
-// launch. Four ways: the data decide between the first and the others, the number of nodes and of their rows between these:
+// launch. Three ways, the first of which the data decide, the other two by the number of nodes and of their rows:
 //
 // `add_shared`   all slots fit shared memory: LANES lanes share a row and take its entries in turn.
-// `store_columns`  a copy of the entries sorted by feature is read in full, group by group of slots that fit shared memory
-//                for all nodes together. An entry finds its row's node and pair in a table (`place_rows`). A warp's lanes are
-//                far apart in that order, or all would meet in the few bins of a feature. A block has a group to itself, and
-//                stores its sums, zeros included: nobody clears histograms before.
-// `add_columns`  the same where that cannot be: sums that have no room in 32 bits, or chunks that add to others'. Blocks
-//                share groups, and add to cells that are zero before.
+// `add_columns`  few cells and many entries: a copy of the entries sorted by feature is read in full, block by block of
+//                slots that fit shared memory for all nodes together. An entry finds its row's node and pair in a table
+//                (`place_rows`). A warp's lanes are far apart in that order, or all would meet in the few bins of a feature.
 // `add_global`   many cells, or few rows: entries seldom meet, and go straight to device memory.
 //
 // Sums in shared memory are of 32 bits, as in histogram.cu.
@@ -15,7 +12,6 @@
 // variants: SMALL=0,1
 // budget: add_shared registers=64 shared=0
 // budget: place_rows registers=40 shared=0
-// budget: store_columns registers=64 shared=16
 // budget: add_columns registers=64 shared=0
 // budget: add_global registers=48 shared=0
 #include "rounding.cuh"
@@ -123,40 +119,6 @@ static __device__ __forceinline__ void add_entries(const u32* entry_rows, const 
             atomicAdd(cell, static_cast<u32>(g_of(found[i].pair)));
             atomicAdd(cell + 1, static_cast<u32>(h_of(found[i].pair)));
         }
-    }
-}
-
-// Blocks take groups in order, the largest first, as long as there are some; `taken` : -1 before. `nodes` : -1 where no
-// histogram is stored. All cells' sums have room in 32 bits. Other arguments as those of `add_columns`.
-extern "C" __global__ void __launch_bounds__(THREADS) store_columns(
-    const u32* entry_rows, const i32* entry_slots, const SlotGroup* groups, i32 n_groups, i64 n_slots,
-    const RowState* states, const i32* nodes, i32 n, i32* taken, i64* out) {
-    DYNAMIC_SHARED(u32, sums);
-    __shared__ i32 number;
-    const i64 stream = threadIdx.x % 32 * (THREADS / 32) + threadIdx.x / 32;  // lanes far apart
-    while (true) {
-        if (threadIdx.x == 0) number = atomicAdd(taken, 1) + 1;
-        __syncthreads();
-        if (number >= n_groups) return;
-        const SlotGroup group = groups[number];
-        const u32 low = static_cast<u32>(group.first), n_own = static_cast<u32>(group.n);
-        for (u32 i = threadIdx.x; i < 2 * n_own * n; i += THREADS) sums[i] = 0;
-        __syncthreads();
-        const i64 first = group.begin / AT_ONCE;
-        const i64 each = ((group.end + AT_ONCE - 1) / AT_ONCE - first + THREADS - 1) / THREADS;
-        for (i64 k = 0; k < each; ++k) {
-            const i64 at = (first + stream * each + k) * AT_ONCE;
-            if (at < group.end)
-                add_entries(entry_rows, entry_slots, states, at, group.begin, group.end, low, n_own, sums);
-        }
-        __syncthreads();
-        for (i32 segment = 0; segment < n; ++segment) {
-            if (nodes[segment] < 0) continue;
-            const i32* own = reinterpret_cast<const i32*>(sums) + 2 * segment * n_own;
-            longlong2* to = reinterpret_cast<longlong2*>(out) + segment * n_slots + group.first;
-            for (u32 i = threadIdx.x; i < n_own; i += THREADS) to[i] = make_longlong2(own[2 * i], own[2 * i + 1]);
-        }
-        __syncthreads();
     }
 }
 

@@ -112,29 +112,27 @@ def test_all_of_a_round_grow_alike(name: str, groups: Groups) -> None:
     assert groups.sizes == ([] if best_first else N_ROUNDS * [params["num_class"]])
 
 
-@pytest.mark.parametrize("way", ["in shared memory", "by feature", "by feature, whole", "by row"])
+@pytest.mark.parametrize("way", ["in shared memory", "by feature", "by row"])
 def test_sparse_rows(way: str, groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where entries lie by feature, which know one node of a row, histograms are built for a tree at a time."""
     groups.most = 3
     if way != "in shared memory":
         monkeypatch.setattr("daskboost.devices.gpu.feature_groups.MOST_GROUP_BYTES", 256)
-        monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 10**6 if way == "by row" else 0)
+        monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0 if way == "by feature" else 10**6)
         monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
-    monkeypatch.setattr(sparse_columns, "MOST_READS", 10**6 if way == "by feature, whole" else 0)
     params = {"num_class": 4, "max_depth": 4, "subsample": 0.8 if way == "by row" else 1.0}
     data = make_classes(4)
-    seen, name = [], "store_rows" if way == "by feature, whole" else "add_rows"
-    call = getattr(sparse_columns.SparseColumns, name)
+    seen, add = [], sparse_columns.SparseColumns.add_rows
 
-    def noted(self: Any, tiles: Any, *others: Any) -> Any:
+    def noted(self: Any, tiles: Any, *others: Any) -> int:
         seen.append(len(tiles.nodes))
-        return call(self, tiles, *others)
+        return add(self, tiles, *others)
 
-    monkeypatch.setattr(sparse_columns.SparseColumns, name, noted)
+    monkeypatch.setattr(sparse_columns.SparseColumns, "add_rows", noted)
     found = trained(data, params, "cuda", encoding="csr")
     assert found.to_bytes() == trained(data, params, "cpu").to_bytes()
     assert groups.sizes == N_ROUNDS * [3, 1]
-    assert set(seen) == ({1, 2, 4} if way.startswith("by feature") else set()), "nodes of one tree"
+    assert set(seen) == ({1, 2, 4} if way == "by feature" else set()), "nodes of one tree"
 
 
 @pytest.mark.parametrize("n_features", [4, 40])

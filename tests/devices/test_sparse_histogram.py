@@ -32,36 +32,24 @@ def slots_added(segments: list[list[int]], symbols: Any, layout: SlotLayout, g: 
     return expected
 
 
-WAYS = {"stored": 1 << 20, "added": 0}
-"""Reads of entries that blocks may take to leave whole histograms."""
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("data", ["large", "small"])
 @pytest.mark.parametrize("sizes", [[3000], [2400], [1700, 0, 1100], [10, 5], [1]])
-def test_sparse_rows_by_feature_and_by_row(
-    sizes: list[int], data: str, way: str, runtime: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whole histograms are left whatever the rows; otherwise many rows of few nodes take the copy by feature, few rows
-    do not: the last two of `sizes`."""
+def test_sparse_rows_by_feature_and_by_row(sizes: list[int], data: str, runtime: Any, rng: np.random.Generator,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Many rows of few nodes take the copy by feature, few rows do not: the last two of `sizes`."""
     monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
     monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
-    monkeypatch.setattr(sparse_columns, "MOST_READS", WAYS[way])
     layout, symbols = tangled(rng, 3000)
     g, h = make_pairs(rng, 3000, data)
     segments = segments_of(rng, sizes, 3000)
     view = sparse(runtime, symbols, layout)
-    assert view._columns is not None
-    assert view._columns.stores(len(sizes)) == (way == "stored")
     expected = slots_added(segments, symbols, layout, g, h)
     np.testing.assert_array_equal(build(view, layout, segments, g, h, data=data), expected)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_nodes_that_are_not_there_have_no_histogram(way: str, runtime: Any, rng: np.random.Generator,
+def test_nodes_that_are_not_there_have_no_histogram(runtime: Any, rng: np.random.Generator,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
-    monkeypatch.setattr(sparse_columns, "MOST_READS", WAYS[way])
     layout, symbols = tangled(rng, 900)
     g, h = make_pairs(rng, 900)
     view, segments = sparse(runtime, symbols, layout), segments_of(rng, [300, 400, 200], 900)
@@ -70,11 +58,9 @@ def test_nodes_that_are_not_there_have_no_histogram(way: str, runtime: Any, rng:
     np.testing.assert_array_equal(build(view, layout, segments, g, h, [2, -1, 0]), expected)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_sparse_rows_by_feature_in_the_order_of_another_tree(way: str, runtime: Any, rng: np.random.Generator,
+def test_sparse_rows_by_feature_in_the_order_of_another_tree(runtime: Any, rng: np.random.Generator,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """A tree at a time, since each entry looks up its row's only node."""
-    monkeypatch.setattr(sparse_columns, "MOST_READS", WAYS[way])
     monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
     monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
     layout, symbols = tangled(rng, 900)

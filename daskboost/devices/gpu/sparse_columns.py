@@ -1,8 +1,7 @@
 """A copy of CSR entries sorted by feature, for histograms of few nodes: shared memory takes some features at a time.
 
-It is read in full whatever the nodes' rows. That pays where it leaves whole histograms (`stores`), which would have to
-be cleared otherwise; where it adds to histograms, while they have fewer cells than there are entries: more cells are
-mostly empty, and as quickly added to one by one where they lie.
+Read in full whatever the nodes' rows, it pays while a level's histograms have fewer cells than there are entries: more
+cells are mostly empty, and as quickly added to one by one where they lie.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.feature_groups import CELL_BYTES, room_bytes
-from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.dtypes import Int64
 
@@ -25,13 +24,6 @@ ENTRIES_PER_CELL = 2
 """At least, on average over all rows."""
 MOST_NODES = 64
 """Beyond, so few bins of a feature fit that its entries would be read again and again."""
-MOST_READS = 2
-"""Of all entries, at most, where whole histograms are left: those of a feature with more bins than there is room for
-are read once for each part of them."""
-GROUPS_PER_BLOCK = 8
-"""Where whole histograms are left: blocks take one group after the other, and are done at about the same time."""
-STATIC_BYTES = 16
-"""Of shared memory of `store_columns`, beside its groups."""
 LEAST_SHARE = 4
 """Rows of the nodes are at least this part of all, or the few entries of theirs are looked up one by one."""
 ENTRY_BYTES = 8
@@ -46,7 +38,7 @@ SORT_BYTES = 40
 
 @dataclass(frozen=True)
 class SlotGroups:
-    """The work of `add_columns` or `store_columns` for some number of nodes."""
+    """The work of `add_columns` for some number of nodes."""
 
     n: int
     groups: DeviceArray
@@ -88,61 +80,31 @@ class SparseColumns:
         self._slots[:n_entries] = slots[order]
         counts = to_host(xp.bincount(feature, minlength=len(offsets) - 1))
         self._spills = int(xp.bincount(slots, minlength=1).max()) > EXACT_ROWS
-        self._added = {
+        self._by_nodes = {
             n_nodes: SlotGroups.of(xp, slot_groups(offsets, counts, room_bytes // (CELL_BYTES * n_nodes)))
-            for n_nodes in _powers()
+            for n_nodes in (1 << k for k in range(MOST_NODES.bit_length()))
             if pays(n_nodes, self._n_slots, n_entries)
         }
-        """For `add_rows`, by the number of nodes, or the next power of two."""
-        self._stored: dict[int, SlotGroups] = {}
-        """For `store_rows`, likewise."""
-        fair = max(1, self._n_slots // (GROUPS_PER_BLOCK * runtime.multiprocessors))
-        for n_nodes in () if self._spills else _powers():
-            room = min(fair, (room_bytes - STATIC_BYTES) // (CELL_BYTES * n_nodes))
-            if room == 0:
-                break
-            groups = slot_groups(offsets, counts, room)
-            sizes = groups[:, 3] - groups[:, 2]
-            if sizes.sum() <= MOST_READS * n_entries:
-                self._stored[n_nodes] = SlotGroups.of(xp, groups[np.argsort(-sizes, kind="stable")])
-        self._states = xp.empty(STATE_WORDS * self._n_rows + 1, np.int64)
-        """And, behind them, the number of groups that blocks have taken."""
+        """Of powers of two; other numbers take the next."""
+        self._states = xp.empty(STATE_WORDS * self._n_rows, np.int64)
         self.nbytes = int(self._rows.nbytes + self._slots.nbytes + self._states.nbytes)
 
     def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, small: int
                  ) -> int:  # fmt: skip
         """Add the rows of the tiles' segments to `out` if they are so many as are returned, or do nothing."""
         n = len(tiles.nodes)
-        found = self._added.get(_power(n))
+        found = self._by_nodes.get(1 << (n - 1).bit_length())
         if found is None:
             return np.iinfo(np.int64).max
         many_rows = -(-self._n_rows // LEAST_SHARE)
         place_rows(self._runtime, tiles, many_rows, self._n_rows, order, pairs, self._states, small)
         shared_bytes = CELL_BYTES * n * found.most_slots
-        self._launch("add_columns", small)(
+        self._runtime.kernel("histogram_sparse", "add_columns", SMALL=small)(
             self._runtime.multiprocessors, THREADS, self._rows, self._slots, found.groups, found.before, found.n,
             shared_bytes // 4, int(self._spills), self._n_slots, self._states, tiles.starts, n, tiles.tile_rows,
             many_rows, out.view(np.uint64), shared_bytes=shared_bytes,
         )  # fmt: skip
         return many_rows
-
-    def stores(self, n_nodes: int) -> bool:
-        """Whether `store_rows` is for so many nodes."""
-        return _power(n_nodes) in self._stored
-
-    def store_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, small: int
-                   ) -> None:  # fmt: skip
-        """Make `out` the histograms of the tiles' segments, whatever it held."""
-        n, found = len(tiles.nodes), self._stored[_power(len(tiles.nodes))]
-        place_rows(self._runtime, tiles, 0, self._n_rows, order, pairs, self._states, small)
-        self._launch("store_columns", small)(
-            self._runtime.multiprocessors, THREADS, self._rows, self._slots, found.groups, found.n, self._n_slots,
-            self._states, tiles.nodes, n, self._states[-1:].view(np.int32), out,
-            shared_bytes=CELL_BYTES * n * found.most_slots,
-        )  # fmt: skip
-
-    def _launch(self, kernel: str, small: int) -> Kernel:
-        return self._runtime.kernel("histogram_sparse", kernel, SMALL=small)
 
 
 def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, order: DeviceArray | None,
@@ -153,15 +115,6 @@ def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, orde
     runtime.kernel("histogram_sparse", "place_rows", SMALL=small)(
         tiles.most, THREADS, *tiles.arguments, many_rows, n_rows, order, pairs, states
     )
-
-
-def _powers() -> list[int]:
-    """Of two, up to `MOST_NODES`."""
-    return [1 << k for k in range(MOST_NODES.bit_length())]
-
-
-def _power(n_nodes: int) -> int:
-    return 1 << (n_nodes - 1).bit_length()
 
 
 def fits_block(n_slots: int, shared_bytes: int | None) -> bool:

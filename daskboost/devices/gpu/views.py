@@ -261,12 +261,9 @@ class SparseView:
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False, packed: bool = False) -> None:  # fmt: skip
-        runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
-        if self._columns is not None and not adds and self._columns.stores(len(tiles.nodes)):
-            self._columns.store_rows(tiles, order, pairs, out, small)
-            return
         if not adds:  # few of a node's slots have entries, and kernels add those that have
             out.fill(0)
+        runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
         n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
         rows, common = (self._indptr, self._slots, n_rows, n_slots), (order, pairs, out.view(np.uint64))
         if self._fits:
