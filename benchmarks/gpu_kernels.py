@@ -15,7 +15,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", default=",".join(NAMES), help="comma-separated names of gpu_cases.CASES")
     parser.add_argument("--rows", type=int, default=0, help="at most so many")
+    parser.add_argument("--trees", type=int, default=0, help="of the longer fit, at most")
     parser.add_argument("--trace", type=Path, help="folder of traces of the shorter fits")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
@@ -140,6 +141,8 @@ def main(arguments: list[str] | None = None) -> None:
         config, start = CASES[name].config, time.monotonic()
         if options.rows:
             config = config.at_most(options.rows)
+        if options.trees:
+            config = replace(config, trees=min(options.trees, config.trees))
         rows = bench_once(config, options.trace)
         give_back(config.device)
         record("gpu_kernels", config, [{**row, "gpu": gpu} for row in rows], options.results)

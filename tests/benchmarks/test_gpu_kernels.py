@@ -35,6 +35,6 @@ def test_cases_are_there() -> None:
 @pytest.mark.gpu
 def test_a_profile_names_our_kernels(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    main(["--cases", "higgs_100k", "--rows", "20000", "--results", str(tmp_path)])
+    main(["--cases", "higgs_100k", "--rows", "20000", "--trees", "3", "--results", str(tmp_path)])
     rows = [json.loads(line) for line in (tmp_path / "gpu_kernels.jsonl").read_text().splitlines()]
     assert {"build", "best_of_nodes", "gaps", "all"} <= {row["kernel"] for row in rows}

@@ -205,6 +205,6 @@ def test_bandwidth_of_the_bus() -> None:
 @STREAMS_TO_GPUS
 @pytest.mark.parametrize("name", ["80m_exact", "in_core_overhead", "train_many_5_folds"])
 def test_rehearsal_on_a_gpu(name: str, tmp_path: Path) -> None:
-    main([*SMALL, "--chunk-rows", "200", "--cases", name, "--results", str(tmp_path)])
+    main([*SMALL, "--trees", "2", "--chunk-rows", "200", "--cases", name, "--results", str(tmp_path)])
     rows = [json.loads(line) for line in (tmp_path / "out_of_core.jsonl").read_text().splitlines()]
     assert not [row["absent"] for row in rows if "absent" in row]
