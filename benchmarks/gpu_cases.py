@@ -188,5 +188,5 @@ CASES = {
         ),
     )
 }  # fmt: skip
-"""Every row of speed that is asked for, but the histogram kernel's, which is in `gpu_steps.py`. Neighbours share
+"""Every row of speed that is asked for, but the histogram kernel's, which is in `gpu_histogram.py`. Neighbours share
 their rows."""

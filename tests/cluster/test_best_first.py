@@ -14,8 +14,8 @@ from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
 from daskboost.devices.gpu import best_first, cuda
-from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.kernel_source import source_folder
+from daskboost.devices.gpu.recorder import Recorder
 
 N_ROWS = 4_096
 BITS = np.arange(N_ROWS)[:, None] >> np.arange(6) & 1
@@ -81,16 +81,17 @@ def test_the_data_are_what_they_are_called() -> None:
 @pytest.mark.parametrize(("name", "most"), [("noise", 17), ("gains below lesser ones", 9)])
 def test_steps_are_few(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of nodes that were split ahead are too: a tree takes about as many steps as it is deep."""
-    split, steps = ChunkRows.split, []
+    queue, queued = Recorder.__call__, []
 
-    def noted(self: ChunkRows, splits: Any) -> None:
-        steps.append(0)
-        split(self, splits)
+    def noted(self: Recorder, name: Any, work: Callable[[], None]) -> None:  # replayed steps too
+        queued.append(name[0])
+        queue(self, name, work)
 
-    monkeypatch.setattr(ChunkRows, "split", noted)
+    monkeypatch.setattr(Recorder, "__call__", noted)
     monkeypatch.setattr(best_first, "STEPS", 1)
     fitted(DATA[name](), "cuda", 63)
-    assert len(steps) <= 2 * most
+    assert queued.count("root") == queued.count("leaves") == 2
+    assert 0 < queued.count("steps") <= 2 * most
 
 
 def test_the_largest_tree_has_room_in_the_kernels() -> None:

@@ -12,15 +12,21 @@ from daskboost.devices.gpu.rows import SplitScratch
 
 
 class Recording(EmulatedRuntime):
-    """Remembers what was recorded."""
+    """Remembers what was recorded, and how often that was replayed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.recorded: list[str] = []
+        self.replays = 0
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         self.recorded.append(work.__name__)
-        return work
+
+        def replay() -> None:
+            self.replays += 1
+            work()
+
+        return replay
 
 
 def test_the_second_time_is_recorded_and_other_memory_makes_recordings_stale() -> None:
@@ -33,10 +39,13 @@ def test_the_second_time_is_recorded_and_other_memory_makes_recordings_stale() -
     def second() -> None:
         done.append("second")
 
-    for memory, expected in ((0, []), (0, ["first"]), (0, ["first"]), (1, ["first"] * 2), (1, ["first"] * 2)):
+    for n_replays, (memory, expected) in enumerate(
+        ((0, []), (0, ["first"]), (0, ["first"]), (1, ["first"] * 2), (1, ["first"] * 2))
+    ):
         queue.expect(memory)
         queue("a name", first)
         assert runtime.recorded == expected
+        assert runtime.replays == n_replays
     queue("another", second)
     assert done == ["first"] * 5 + ["second"]
 
