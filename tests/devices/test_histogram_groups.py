@@ -13,6 +13,7 @@ from devices.histograms import build, dense, sparse
 from kernels.emulation import EmulatedRuntime
 from reference import histogram as reference
 
+from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu import sparse_columns, views
 from daskboost.devices.gpu.cuda import get_runtime
@@ -24,7 +25,9 @@ def naive(symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h
     return np.stack([reference.histogram(symbols, rows, g[rows], h[rows], layout, missing) for rows in segments])
 
 
-@pytest.mark.parametrize("dtype, data", [(np.uint8, "large"), (np.uint8, "small"), (np.uint16, "large")])
+@pytest.mark.parametrize("dtype, data", [
+    (np.uint8, "large"), (np.uint8, "small"), (np.uint16, "large"), (np.uint16, "small"),
+])  # fmt: skip
 @pytest.mark.parametrize("n_features", [1, 5, 9, 17, 28, 33, 45])
 def test_features_of_any_number(n_features: int, dtype: Any, data: str, runtime: Any, rng: np.random.Generator) -> None:
     n_bins = [int(n) for n in rng.integers(1, 9, n_features)]
@@ -75,16 +78,20 @@ def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Ge
     np.testing.assert_array_equal(build(view, layout, segments, g, h, in_order=True), expected)
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
-def test_many_nodes_and_groups_halve_the_blocks(large: Any, rng: np.random.Generator,
+def test_many_nodes_and_groups_halve_the_blocks(large: Any, packed: bool, rng: np.random.Generator,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setattr(views, "MANY_PIECES", 0.05)  # of all multiprocessors of a GPU, too
     n_bins = [int(n) for n in rng.integers(1, 256, 70)]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 300, n_bins)
     g, h = make_pairs(rng, 300)
+    if packed:
+        g, h = g % (PACKED_LIMIT + 1), h % (PACKED_LIMIT + 1)
     segments = segments_of(rng, [100, 3, 0, 150, 40], 300)
     view = dense(large or get_runtime(), symbols, layout)
-    np.testing.assert_array_equal(build(view, layout, segments, g, h), naive(symbols, layout, segments, g, h))
+    found = build(view, layout, segments, g, h, packed=packed)
+    np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

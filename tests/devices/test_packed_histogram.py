@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import make_layout, make_symbols, segments_of
+from devices.backends import make_layout, make_pairs, make_symbols, segments_of
 from devices.histograms import build, dense, sparse
 from devices.test_histogram import naive
 from hypothesis import given
 from hypothesis import strategies as st
+from kernels.emulation import EmulatedRuntime
 
 from daskboost.cluster.rounding import PACKED_LIMIT
-from daskboost.devices.gpu.feature_groups import SKEWED_COLUMNS
+from daskboost.devices.gpu.cuda import get_runtime
+from daskboost.devices.gpu.feature_groups import SKEWED_BINS, SKEWED_COLUMNS, feature_groups
 from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime
 
@@ -80,6 +82,27 @@ def test_equals_the_naive_twin(shape: str, in_order: bool, turned: bool, runtime
     view = dense(runtime, symbols, layout, turn_rows=turned)
     found = build(view, layout, segments, g, h, in_order=in_order, packed=True)
     np.testing.assert_array_equal(found, naive("dense", symbols, layout, segments, g, h))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("most_bins", SKEWED_BINS)
+@pytest.mark.parametrize("columns", SKEWED_COLUMNS)
+@pytest.mark.parametrize("large", [
+    pytest.param(EmulatedRuntime(seed=1, sm=90), marks=pytest.mark.emulated), pytest.param(None, marks=pytest.mark.gpu),
+])  # fmt: skip
+def test_every_kernel_of_narrow_rows(large: Any, columns: int, most_bins: int, packed: bool, rng: np.random.Generator
+                                     ) -> None:  # fmt: skip
+    """Those of many bins need more shared memory than the emulation has by default."""
+    runtime, n_bins = large or get_runtime(), [most_bins - 1] * columns
+    (group,) = feature_groups(np.array(n_bins) + 1, 1, runtime.shared_bytes)
+    assert group.skewed(1, runtime.shared_bytes) == (columns, most_bins)
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 300, n_bins)
+    g, h = packed_pairs(rng, 300) if packed else make_pairs(rng, 300)
+    for in_order, turned in ((False, False), (True, False), (True, True)):
+        segments = [list(range(300))] if in_order else segments_of(rng, [150, 0, 1, 100], 300)
+        view = dense(runtime, symbols, layout, turn_rows=turned)
+        found = build(view, layout, segments, g, h, in_order=in_order, packed=packed)
+        np.testing.assert_array_equal(found, naive("dense", symbols, layout, segments, g, h))
 
 
 @pytest.mark.parametrize("n_features, in_order, turned", [
