@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from strategies.trees import Data, make_data, quantized
 from daskboost import Booster, train
 from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu.device import GpuDevice
 
 SOFTMAX = {"objective": "multi:softprob", "multi_strategy": "multi_output_tree", "min_child_weight": 0.1}
 OUTPUTS: dict[str, dict[str, Any]] = {
@@ -41,9 +43,19 @@ N_ROUNDS = 2
 @pytest.fixture(autouse=True, params=[
     pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
 ])  # fmt: skip
-def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Which must have taken part: the CPU's bytes would be the CPU's anyway."""
     if request.param == "emulated":
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
+    made, make = [], GpuDevice.__init__
+
+    def noted(self: GpuDevice, *arguments: Any, **how: Any) -> None:
+        made.append(self)
+        make(self, *arguments, **how)
+
+    monkeypatch.setattr(GpuDevice, "__init__", noted)
+    yield
+    assert made
 
 
 def problem(n_rows: int, n_classes: int, *, n_values: int = 60, weighted: bool = False) -> Data:

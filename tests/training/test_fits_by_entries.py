@@ -13,6 +13,7 @@ from strategies.device_arrays import Place, place
 from daskboost import QuantizedDataset, plan, train
 from daskboost.cluster import rounding
 from daskboost.devices.gpu import sorted_entries
+from daskboost.devices.gpu.entry_search import EntrySearch
 
 __all__ = ["place"]
 
@@ -52,7 +53,13 @@ def test_models_are_those_of_histograms(name: str, small: bool, place: Place, rn
         score if params["objective"].startswith("reg") else score > np.median(score)
     )  # fmt: skip
     weight = rng.uniform(0.5, 2, N_ROWS).astype(np.float32)
-    models = {}
+    models, searched, search = {}, [], EntrySearch.best_per_node
+
+    def noted(*arguments: Any, **how: Any) -> Any:
+        searched.append(0)
+        return search(*arguments, **how)
+
+    monkeypatch.setattr(EntrySearch, "best_per_node", noted)
     given = {"y": y.astype(np.float32), "weight": weight, "encoding": "csr", "max_bin": 64, "n_jobs": 1}
     with QuantizedDataset.from_dask(X, **given) as rows:
         for way, cells in (("entries", 0), ("histograms", 1 << 40), ("cpu", 0)):
@@ -61,4 +68,6 @@ def test_models_are_those_of_histograms(name: str, small: bool, place: Place, rn
             planned = plan(own, rows, num_boost_round=3)
             assert planned.by_entries == (way == "entries")
             models[way] = train(own, rows, 3, evals=[(rows, "train")]).to_bytes()
+            assert bool(searched) == (way == "entries")
+            searched.clear()
     assert models["entries"] == models["histograms"] == models["cpu"]
