@@ -97,7 +97,7 @@ class Driver:
     def _allocate(self, n_bytes: int) -> Any:
         assert n_bytes == PIECE_BYTES
         memory = np.full(n_bytes, 0xAA, np.uint8)
-        lent = (ctypes.c_uint8 * n_bytes).from_buffer(memory)  # what is made of a view would not hold it
+        lent = (ctypes.c_uint8 * n_bytes).from_buffer(memory.data)  # arrays on a view would not hold it
         weakref.finalize(lent, self._take_back, memory)
         with self._lock:
             self.live += 1
