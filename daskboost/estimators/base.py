@@ -109,7 +109,7 @@ class BoostedTrees(EstimatorParameters):
 
         Returns
         -------
-        numpy array; for Dask input a Dask Series, DataFrame or Array with X's partitions
+        numpy array, of rows on a GPU a CuPy array; for Dask input a Dask Series, DataFrame or Array with X's partitions
             Float32 of shape (rows,), or (rows, outputs) for several quantiles or margins of several classes; a
             classifier's labels as they were in training.
         """
