@@ -117,9 +117,10 @@ def engine_setup(spec: FitSpec) -> EngineSetup:
 
 
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
-                n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None
-                ) -> FitSize:  # fmt: skip
-    """Of the fit of an engine with these shards; `n_resident` : chunks of the training set that a GPU keeps, where that
+                n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None,
+                shares_views: bool = False) -> FitSize:  # fmt: skip
+    """Of the fit of an engine with these shards; `shares_views` with fits that may have other rules, so that none has
+    sorted entries; `n_resident` : chunks of the training set that a GPU keeps, where that
     is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
     n_features = spec.cuts.n_features
     found = fit_size(
@@ -129,6 +130,8 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
         has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
+    if shares_views:
+        found = replace(found, plain_gains=False)
     found = found if stream_bytes is None else found.streaming(stream_bytes)
     return found if n_resident is None else found.keeping(n_resident)
 

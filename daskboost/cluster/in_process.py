@@ -178,7 +178,8 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         for each, peer in zip(sets, peers, strict=True):
             decided = (None, None) if shared is None else (shared.n_resident, shared.stream_bytes)
             size = engine_size(
-                spec, *each, n_engines=n_engines, n_resident=decided[0], stream_bytes=decided[1]
+                spec, *each, n_engines=n_engines, n_resident=decided[0], stream_bytes=decided[1],
+                shares_views=shared is not None,
             )
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), setup, *each, peer, shared, engine_kind(spec)))

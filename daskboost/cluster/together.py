@@ -185,7 +185,10 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> Room:
 
     runtime = get_runtime(split_device(members[0].spec.params.device)[1])
     sizes = [
-        engine_size(member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads)
+        engine_size(
+            member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads,
+            shares_views=True,
+        )
         for member in members
     ]
     sizes = [replace(size, block_bytes=runtime.shared_bytes) for size in sizes]

@@ -28,8 +28,8 @@ from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
 from daskboost.training.contradictions import check_contradictions, check_metrics
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.train import make_spec, objective_params
-from daskboost.tree.split import SplitRules
+from daskboost.training.train import make_spec, objective_params, split_rules
+from daskboost.tree.constraints import has_directions
 
 
 def plan(
@@ -204,14 +204,14 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
     total = n_features * bins if per_row is None else min(n_features * bins, int(n_rows * per_row) + n_features)
     has_missing = missing or per_row is not None
     objective = make_objective(params.objective, objective_params(params))
-    no_rules = SplitRules(0, 0, 0, 0, np.zeros(n_features, np.int32), params.grow_policy == "symmetric")
+    rules = split_rules(params, objective, np.full(n_features, has_directions(params.monotone_constraints), np.int32))
     sets: list[SetSize] = []
     for shape in shapes:  # evaluation sets take what is left of the budget
         taken = sum(each.stored_bytes for each in sets)
         sets.append(_share(shape, bins + has_missing, params, n_workers, taken))
     train, *others = sets
     return fit_size(
-        params, objective, no_rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
+        params, objective, rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
         most_slots=bins + has_missing, small_data=is_small(params, n_rows), has_weight=weight, n_engines=n_workers,
         n_threads=_n_threads(params),
     )  # fmt: skip

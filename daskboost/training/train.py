@@ -14,6 +14,7 @@ from daskboost.cluster.engine import slot_layout
 from daskboost.cluster.fit_size import histogram_width
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.data.rows import FeatureSchema
+from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
@@ -152,6 +153,13 @@ def prepare_fit(
     return PreparedFit(spec, dtrain, [data for data, _ in evals], callbacks, earlier, evals_result)
 
 
+def split_rules(params: TrainParams, objective: Objective, monotone: Int32) -> SplitRules:
+    """Of a fit; `monotone` : int32, shape (features,)."""
+    step = objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step
+    symmetric = params.grow_policy == "symmetric"
+    return SplitRules(params.reg_lambda, params.reg_alpha, step, params.min_child_weight, monotone, symmetric)
+
+
 def make_spec(
     params: TrainParams, objective: Objective, dtrain: QuantizedDataset, n_rounds: int,
     evals: Sequence[tuple[QuantizedDataset, str]], early_stopping_rounds: int | None, init_model: Booster | None,
@@ -166,12 +174,7 @@ def make_spec(
     schema, cuts = dtrain.schema, dtrain.cuts
     ignored = ignored_features(params.ignored_features, schema)
     params = replace(params, ignored_features=ignored)
-    rules = SplitRules(
-        params.reg_lambda, params.reg_alpha,
-        objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step,
-        params.min_child_weight, monotone_directions(params.monotone_constraints, schema),
-        params.grow_policy == "symmetric",
-    )  # fmt: skip
+    rules = split_rules(params, objective, monotone_directions(params.monotone_constraints, schema))
     made = check_metrics(params.eval_metric or (objective.default_metric,), objective)
     earlier: tuple[TreeTable, ...] = ()
     best: tuple[int, float] | None = None

@@ -28,13 +28,7 @@ def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
         for name, direction in value.items():
             out[index.of(name)] = _direction(value, direction)
         return out
-    entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value
-    if not isinstance(entries, Iterable):
-        raise ParameterError(
-            f"monotone_constraints={value!r} must be a sequence with -1, 0 or 1 per feature, or a mapping from feature "
-            "name to direction"
-        )
-    directions = [_direction(value, entry) for entry in entries]
+    directions = [_direction(value, entry) for entry in _entries(value)]
     if len(directions) > schema.n_features:
         raise ParameterError(
             f"monotone_constraints has {len(directions)} entries for {schema.n_features} features; give one per "
@@ -42,6 +36,25 @@ def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
         )
     out[: len(directions)] = directions
     return out
+
+
+def has_directions(value: Any) -> bool:
+    """Whether `monotone_constraints` hold for any feature, whatever the features are."""
+    if value is None:
+        return False
+    entries = value.values() if isinstance(value, Mapping) else _entries(value)
+    return any(_direction(value, entry) for entry in entries)
+
+
+def _entries(value: Any) -> Iterable[Any]:
+    """Of a sequence, or of one written out as XGBoost takes it."""
+    entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(entries, Iterable):
+        raise ParameterError(
+            f"monotone_constraints={value!r} must be a sequence with -1, 0 or 1 per feature, or a mapping from feature "
+            "name to direction"
+        )
+    return entries
 
 
 def _direction(value: Any, entry: Any) -> int:

@@ -14,7 +14,7 @@ from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.sorted_entries import TILE, entry_tiles
+from daskboost.devices.gpu.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
 from daskboost.devices.gpu.split import Level, SplitKernels
 from daskboost.devices.gpu.views import DeviceLayout, SparseView
 from daskboost.dtypes import Int64
@@ -178,3 +178,12 @@ def test_tiles_hold_whole_features_or_slices() -> None:
     np.testing.assert_array_equal(tiles[1:, 0], tiles[:-1, 1])
     assert (tiles[:, 1] - tiles[:, 0] <= TILE).all()
     assert tiles[-1, 1] == ends[-1]
+
+
+@pytest.mark.parametrize("counts", [
+    [1, TILE + 1] * 50, [TILE - 1, 2] * 50, [TILE + 1] * 50, [1, 2 * TILE + 1] * 30, [1], [TILE + 1], [0, 0, 3]
+], ids=lambda counts: f"{len(counts)} features of {counts[:2]}")  # fmt: skip
+def test_tiles_and_sums_are_no_more_than_planned(counts: list[int]) -> None:
+    tiles = entry_tiles(np.cumsum(counts))
+    assert len(tiles) <= most_tiles(sum(counts)) <= 2 * len(tiles) + 2
+    assert max(tiles[:, 5].max() + 1, 0) <= most_sums(sum(counts))

@@ -8,7 +8,7 @@ import numpy as np
 
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.runtime import DeviceArray
-from daskboost.devices.gpu.sorted_entries import THREADS, TILE, SortedEntries, most_sums
+from daskboost.devices.gpu.sorted_entries import THREADS, TILE, SortedEntries, most_sums, most_tiles
 from daskboost.devices.gpu.sparse_columns import place_rows
 from daskboost.devices.gpu.split import RESULTS, WARP, Level, Regular, SplitKernels
 from daskboost.devices.gpu.tiles import map_tiles
@@ -78,7 +78,7 @@ class EntrySearch:
 
 def entry_search_bytes(n_entries: int, n_nodes: int) -> int:
     """Of sums of slices, at most, and of what blocks find."""
-    n_blocks = min(MOST_BLOCKS, 2 * n_entries // TILE + 2)
+    n_blocks = min(MOST_BLOCKS, most_tiles(n_entries))
     return n_nodes * (SUM_BYTES * most_sums(n_entries) + BEST_BYTES * n_blocks)
 
 

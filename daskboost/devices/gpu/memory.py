@@ -12,7 +12,7 @@ from daskboost.devices.gpu.feature_groups import room_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
-from daskboost.devices.gpu.sorted_entries import MOST_NODES, SORTING_BYTES, pays, sorted_bytes
+from daskboost.devices.gpu.sorted_entries import MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, is_copied
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
@@ -23,6 +23,8 @@ from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize
 
+LAYOUT_BYTES = 12
+"""Of a feature in `DeviceLayout`."""
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
 LEAF_SUM_BYTES = 20
@@ -225,14 +227,16 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
         own -= ring_bytes(size) + planes_bytes(rows, size.n_slots)
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
-        own = max(own, (SORTING_BYTES if searches_entries(size) else SORT_BYTES) * copied_entries(size))
+        n = copied_entries(size)
+        own = max(own, sorting_bytes(n, rows.n_features) if searches_entries(size) else SORT_BYTES * n)
     return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 
 def scratch_bytes(size: FitSize, passing: int) -> int:
     """Of trees and steps, and what is needed before and after them."""
-    steps = step_bytes(size)
-    return tree_bytes(size) + split_bytes(size) + (passing + steps if size.without_host else max(passing, steps))
+    steps, of_layout = step_bytes(size), LAYOUT_BYTES * size.train.n_features
+    passing_and_steps = passing + steps if size.without_host else max(passing, steps)
+    return of_layout + tree_bytes(size) + split_bytes(size) + passing_and_steps
 
 
 def passing_bytes(size: FitSize, *, has_columns: bool) -> int:

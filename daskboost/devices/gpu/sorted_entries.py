@@ -28,6 +28,8 @@ ENTRY_BYTES = 10
 SORTING_BYTES = 10
 """Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice, and 4 that small arrays cut
 off."""
+SORTING_FEATURE_BYTES = 12
+"""The same of a feature: its last slot and its last entry."""
 TILE_BYTES = 6 * 8
 """Of `EntryTile`."""
 CELLS_PER_ENTRY = 4
@@ -53,7 +55,7 @@ class SortedEntries:
         xp = runtime.xp
         self.rows, self.slots = _sorted(runtime, indptr, slots)
         self.n_rows = len(indptr) - 1
-        ends = to_host(xp.searchsorted(self.slots, xp.asarray(offsets[1:]).astype(np.int32), side="left"))
+        ends = to_host(xp.searchsorted(self.slots, xp.asarray(offsets[1:].astype(np.int32)), side="left"))
         tiles = entry_tiles(ends)
         slices = np.flatnonzero(tiles[:, 4] >= 0)
         self.n_tiles, self.n_slices = len(tiles), len(slices)
@@ -131,10 +133,20 @@ def _spans(slices: Int64) -> Int64:
 
 
 def sorted_bytes(n_entries: int, n_features: int) -> int:
-    """Of entries and their tiles, with slices and spans. Two neighbours have more entries than one tile holds, but for
-    those of very many features."""
-    n_tiles = 2 * n_entries // TILE + n_features // MOST_FEATURES + 2
+    """Of entries and their tiles, with slices and spans."""
+    n_tiles = most_tiles(n_entries) + n_features // MOST_FEATURES
     return ENTRY_BYTES * n_entries + (TILE_BYTES + 4 + 16) * n_tiles
+
+
+def sorting_bytes(n_entries: int, n_features: int) -> int:
+    """Of what is there beside the copy while it is made."""
+    return SORTING_BYTES * n_entries + SORTING_FEATURE_BYTES * n_features
+
+
+def most_tiles(n_entries: int) -> int:
+    """But for those of very many features: slices are at least half a tile, two neighbours that are none have more
+    entries than one tile holds, and one may stand alone between features that have slices."""
+    return 3 * n_entries // TILE + 2
 
 
 def most_sums(n_entries: int) -> int:
