@@ -1,8 +1,8 @@
 """What is measured on a GPU: workloads, parameters, what is asked of each, and the least that it could take.
 
-Floors are of an H200: bytes at 4.5 TB/s, histogram updates at 2.8 T/s (two native int32 atomics in shared memory each),
-launches at 0.86 us (in a CUDA graph). A level's histograms take at least the smaller half of the rows, so a tree of
-depth d adds up its rows 1 + (d - 1) / 2 times.
+Floors are of an H200 (`gpu_floors.py`). A level below the root is counted as half of the rows, since of two siblings
+the smaller one is added up, so a tree of depth d adds up its rows 1 + (d - 1) / 2 times; trees whose siblings differ in
+size take less.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-BYTES_PER_S = 4.5e12
-UPDATES_PER_S = 2.8e12
-LAUNCH_S = 0.86e-6
+from benchmarks.gpu_floors import LAUNCH_S, Floor, memory_ms, prediction_floor, updates_ms
+
 LABEL_BYTES, MARGIN_BYTES, GRADIENT_BYTES = 4, 8, 8
 """Of a row and a round of trees, beside bins: of its label; of each output, margin read and written; of each column of
 gradients that is searched, g and h of 16 bits written and read."""
@@ -95,38 +94,25 @@ class Case:
     """About how long the case takes on an H200, rows, peer and repeats included."""
 
 
-@dataclass(frozen=True)
-class Floor:
-    """The least time of a case's unit of work, by what bounds it; ms."""
-
-    bytes_ms: float
-    updates_ms: float
-    launches_ms: float
-
-    @property
-    def ms(self) -> float:
-        """Reading and adding up go on at the same time, launches one after the other."""
-        return max(self.bytes_ms, self.updates_ms) + self.launches_ms
-
-
 def floor_of(config: Config, columns: int = 0, packed: bool = False) -> Floor:
     """Of a tree, of a round of trees, of quantizing or of predicting once.
 
     Trees of a round share what they read of bins, and a tree of vector leaves adds up what a tree each would.
-    Quantizing reads floats and writes bins; predicting reads floats and writes a float a row, and walks are not
-    counted. `columns` : of gradients that splits are searched on, 0 for all. `packed` : one atomic adds g and h.
+    Quantizing reads floats and writes bins. `columns` : of gradients that splits are searched on, 0 for all. `packed` :
+    one atomic adds g and h.
     """
+    if config.kind == "predict":
+        return prediction_floor(config.n_rows, config.n_features, config.trees, config.max_depth)
     n, entries = config.n_rows, config.n_rows * (config.per_row or config.n_features)
     bin_bytes = entries * (4 if config.per_row else math.ceil(math.log2(config.max_bin)) / 8)
-    if config.kind != "train":
-        written = bin_bytes if config.kind == "quantize" else 4 * n
-        return Floor(1e3 * (4 * entries + written) / BYTES_PER_S, 0.0, 1e3 * LAUNCH_S)
+    if config.kind == "quantize":
+        return Floor(memory_ms(4 * entries + bin_bytes), 0.0, 1e3 * LAUNCH_S)
     passes = 1 + (config.levels - 1) / 2
     launches, columns = LAUNCHES_PER_LEVEL * config.levels + LAUNCHES_PER_TREE, columns or config.n_outputs
     state_bytes = n * (LABEL_BYTES + MARGIN_BYTES * config.n_outputs + GRADIENT_BYTES * columns)
     return Floor(
-        1e3 * (bin_bytes * passes + state_bytes) / BYTES_PER_S,
-        1e3 * entries * passes * columns / (2 if packed else 1) / UPDATES_PER_S,
+        memory_ms(bin_bytes * passes + state_bytes),
+        updates_ms(entries * passes * columns, packed),
         1e3 * launches * LAUNCH_S,
     )
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from benchmarks import ours, peers
 from benchmarks.generators import WORKLOADS
-from benchmarks.gpu_cases import Config, Floor, floor_of
+from benchmarks.gpu_cases import Config, floor_of
+from benchmarks.gpu_floors import Floor
 from benchmarks.harness import Contender, Run, timed
 from benchmarks.sparse_rows import SPARSE_WORKLOADS
 

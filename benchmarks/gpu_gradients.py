@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.gpu_floors import memory_ms
 from benchmarks.harness import RESULTS, record
 
 if TYPE_CHECKING:
     from daskboost.devices.gpu.runtime import Runtime
 
-BYTES_PER_S = 4.5e12
 CHECKED_ROWS = 10_000
 
 
@@ -160,7 +160,7 @@ def bench_once(config: Config) -> list[dict[str, Any]]:
     rows = []
     for step, work in {**steps, "scale": round_.scale}.items():
         ms = median_ms(round_.xp, work, config.repeats)
-        floor = 1e3 * least.get(step, 0.0) / BYTES_PER_S
+        floor = memory_ms(least.get(step, 0.0))
         rows.append({
             "case": f"{config.name}: {step}", "contender": "daskboost", "ms": round(ms, 4), "floor_ms": round(floor, 4)
         })  # fmt: skip

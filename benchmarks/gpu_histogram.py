@@ -10,8 +10,8 @@ that narrow rows may have for that, whose sums are the same; the levels below ga
 to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
 the clock counts. Times are medians of CUDA events around recorded launches: of all that makes histograms of memory
 that held anything, but the map of tiles; and of the histogram kernel alone, which adds to what is there. Floors are of
-an H200: 4.5 TB/s of device memory, histograms written once, and 7.7 T native shared-memory atomics per second, two to
-an update.
+an H200 (`gpu_floors.py`): what is read, histograms written once, and native atomics in shared memory, two to an update
+or one if packed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_floors import memory_ms, updates_ms
 from benchmarks.harness import RESULTS, record
 from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
@@ -34,8 +35,6 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import DenseView, DeviceLayout
 
-BYTES_PER_S = 4.5e12
-ATOMICS_PER_S = 7.7e12
 REPEATS = 20
 LAUNCHES = 10
 """Recorded one behind the other, as a tree's are: starting a graph takes as long as a small kernel."""
@@ -185,7 +184,7 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, pack
         of_rows = out.copy() if n_nodes == 0 else None
         updates = level.n_rows * config.n_features
         n_bytes = level.n_rows * (config.n_features + (4 if level.order is None else 8)) + out.nbytes
-        floor_ms = 1e3 * max((1 if packed else 2) * updates / ATOMICS_PER_S, n_bytes / BYTES_PER_S)
+        floor_ms = max(updates_ms(updates, packed), memory_ms(n_bytes))
         ms, kernel_ms = median_ms(runtime, work), median_ms(runtime, partial(work, adds=True))
         yield {
             "case": config.name, "bins": n_bins, "gradients": "packed" if packed else "15 bits",

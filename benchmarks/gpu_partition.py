@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_floors import memory_ms
 from benchmarks.harness import RESULTS, record
 
-BYTES_PER_S = 4.5e12
 SECTOR_BYTES = 32
 REPEATS = 9
 TIMES = 5
@@ -53,17 +53,17 @@ def sector_bytes(item_bytes: int, share: float) -> float:
 def split_floor_ms(config: Config, level: int, has_columns: bool) -> float:
     """Of splitting a level: 1 is the root's."""
     symbol = sector_bytes(1, 0.5 ** (level - 1)) if has_columns else SECTOR_BYTES
-    return 1e3 * config.n_rows * (16 + symbol) / BYTES_PER_S
+    return memory_ms(config.n_rows * (16 + symbol))
 
 
 def values_floor_ms(config: Config) -> float:
     """Of adding the values of the leaves of a full tree by the order of rows."""
-    return 1e3 * config.n_rows * (4 + 2 * sector_bytes(4, 0.5**config.depth)) / BYTES_PER_S
+    return memory_ms(config.n_rows * (4 + 2 * sector_bytes(4, 0.5**config.depth)))
 
 
 def walk_floor_ms(config: Config) -> float:
     """Of adding them by walking."""
-    return 1e3 * config.n_rows * (SECTOR_BYTES + 8) / BYTES_PER_S
+    return memory_ms(config.n_rows * (SECTOR_BYTES + 8))
 
 
 class Tree:

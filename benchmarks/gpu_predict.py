@@ -6,8 +6,8 @@
 
 The input is a CuPy array and the output stays on the GPU. XGBoost, where it is installed, reads the same model file and
 predicts in place; before timing, all margins must agree to 1e-5 of their range. The first call of ours, which lays the
-forest out and uploads it, is timed apart. Floors are of an H200: 4.5 TB/s of device memory, and the cycles of shared
-memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz.
+forest out and uploads it, is timed apart. Floors are of an H200 (`gpu_floors.py`): device memory, and the cycles of
+shared memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from typing import Any
 
 from benchmarks import ours, peers
 from benchmarks.generators import WORKLOADS
+from benchmarks.gpu_floors import prediction_floor
 from benchmarks.harness import RESULTS, Comparison, Run, comparison_rows, interleave, record, timed
 
-BYTES_PER_S = 4.5e12
-CYCLES_PER_S = 132 * 1.75e9
 AGREEMENT = 1e-5
 FIT_ROWS = 200_000
 
@@ -56,12 +55,8 @@ CASES = {
 
 
 def floor_ms(config: Config) -> float:
-    """Shared memory of every visit, or device memory of values, ranks (twice) and margins (twice)."""
-    levels = range(config.max_depth)
-    nodes = sum(1.0 if level < 6 else {6: 2.0, 7: 2.7}.get(level, 3.4) for level in levels)
-    cycles = config.n_rows / 32 * config.trees * (nodes + config.max_depth + 3.4)
-    n_bytes = config.n_rows * (config.n_features * (4 + 2) + 8)
-    return 1e3 * max(cycles / CYCLES_PER_S, n_bytes / BYTES_PER_S)
+    """The same that `gpu_speed` states."""
+    return prediction_floor(config.n_rows, config.n_features, config.trees, config.max_depth).ms
 
 
 def forest(config: Config) -> Any:

@@ -23,11 +23,11 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.generators import WORKLOADS
+from benchmarks.gpu_floors import BYTES_PER_S
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
 from daskboost.data import device_chunk, device_sketch, read
 
-BYTES_PER_S = 4.5e12
 CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]
 STEPS: Steps = {

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import gpu_speed
 from benchmarks.gpu_cases import CASES, Config, floor_of
 from benchmarks.gpu_contenders import floor_of_contender, scores
+from benchmarks.gpu_floors import updates_ms
 from benchmarks.gpu_speed import complaint, main, score_functions, summaries
 from benchmarks.harness import RESULTS, Comparison, Contender, Run
 
@@ -46,7 +47,7 @@ def test_rows_say_what_both_sides_score_splits_by() -> None:
 
 def test_floor_is_bound_by_updates_bytes_or_launches() -> None:
     root = floor_of(replace(CASES["higgs_11m_depth6"].config, max_depth=1))
-    assert root.updates_ms == pytest.approx(1e3 * 11e6 * 28 / 2.8e12)
+    assert root.updates_ms == pytest.approx(1e3 * 11e6 * 28 / 3.85e12), "two atomics an update"
     assert root.bytes_ms == pytest.approx(1e3 * 11e6 * (28 + 20) / 4.5e12)
     assert root.ms == max(root.updates_ms, root.bytes_ms) + root.launches_ms
     packed = floor_of(replace(CASES["higgs_11m_64bins"].config, max_depth=1))
@@ -54,10 +55,15 @@ def test_floor_is_bound_by_updates_bytes_or_launches() -> None:
     small = floor_of(CASES["higgs_100k"].config)
     assert small.launches_ms > max(small.updates_ms, small.bytes_ms)
     sparse = floor_of(replace(CASES["sparse_1m"].config, max_depth=1))
-    assert sparse.updates_ms == pytest.approx(1e3 * 50e6 / 2.8e12), "absent values are not added up"
+    assert sparse.updates_ms == pytest.approx(1e3 * 50e6 / 3.85e12), "absent values are not added up"
     many = floor_of(CASES["classes_80"].config)
     assert many.updates_ms == pytest.approx(80 * floor_of(replace(CASES["classes_80"].config, n_classes=2)).updates_ms)
     assert many.bytes_ms == pytest.approx(1e3 * 4.66e6 * (3.5 * 200 + 4 + 16 * 80) / 4.5e12), "a label for all classes"
+
+
+def test_packed_gradients_take_one_atomic() -> None:
+    assert updates_ms(7.7e9, packed=True) == pytest.approx(1)
+    assert updates_ms(7.7e9) == pytest.approx(2)
 
 
 def test_each_contender_has_a_floor_of_its_own() -> None:

@@ -20,6 +20,7 @@ def test_every_step_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     root = rows[1]
     assert root["updates_per_s"] == pytest.approx(1500 * 5 / root["ms"] * 1e3, rel=0.01)
     assert root["floor_ms"] <= root["ms"]
+    assert not any("asked_updates_per_s" in row for row in rows), "of the kernel alone a rate is asked"
     assert all("floor_ms" not in row for row in rows if "histogram" not in row["case"])
 
 
