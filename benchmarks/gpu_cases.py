@@ -57,10 +57,11 @@ class Config:
     """Where sparse rows are that ours gets: "device" (CuPy's CSR) or "host" (scipy's). Peers take scipy's alone."""
     device: str = "cuda"
 
-    def at_most(self, n_rows: int) -> Config:
-        """The same on fewer rows, and as many for tests."""
-        few = min(self.n_rows, n_rows)
-        return replace(self, n_rows=few, test_rows=min(self.test_rows, few))
+    def sized(self, n_rows: int, trees: int) -> Config:
+        """The same on at most so many rows, and as many for tests, with so many trees; 0 leaves either as it is."""
+        few = min(self.n_rows, n_rows or self.n_rows)
+        tested = min(self.test_rows, few) if n_rows else self.test_rows
+        return replace(self, n_rows=few, test_rows=tested, trees=trees or self.trees)
 
     @property
     def n_outputs(self) -> int:

@@ -118,9 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
     gpu = gpu_name(options.device)
     for name in options.cases.split(","):
         config, start = replace(CASES[name].config, device=options.device), time.monotonic()
-        if options.rows:
-            config = config.at_most(options.rows)
-        rows = case_rows(replace(config, trees=options.trees or config.trees), options.rounds)
+        config = config.sized(options.rows, options.trees)
+        rows = case_rows(config, options.rounds)
         took = round(time.monotonic() - start, 1)
         record("gpu_equal_loss", config, [{**row, "gpu": gpu, "case_s": took} for row in rows], options.results)
         print(f"{name}: took {took} s", flush=True)

@@ -15,7 +15,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +132,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", default=",".join(NAMES), help="comma-separated names of gpu_cases.CASES")
     parser.add_argument("--rows", type=int, default=0, help="at most so many")
-    parser.add_argument("--trees", type=int, default=0, help="of the longer fit, at most")
+    parser.add_argument("--trees", type=int, default=0, help=f"of the longer fit, at most {MOST_TREES}")
     parser.add_argument("--trace", type=Path, help="folder of traces of the shorter fits")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     gpu = gpu_name("cuda")
     for name in options.cases.split(","):
-        config, start = CASES[name].config, time.monotonic()
-        if options.rows:
-            config = config.at_most(options.rows)
-        if options.trees:
-            config = replace(config, trees=min(options.trees, config.trees))
+        config, start = CASES[name].config.sized(options.rows, options.trees), time.monotonic()
         rows = bench_once(config, options.trace)
         give_back(config.device)
         record("gpu_kernels", config, [{**row, "gpu": gpu} for row in rows], options.results)

@@ -161,11 +161,7 @@ def rehearsed(case: Case, options: argparse.Namespace) -> Case:
     config = replace(case.config, device=options.device, repeats=options.repeats or case.config.repeats)
     if options.draws:
         config = replace(config, draws=min(config.draws, options.draws))
-    if options.trees:
-        config = replace(config, trees=options.trees)
-    if options.rows:
-        config = config.at_most(options.rows)
-    return replace(case, config=config)
+    return replace(case, config=config.sized(options.rows, options.trees))
 
 
 def give_back(device: str) -> None:

@@ -27,6 +27,9 @@ from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
 
+LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
+"""The emulation with the shared memory of a large GPU."""
+
 
 class EagerThreads(Threads):
     """Divides even the smallest work, so that a few rows meet every boundary between threads."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import make_layout, make_pairs, make_symbols, segments_of
+from devices.backends import LARGE, make_layout, make_pairs, make_symbols, segments_of
 from devices.histograms import build, dense, sparse
-from kernels.emulation import EmulatedRuntime
 from reference import histogram as reference
 
 from daskboost.cluster.rounding import PACKED_LIMIT
@@ -36,10 +35,6 @@ def test_features_of_any_number(n_features: int, dtype: Any, data: str, runtime:
     segments = segments_of(rng, [97, 3, 0, 50], 150)
     found = build(dense(runtime, symbols, layout, dtype), layout, segments, g, h, data=data)
     np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
-
-
-LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
-"""The emulation with the shared memory of a large GPU."""
 
 
 @pytest.mark.parametrize("turned", [False, True])

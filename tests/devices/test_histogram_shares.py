@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import make_layout, make_pairs, make_symbols
+from devices.backends import LARGE, make_layout, make_pairs, make_symbols
 from devices.histograms import GARBAGE, build, dense
-from kernels.emulation import EmulatedRuntime
 from reference import histogram as reference
 from reference.shares import owners
 
@@ -45,10 +44,6 @@ def test_zeros_are_where_blocks_add_and_where_nobody_does(blocks: int, least_til
             if nodes[segment] >= 0 and len(own) != 1:
                 expected[segment, slots[group]] = 0
         np.testing.assert_array_equal(to_host(out), expected, err_msg=str(sizes))
-
-
-LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
-"""The emulation with the shared memory of a large GPU."""
 
 
 @pytest.mark.parametrize("n_blocks", [1, 3, 8])

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import make_layout, make_pairs, make_symbols, segments_of
+from devices.backends import LARGE, make_layout, make_pairs, make_symbols, segments_of
 from devices.histograms import build, dense, sparse
 from devices.test_histogram import naive
 from hypothesis import given
 from hypothesis import strategies as st
-from kernels.emulation import EmulatedRuntime
 
 from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.gpu.cuda import get_runtime
@@ -87,9 +86,7 @@ def test_equals_the_naive_twin(shape: str, in_order: bool, turned: bool, runtime
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("most_bins", SKEWED_BINS)
 @pytest.mark.parametrize("columns", SKEWED_COLUMNS)
-@pytest.mark.parametrize("large", [
-    pytest.param(EmulatedRuntime(seed=1, sm=90), marks=pytest.mark.emulated), pytest.param(None, marks=pytest.mark.gpu),
-])  # fmt: skip
+@pytest.mark.parametrize("large", [LARGE[1], pytest.param(None, marks=pytest.mark.gpu)])
 def test_every_kernel_of_narrow_rows(large: Any, columns: int, most_bins: int, packed: bool, rng: np.random.Generator
                                      ) -> None:  # fmt: skip
     """Those of many bins need more shared memory than the emulation has by default."""
