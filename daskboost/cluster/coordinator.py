@@ -72,7 +72,7 @@ class FitSpec:
     eval_names: Sequence[str] = ()
     largest_weight: float = 1.0
     small_data: bool = False
-    """Whether all training rows together are few enough to keep more bits (`rounding.SMALL_ROWS`)."""
+    """Whether all training rows together are few enough to keep more bits (`SMALL_ROWS`)."""
     early_stopping: EarlyStopping | None = None
     earlier_trees: Sequence[TreeTable] = ()
     """Trees of a model that the fit continues, whose margins the engines already hold."""

@@ -17,6 +17,7 @@ import numpy as np
 from daskboost.cluster import messages as m
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.rounding import ScaleRule
+from daskboost.devices.plan import SMALL_ROWS
 from daskboost.devices.sampling import draws_below
 from daskboost.errors import DataError
 from daskboost.hashing import Purpose, key
@@ -27,9 +28,6 @@ QUANTUM_LIMIT = 2**15 - 1
 PACKED_LIMIT = 4
 """Largest packed gradient or hessian of a row, so that thousands of rows fit 16 bits each between two spills
 (`kernels/packed.cuh`). More levels would spill so often that nothing is won over two sums of 32 bits."""
-SMALL_ROWS = 2**12
-"""Most rows of small data. Their nearest rounding shifts a sum by at most rows**2 / 2**31 of the largest gradient, here
-by 1/128 of one row's, which matters to no split."""
 SUM_LIMIT = 2**31 - 1 - SMALL_ROWS
 """Largest sum of all of small data's gradients or hessians but for rounding, which adds half a quantum per row, and
 half a quantum per unit of weight (see `quantize_gradients`)."""

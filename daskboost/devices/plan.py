@@ -13,6 +13,9 @@ from daskboost.byte_sizes import format_bytes
 from daskboost.devices.set_size import SetSize
 from daskboost.errors import DeviceError
 
+SMALL_ROWS = 2**12
+"""Most rows of small data. Their nearest rounding shifts a sum by at most rows**2 / 2**31 of the largest gradient, here
+by 1/128 of one row's, which matters to no split."""
 GpuGradients = Literal["computed", "stored", "expressions", "uploaded"]
 """How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, made by the array
 expressions of an objective without a kernel and stored, or uploaded and stored, where a user's own loss makes them."""

@@ -17,8 +17,8 @@ from strategies.trees import Data, make_data, quantized
 from daskboost import Booster, train
 from daskboost.cluster import coordinator, device_rounds
 from daskboost.cluster.device_rounds import DeviceRounds
-from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.gpu import cuda, memory
+from daskboost.devices.plan import SMALL_ROWS
 from daskboost.errors import DataError, DeviceError
 from daskboost.training.callbacks import Callback, RoundInfo
 

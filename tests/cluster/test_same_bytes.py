@@ -19,9 +19,9 @@ from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster.in_process import LocalShards
-from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.devices.cpu import rows
 from daskboost.devices.gpu import cuda
+from daskboost.devices.plan import SMALL_ROWS
 
 PLACES: dict[str, tuple[Any, ...]] = {
     "engines": (1, 2, 3),

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from reference import gradients as reference
 
 from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import QUANTUM_LIMIT, SMALL_ROWS, SUM_LIMIT, make_rounding, scale
+from daskboost.cluster.rounding import QUANTUM_LIMIT, SUM_LIMIT, make_rounding, scale
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Rounding
+from daskboost.devices.plan import SMALL_ROWS
 from daskboost.dtypes import Float32
 from daskboost.params import TrainParams
 

@@ -12,9 +12,10 @@ from kernels.emulation import EmulatedRuntime
 from reference import gradients as reference
 
 from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import QUANTUM_LIMIT, SMALL_ROWS, make_rounding, scale_rule
+from daskboost.cluster.rounding import QUANTUM_LIMIT, make_rounding, scale_rule
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.plan import SMALL_ROWS
 from daskboost.params import TrainParams
 
 

@@ -19,11 +19,10 @@ from training.test_train_many import Note, assert_same, disk_reads, made, pairs,
 
 from daskboost import Plan, QuantizedDataset, cv, plan, train, train_many
 from daskboost.cluster import together
-from daskboost.cluster.rounding import SMALL_ROWS
 from daskboost.cluster.together import Room, room_of
 from daskboost.devices.gpu.cuda import CudaRuntime
 from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan
-from daskboost.devices.plan import FitSize
+from daskboost.devices.plan import SMALL_ROWS, FitSize
 from daskboost.errors import DeviceError
 from daskboost.params import TrainParams
 from daskboost.training.plan import _size_of_shapes

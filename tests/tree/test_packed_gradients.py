@@ -10,7 +10,7 @@ from invariants import check_monotone
 from strategies.trees import fit, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.cluster.rounding import SMALL_ROWS
+from daskboost.devices.plan import SMALL_ROWS
 from daskboost.errors import ParameterError
 from daskboost.estimators import DaskBoostRegressor
 

@@ -4,7 +4,7 @@ Large data: a row's pair travels as one int32: g (signed, 16 bits) above h (15 b
 stochastic, so that sums stay unbiased where single gradients are far below one quantum (nearest rounding would wipe
 out the many tiny gradients of an imbalanced data set); the random bits are a hash of the global row id.
 
-Small data (`SMALL_ROWS` in `cluster/rounding.py`): one int64, int32 each, of which the scale uses as many bits as keep
+Small data (`SMALL_ROWS` in `devices/plan.py`): one int64, int32 each, of which the scale uses as many bits as keep
 the sums of all rows within int32. So fine a quantum needs no chance to be unbiased: rounding is to nearest, and comes
 before the weight multiplies. A row of weight 3 so gives exactly the sums of three equal rows of weight 1, hence the
 same trees: weights count rows, to the last bit, as scikit-learn's checks ask.

@@ -13,7 +13,7 @@ from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sorted_entries import MOST_NODES, pays, sorted_bytes, sorting_bytes
-from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, STATE_WORDS, is_copied
+from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, is_copied, state_words
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes, unpacked_bytes
@@ -77,7 +77,7 @@ def searches_entries(size: FitSize) -> bool:
 
 def columns_bytes(size: FitSize) -> int:
     """Of the column-major copy of `DenseView`, or of `SparseColumns` or `SortedEntries`."""
-    rows, of_states = size.train, 8 * STATE_WORDS * size.train.resident_rows
+    rows, of_states = size.train, 8 * state_words(size.train.resident_rows)
     if searches_entries(size):
         return sorted_bytes(rows.n_entries, rows.n_features) + of_states
     if copied_entries(size):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
-from daskboost.devices.gpu.sparse_columns import STATE_WORDS
+from daskboost.devices.gpu.sparse_columns import state_words
 from daskboost.dtypes import Int64
 
 THREADS = 256
@@ -65,8 +65,8 @@ class SortedEntries:
         self.n_spans, self.spans = len(spans), xp.asarray(spans)
         self.n_sums = self.n_slices + self.n_spans
         """Rows of sums: of slices, and of all slices of each feature that has some."""
-        self.states = xp.empty(STATE_WORDS * self.n_rows, np.int64)
-        """Of each row, its pair and node; half of it where pairs take 32 bits."""
+        self.states = xp.empty(state_words(self.n_rows), np.int64)
+        """Of each row, its pair and node."""
 
     @property
     def nbytes(self) -> int:

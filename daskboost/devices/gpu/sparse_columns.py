@@ -14,6 +14,7 @@ import numpy as np
 from daskboost.devices.gpu.feature_groups import CELL_BYTES, room_bytes
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.tiles import Tiles
+from daskboost.devices.plan import SMALL_ROWS
 from daskboost.dtypes import Int64
 
 THREADS = 1024
@@ -28,8 +29,6 @@ LEAST_SHARE = 4
 """Rows of the nodes are at least this part of all, or the few entries of theirs are looked up one by one."""
 ENTRY_BYTES = 8
 """Of row and slot."""
-STATE_WORDS = 2
-"""Of a row's pair and node, int64; half of it where pairs take 32 bits."""
 EXACT_ROWS = 65_536
 """Of a slot: more could overflow 32-bit sums."""
 SORT_BYTES = 40
@@ -86,7 +85,7 @@ class SparseColumns:
             if pays(n_nodes, self._n_slots, n_entries)
         }
         """Of powers of two; other numbers take the next."""
-        self._states = xp.empty(STATE_WORDS * self._n_rows, np.int64)
+        self._states = xp.empty(state_words(self._n_rows), np.int64)
         self.nbytes = int(self._rows.nbytes + self._slots.nbytes + self._states.nbytes)
 
     def add_rows(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, small: int
@@ -110,11 +109,16 @@ class SparseColumns:
 def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, order: DeviceArray | None,
                pairs: DeviceArray, states: DeviceArray, small: int) -> None:  # fmt: skip
     """Write down nodes and pairs of the tiles' rows by row, of `n_rows` in all, if they are at least `many_rows`;
-    `states` : int64, `STATE_WORDS` for each row, and -1 in what is not written."""
+    `states` : int64, shape (`state_words`,), and -1 in what is not written."""
     states.fill(-1)
     runtime.kernel("histogram_sparse", "place_rows", SMALL=small)(
         tiles.most, THREADS, *tiles.arguments, many_rows, n_rows, order, pairs, states
     )
+
+
+def state_words(n_rows: int) -> int:
+    """Of pairs and nodes of so many rows, int64: a word each, or two where they may be small data."""
+    return 2 * n_rows if n_rows <= SMALL_ROWS else n_rows
 
 
 def fits_block(n_slots: int, shared_bytes: int | None) -> bool:
