@@ -65,18 +65,20 @@ def _of_sanitizers(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for.
+    """Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
+    them large.
 
     Sanitizers' own tests come last: what waits for them has nothing else to do, and leaves them all cores.
     """
     items.sort(key=_of_sanitizers)
-    most = int(os.environ.get(MOST_TESTS, len(items) or 1))
+    if MOST_TESTS not in os.environ:
+        return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
-    kept = {id(item) for item in emulated[:: -(-len(emulated) // most) or 1]}
-    left_out = [item for item in emulated if id(item) not in kept]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    small = [item for item in emulated if not item.get_closest_marker("large")]
+    kept = {id(item) for item in small[:: -(-len(small) // int(os.environ[MOST_TESTS])) or 1]}
+    left_out = {id(item) for item in emulated} - kept
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
