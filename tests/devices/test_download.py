@@ -23,6 +23,7 @@ import pytest
 from daskboost.devices.gpu import download as module
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.download import Download, download
+from daskboost.errors import DeviceError
 
 PIECE_BYTES, PIECES = 120, 3
 
@@ -84,10 +85,11 @@ class Driver:
     def __init__(self) -> None:
         self.live = self.most = self.copies = 0
         self.fails_at: int | None = None
+        self.refuses = False
         self._lock = threading.RLock()
         cuda = SimpleNamespace(
             Stream=Stream, Event=Event, Device=lambda _: nullcontext(), alloc_pinned_memory=self._allocate,
-            runtime=SimpleNamespace(memcpyAsync=self._copy),
+            runtime=SimpleNamespace(memcpyAsync=self._copy, CUDARuntimeError=MemoryError),
         )  # fmt: skip
         self.xp = SimpleNamespace(cuda=cuda, ascontiguousarray=lambda array: Array(np.ascontiguousarray(array.host)))
 
@@ -96,6 +98,8 @@ class Driver:
 
     def _allocate(self, n_bytes: int) -> Any:
         assert n_bytes == PIECE_BYTES
+        if self.refuses:
+            raise MemoryError("cudaErrorMemoryAllocation: out of memory")
         memory = np.full(n_bytes, 0xAA, np.uint8)
         lent = (ctypes.c_uint8 * n_bytes).from_buffer(memory.data)  # arrays on a view would not hold it
         weakref.finalize(lent, self._take_back, memory)
@@ -181,6 +185,14 @@ def test_what_fails_is_told_once_all_have_ended(driver: Any) -> None:
     driver.fails_at = None
     values = np.arange(5000)
     np.testing.assert_array_equal(download(driver, Array(values), 3), values)
+
+
+def test_a_host_without_page_locked_memory_is_named(driver: Any) -> None:
+    driver.refuses = True
+    with pytest.raises(DeviceError, match=r"page-lock 120 bytes.*cudaErrorMemoryAllocation.*ulimit -l"):
+        download(driver, Array(np.zeros(5000, np.uint8)), 3)
+    driver.refuses = False
+    np.testing.assert_array_equal(download(driver, Array(np.arange(5000)), 3), np.arange(5000))
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ from devices.histograms import build, sparse
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu import sparse_columns
+from daskboost.devices.gpu.runtime import to_host
 from daskboost.dtypes import Int64
 
 
@@ -33,10 +34,14 @@ def slots_added(segments: list[list[int]], symbols: Any, layout: SlotLayout, g: 
 
 
 @pytest.mark.parametrize("data", ["large", "small"])
-@pytest.mark.parametrize("sizes", [[3000], [2400], [1700, 0, 1100], [10, 5], [1]])
-def test_sparse_rows_by_feature_and_by_row(sizes: list[int], data: str, runtime: Any, rng: np.random.Generator,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """Many rows of few nodes take the copy by feature, few rows do not: the last two of `sizes`."""
+@pytest.mark.parametrize(("sizes", "by_feature"), [
+    ([3000], True), ([2400], True), ([1700, 0, 1100], True), ([10, 5], False), ([1], False),
+])  # fmt: skip
+def test_sparse_rows_by_feature_and_by_row(
+    sizes: list[int], by_feature: bool, data: str, runtime: Any, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Many rows of few nodes take the copy by feature, and write down their nodes for that; few rows do not."""
     monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
     monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
     layout, symbols = tangled(rng, 3000)
@@ -45,6 +50,8 @@ def test_sparse_rows_by_feature_and_by_row(sizes: list[int], data: str, runtime:
     view = sparse(runtime, symbols, layout)
     expected = slots_added(segments, symbols, layout, g, h)
     np.testing.assert_array_equal(build(view, layout, segments, g, h, data=data), expected)
+    assert view._columns is not None
+    assert (to_host(view._columns._states) != -1).any() == by_feature
 
 
 def test_nodes_that_are_not_there_have_no_histogram(runtime: Any, rng: np.random.Generator,

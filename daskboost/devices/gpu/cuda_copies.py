@@ -76,6 +76,24 @@ def _unlock(runtime: Any, address: int, pages: mmap.mmap, owner: int) -> None:
         _of_parent.append(pages)
 
 
+def staging(cuda: Any, n_bytes: int) -> UInt8:
+    """Page-locked memory for an array's pieces; `cuda` is CuPy's, whose pool has it back when nobody holds the array.
+
+    Raises
+    ------
+    DeviceError
+        The host has none.
+    """
+    try:
+        memory = cuda.alloc_pinned_memory(n_bytes)
+    except cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"the host does not page-lock {n_bytes:,} bytes, to copy arrays to and from the GPU through ({error}): "
+            "raise the limit of locked memory (ulimit -l), or end what else holds the host's memory"
+        ) from error
+    return np.ndarray(n_bytes, np.uint8, buffer=memory)
+
+
 def pinned_bytes(runtime: Any, n_bytes: int) -> UInt8:
     """See `Runtime.pinned`; `runtime` is CuPy's."""
     n_pages = -(-max(n_bytes, 1) // mmap.PAGESIZE)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.gpu.cuda_copies import staging
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.dtypes import UInt8
 
@@ -89,7 +90,7 @@ class Download:
 
 def _move(cuda: Any, stream: Any, pieces: Sequence[Piece]) -> None:
     """Pieces one after the other, through page-locked memory."""
-    staged = np.ndarray(PIECE_BYTES, np.uint8, buffer=cuda.alloc_pinned_memory(PIECE_BYTES))
+    staged = staging(cuda, PIECE_BYTES)
     come = cuda.Event(block=True, disable_timing=True)
     try:
         for address, out in pieces:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.devices.gpu.cuda_copies import staging
 from daskboost.devices.gpu.features import TYPES, as_float32, convert
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite
 
@@ -114,7 +115,7 @@ class _Buffer:
 
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
-        self._bytes = np.ndarray(PIECE_BYTES, np.uint8, buffer=cuda.alloc_pinned_memory(PIECE_BYTES))
+        self._bytes = staging(cuda, PIECE_BYTES)
         self._sent = cuda.Event(disable_timing=True)
 
     def room(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
