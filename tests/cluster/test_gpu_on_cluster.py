@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from cluster.dask_fixtures import local_cluster
 from kernels.emulation import EmulatedRuntime
@@ -55,6 +56,21 @@ def test_workers_with_a_gpu(
             model = train(given, dataset, 4, evals=[(dataset, "train")], evals_result=results)
         files.append((model.to_bytes(), results))
     assert files[0] == files[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("on_workers", [False, True])
+def test_frames_of_dask_cudf(on_workers: bool, request: pytest.FixtureRequest) -> None:
+    cudf, dask_cudf = pytest.importorskip("cudf"), pytest.importorskip("dask_cudf")
+    rows = make_data(np.random.default_rng(8), "binary:logistic", ROWS, 6, n_values=500, missing=0.3)
+    frame = pd.DataFrame(rows.X, columns=list("abcdef"))
+    there = dask_cudf.from_cudf(cudf.from_pandas(frame.assign(y=rows.y, weight=rows.weight)), npartitions=4)
+    client = request.getfixturevalue("cluster_client") if on_workers else None
+    params = {"objective": "binary:logistic", "max_depth": 5, "subsample": 0.8}
+    with QuantizedDataset.from_dask(frame, rows.y, weight=rows.weight) as data:
+        expected = train({**params, "device": "cpu"}, data, 4).to_bytes()
+    with QuantizedDataset.from_dask(there[list("abcdef")], there["y"], weight=there["weight"], client=client) as data:
+        assert train({**params, "device": "cuda"}, data, 4).to_bytes() == expected
 
 
 @pytest.fixture(params=[
