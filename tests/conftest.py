@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from kernels.beside import jobs
 from kernels.emulation import MOST_TESTS
 from kernels.runtimes import RUNTIMES
 
@@ -60,17 +61,13 @@ def pytest_configure() -> None:
         CudaRuntime.__init__ = make_smaller  # type: ignore[assignment]
 
 
-def _of_sanitizers(item: pytest.Item) -> bool:
-    return item.nodeid.startswith("tests/kernels/test_sanitizers.py")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
-    them large.
+    """What waits for jobs comes last: it has nothing else to do, and leaves them all cores.
 
-    Sanitizers' own tests come last: what waits for them has nothing else to do, and leaves them all cores.
+    Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
+    them large.
     """
-    items.sort(key=_of_sanitizers)
+    items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
     if MOST_TESTS not in os.environ:
         return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
@@ -82,11 +79,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Sanitizers take minutes, in processes of their own: they begin beside all other tests."""
-    of_sanitizers = [item for item in session.items if _of_sanitizers(item) and "test_nothing" in item.nodeid]
-    if of_sanitizers and not session.config.option.collectonly:
-        assert isinstance(of_sanitizers[0], pytest.Function)
-        of_sanitizers[0].module.runs()
+    """Jobs that tests will wait for begin beside all others."""
+    for item in session.items:
+        marker = item.get_closest_marker("beside")
+        if marker and marker.args and not session.config.option.collectonly:
+            assert isinstance(item, pytest.Function)
+            job, name = marker.args
+            jobs.begin(job, str(item.callspec.params[name]))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,15 +1,20 @@
-"""NVIDIA's run-time compiler without a GPU or CuPy: the library of the wheel nvidia-cuda-nvrtc, through ctypes."""
+"""NVIDIA's run-time compiler without a GPU or CuPy: the library of the wheel nvidia-cuda-nvrtc, through ctypes.
+
+    python -m kernels.nvrtc NAME    usage of all entry points of a kernel file's variants on all architectures, as JSON
+"""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import json
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
-from daskboost.devices.gpu.kernel_source import LEAST_SM, KernelFile, Variant
+from daskboost.devices.gpu.kernel_source import ARCHITECTURES, LEAST_SM, KernelFile, Variant, kernel_file
 
 _USAGE = re.compile(
     r"Compiling entry function '(\w+)'.*?"
@@ -36,6 +41,19 @@ def compile_for(source: KernelFile, variant: Variant, sm: int) -> dict[str, Usag
     """Compile down to machine code as the engine does; usage of each entry point."""
     log, _ = _compile(source, variant, f"-arch=sm_{sm}", "--ptxas-options=-v")
     return {name: _usage(rest) for name, *rest in _USAGE.findall(log)}
+
+
+def place_of(variant: Variant, sm: int) -> str:
+    """What `usage_of_all` calls a variant on an architecture."""
+    return f"{variant}, sm_{sm}"
+
+
+def usage_of_all(source: KernelFile) -> dict[str, dict[str, Usage]]:
+    """By variant and architecture, those that have it."""
+    return {
+        place_of(variant, sm): compile_for(source, variant, sm)
+        for sm in ARCHITECTURES for variant in source.variants if sm >= variant.least_sm
+    }  # fmt: skip
 
 
 def ptx_of(source: KernelFile, variant: Variant) -> str:
@@ -81,3 +99,8 @@ def _library() -> ctypes.CDLL:
     found = sorted(path for folder in folders for path in folder.glob("cu13/lib/libnvrtc.so.*"))
     assert found, "compiling kernels needs NVRTC: pip install 'daskboost[test]'"
     return ctypes.CDLL(str(found[-1]))
+
+
+if __name__ == "__main__":
+    found = usage_of_all(kernel_file(sys.argv[1])).items()
+    print(json.dumps({where: {name: astuple(usage) for name, usage in usages.items()} for where, usages in found}))

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import re
 import subprocess
-import sys
 import tempfile
-import threading
-from concurrent.futures import Future
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import pytest
+from kernels.beside import ROOT, jobs, run_python
 from kernels.emulation import LAUNCHES, MOST_TESTS, SANITIZE, launch_line
 from kernels.test_emulation import line_of
 
 from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
@@ -32,23 +23,12 @@ def _library() -> str:
 
 
 def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python with the sanitizers, behind tests that run at the same time; ended with this process. Python's own leaks
-    are none of ours, and fibers have stacks of their own."""
+    """Python with the sanitizers. Its own leaks are none of ours, and fibers have stacks of their own."""
     environment = {
-        **os.environ, **more, SANITIZE: "1", "LD_PRELOAD": _library(),
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0", "UBSAN_OPTIONS": "print_stacktrace=1",
+        SANITIZE: "1", "LD_PRELOAD": _library(), "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
     }  # fmt: skip
-    process = subprocess.Popen(
-        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    atexit.register(process.kill)
-    try:
-        output, errors = process.communicate()
-        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
-    finally:
-        process.kill()
-        atexit.unregister(process.kill)
+    return run_python(*command, **environment, **more)
 
 
 TESTS = [
@@ -63,7 +43,7 @@ OF_KERNELS, OF_OTHERS = 16, 6
 they launch every entry point out of order."""
 
 
-def _launched_by(path: str) -> frozenset[str]:
+def launched_by(path: str) -> frozenset[str]:
     """Run a file's emulated tests; lines of the entry points that they launched, see `launch_line`."""
     most = OF_KERNELS if path.startswith(("tests/kernels", "tests/devices")) else OF_OTHERS
     with tempfile.NamedTemporaryFile("r") as launches:
@@ -73,58 +53,19 @@ def _launched_by(path: str) -> frozenset[str]:
         return frozenset(launches.read().splitlines())
 
 
-class Runs:
-    """All files' runs in order, each on one core, of which none takes more.
-
-    They take minutes. One at a time they begin beside the session's other tests (`tests/conftest.py`), most of which
-    take one core as well; when only they are left, all cores are theirs.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[str, Future[frozenset[str]]] = {path: Future() for path in TESTS}
-        self._left: SimpleQueue[str] = SimpleQueue()
-        for path in TESTS:
-            self._left.put(path)
-        self._cores = 0
-        self.use_cores(1)
-
-    def use_cores(self, n: int) -> None:
-        """Go on with `n` runs at a time."""
-        for _ in range(self._cores, n):
-            threading.Thread(target=self._work, daemon=True).start()
-        self._cores = max(self._cores, n)
-
-    def _work(self) -> None:
-        with suppress(Empty):
-            while True:
-                path = self._left.get_nowait()
-                try:
-                    self.found[path].set_result(_launched_by(path))
-                except BaseException as error:
-                    self.found[path].set_exception(error)
-
-
-runs = cache(Runs)
-"""Begins them, or gives those that have begun."""
-
-
-def launched_by(path: str) -> frozenset[str]:
-    """Lines of the entry points that a file's emulated tests launch, once they have run."""
-    runs().use_cores(len(os.sched_getaffinity(0)))
-    return runs().found[path].result()
-
-
 @pytest.mark.slow
+@pytest.mark.beside(launched_by, "path")
 @pytest.mark.parametrize("path", TESTS)
 def test_nothing_is_found_under_sanitizers(path: str) -> None:
-    launched_by(path)
+    jobs.result(launched_by, path)
 
 
 @pytest.mark.slow
+@pytest.mark.beside
 def test_every_kernel_runs_out_of_order_under_sanitizers() -> None:
     """Every entry point of `kernels/` is launched by some test marked `emulated` whose runtime has a seed; the runs are
     those from above."""
-    launched = frozenset[str]().union(*map(launched_by, TESTS))
+    launched = frozenset[str]().union(*(jobs.result(launched_by, path) for path in TESTS))
     entries = {
         launch_line(name, entry, out_of_order=True)
         for name in kernel_names()

@@ -1,0 +1,45 @@
+"""Jobs beside other tests: each once, in order, what they raise told to who waits."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from kernels.beside import Jobs, run_python
+
+
+def test_jobs_run_once_and_one_at_a_time_until_somebody_waits() -> None:
+    jobs, begun, may_end = Jobs(), list[str](), threading.Event()
+    first_began = threading.Event()
+
+    def job(name: str) -> str:
+        begun.append(name)
+        first_began.set()
+        assert may_end.wait(60)
+        return name.upper()
+
+    futures = [jobs.begin(job, name) for name in ("a", "b", "a", "c")]
+    assert first_began.wait(60)
+    assert begun == ["a"] and futures[0] is futures[2]
+    may_end.set()
+    assert [jobs.result(job, name) for name in ("c", "b", "a", "d")] == ["C", "B", "A", "D"]
+    assert sorted(begun) == ["a", "b", "c", "d"]
+
+
+def test_what_a_job_raises_is_told_and_others_go_on() -> None:
+    jobs = Jobs()
+
+    def job(name: str) -> str:
+        if name == "bad":
+            raise ValueError(name)
+        return name
+
+    jobs.begin(job, "bad")
+    assert jobs.result(job, "good") == "good"
+    with pytest.raises(ValueError, match="bad"):
+        jobs.result(job, "bad")
+
+
+def test_a_process_has_its_environment_and_its_end() -> None:
+    done = run_python("-c", "import os, sys; print(os.environ['GIVEN']); sys.exit(3)", GIVEN="here")
+    assert (done.returncode, done.stdout) == (3, "here\n")
