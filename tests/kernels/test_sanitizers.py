@@ -38,7 +38,7 @@ TESTS = [
     and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends", path.read_text())
 ]
 """Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
-OF_KERNELS, OF_OTHERS = 16, 6
+OF_KERNELS, OF_OTHERS = 16, 8
 """Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them. Together
 they launch every entry point out of order."""
 
