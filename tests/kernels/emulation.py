@@ -40,7 +40,7 @@ SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
 MOST_TESTS = "DASKBOOST_MOST_TESTS"
-"""Environment variable: run at most so many emulated tests of each file, evenly chosen."""
+"""Environment variable: run at most so many emulated tests of each file, evenly chosen, none of them large."""
 LAUNCHES = "DASKBOOST_LAUNCHES"
 """Environment variable: a file that gains a line for every entry point that several threads have run, and whether they
 ran out of order."""

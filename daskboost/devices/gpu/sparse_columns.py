@@ -110,6 +110,7 @@ def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, orde
                pairs: DeviceArray, states: DeviceArray, small: int) -> None:  # fmt: skip
     """Write down nodes and pairs of the tiles' rows by row, of `n_rows` in all, if they are at least `many_rows`;
     `states` : int64, shape (`state_words`,), and -1 in what is not written."""
+    assert states.nbytes >= 2 * pairs.itemsize * n_rows, "pairs of 8 bytes are small data's"
     states.fill(-1)
     runtime.kernel("histogram_sparse", "place_rows", SMALL=small)(
         tiles.most, THREADS, *tiles.arguments, many_rows, n_rows, order, pairs, states
