@@ -6,6 +6,7 @@ The CUDA kernels run twice: by the emulation of `tests/kernels`, everywhere, and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,12 +24,20 @@ from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkA
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.device import GpuDevice
+from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
 
 LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
 """The emulation with the shared memory of a large GPU."""
+
+
+def declared(file: str, constant: str) -> str:
+    """What a constant of `kernels/`, given with its type, is declared to be."""
+    found = re.search(rf"constexpr {constant} = ([^;]+);", (source_folder() / file).read_text())
+    assert found, f"{file} has no {constant}"
+    return found[1]
 
 
 class EagerThreads(Threads):

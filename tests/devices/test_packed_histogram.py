@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import LARGE, make_layout, make_pairs, make_symbols, segments_of
+from devices.backends import LARGE, declared, make_layout, make_pairs, make_symbols, segments_of
 from devices.histograms import build, dense, sparse
 from devices.test_histogram import naive
 from hypothesis import given
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.feature_groups import SKEWED_BINS, SKEWED_COLUMNS, feature_groups
-from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime
 
 EDGE = 2**12 - 1
@@ -27,9 +25,7 @@ ROWS = 7168
 
 def constant(name: str) -> int:
     """A number of `kernels/packed.cuh`."""
-    found = re.search(rf"constexpr i32 {name} = ([^;]+);", (source_folder() / "packed.cuh").read_text())
-    assert found
-    return int(eval(found[1], {"__builtins__": {}}))
+    return int(eval(declared("packed.cuh", f"i32 {name}"), {"__builtins__": {}}))
 
 
 def test_both_sides_know_the_same_limit() -> None:

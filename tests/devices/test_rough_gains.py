@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import numpy as np
 import pytest
-from devices.backends import EagerThreads, make_layout
+from devices.backends import EagerThreads, declared, make_layout
 from devices.test_device_split import assert_same, searching
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
 from reference import split as reference
 
-from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime, to_device, to_host
 from daskboost.devices.gpu.split import Level, SplitKernels, address_of
 from daskboost.devices.gpu.views import DeviceLayout
@@ -154,8 +152,7 @@ def test_rough_gains_are_as_near_as_proved(
 
 def test_the_margin_is_what_such_an_error_needs() -> None:
     """The best split's rough gain is at least 1 - ERROR of its own, the largest at most 1 + ERROR of its own."""
-    found = re.search(r"constexpr double MARGIN = 0x1p-(\d+);", (source_folder() / "rough.cuh").read_text())
-    assert found and 1 - 2.0 ** -int(found[1]) <= (1 - ERROR) / (1 + ERROR)
+    assert 1 - float.fromhex(declared("rough.cuh", "double MARGIN")) <= (1 - ERROR) / (1 + ERROR)
 
 
 def filled_bins(width: int) -> list[list[int]]:

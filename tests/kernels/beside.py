@@ -62,10 +62,13 @@ jobs = Jobs()
 
 
 def run_python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Python at the root of the repository, behind tests that run at the same time; ended with this process."""
+    """Python at the root of the repository, with the modules that tests have, behind tests that run at the same time;
+    ended with this process."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))
     process = subprocess.Popen(
-        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT, env={**os.environ, **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), **environment}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     atexit.register(process.kill)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from kernels.beside import Jobs, run_python
+from kernels.beside import ROOT, Jobs, run_python
 
 
 def test_jobs_run_once_and_one_at_a_time_until_somebody_waits() -> None:
@@ -40,6 +40,9 @@ def test_what_a_job_raises_is_told_and_others_go_on() -> None:
         jobs.result(job, "bad")
 
 
-def test_a_process_has_its_environment_and_its_end() -> None:
-    done = run_python("-c", "import os, sys; print(os.environ['GIVEN']); sys.exit(3)", GIVEN="here")
-    assert (done.returncode, done.stdout) == (3, "here\n")
+def test_a_process_has_its_environment_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the folders of modules that this one was started with."""
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    code = "import os, sys, kernels.beside; print(os.environ['GIVEN'], os.environ['PYTHONPATH']); sys.exit(3)"
+    done = run_python("-c", code, GIVEN="here")
+    assert (done.returncode, done.stdout) == (3, f"here {ROOT}:{ROOT / 'tests'}:elsewhere\n")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 
 import pytest
-from kernels.beside import ROOT, jobs, run_python
+from kernels.beside import jobs, run_python
 from kernels.nvrtc import CompileError, Usage, compile_for, place_of, ptx_of
 
 from daskboost.devices.gpu.kernel_source import ARCHITECTURES, kernel_file, kernel_names, parse
@@ -24,7 +23,7 @@ extern "C" __global__ void toy(float* out) {{
 
 def compiled(name: str) -> dict[str, dict[str, Usage]]:
     """What `kernels/nvrtc.py` says of a file."""
-    done = run_python("-m", "kernels.nvrtc", name, PYTHONPATH=os.pathsep.join((str(ROOT), str(ROOT / "tests"))))
+    done = run_python("-m", "kernels.nvrtc", name)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     return {
         where: {entry: Usage(*usage) for entry, usage in usages.items()}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kernels.beside import run_python
 from kernels.emulation import MOST_TESTS, EmulatedRuntime, EmulationError
 from kernels.races import RACES
 
 from daskboost.devices.gpu.kernel_source import parse
 
-ROOT = Path(__file__).resolve().parents[2]
 PATH = Path(__file__).parent / "race_toys.cu"
 TOYS = parse("race_toys", PATH.read_text())
 CASES = {
@@ -90,8 +87,7 @@ SOME_TESTS = (
 @pytest.mark.parametrize("path", SOME_TESTS)
 def test_kernels_have_no_races(path: str) -> None:
     """A share of a file's emulated tests, evenly chosen."""
-    command = [sys.executable, "-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider"]
-    environment = {**os.environ, RACES: "1", MOST_TESTS: "16"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
+    done = run_python(*command, **{RACES: "1", MOST_TESTS: "16"})
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     assert " passed" in done.stdout

@@ -87,8 +87,6 @@ CASES = {
 def test_the_line_at_fault_is_named(entry: str) -> None:
     arguments, complaint = CASES[entry]
     code = f"""
-import sys
-sys.path[:0] = [".", "tests"]
 import numpy as np
 from kernels.test_emulation import launch
 launch({entry!r}, 1, 1, {arguments}, shared=16)
