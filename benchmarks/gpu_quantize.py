@@ -32,7 +32,7 @@ CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]
 STEPS: Steps = {
     "look at values": (read, "dense_rows"),
-    "look at labels": (read, "device_labels"),
+    "look at labels": (read, "device_column"),
     "sketch": (device_sketch, "count_keys"),
     "quantize": (device_chunk, "quantize_rows"),
 }

@@ -20,7 +20,7 @@ from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import computed
-from daskboost.data.rows import DeviceLabels, Features, RowBatch
+from daskboost.data.rows import Features, RowBatch
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
 from daskboost.data.spill import check_spill_directory, spill_path
@@ -54,8 +54,7 @@ class LocalRunner:
         for batch in source.batches():
             if source.lends(batch):
                 self._lent = batch
-                if isinstance(batch.label, DeviceLabels):
-                    batch.label.fetch(self.threads)  # beside the kernels that sketch
+                batch.fetch(self.threads)
             yield batch
             del batch
 

@@ -23,7 +23,7 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
-from daskboost.data.rows import DenseRows, DeviceLabels, Features, RowBatch, SparseRows
+from daskboost.data.rows import DenseRows, DeviceColumn, Features, RowBatch, SparseRows
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -107,12 +107,12 @@ class ChunkRows:
     def of(cls, batch: RowBatch, start: int, stop: int) -> ChunkRows:
         """Copies of the batch's rows `start..stop`, so that the batch can be freed."""
 
-        def part(array: Float32 | None) -> Float32 | None:
+        def part(array: Float32 | DeviceColumn | None) -> Float32 | None:
+            if isinstance(array, DeviceColumn):
+                return array.on_host[start:stop]  # fetched: nobody else's
             return None if array is None else np.array(array[start:stop], np.float32, order="C")
 
-        label = batch.label
-        own = label.on_host[start:stop] if isinstance(label, DeviceLabels) else part(label)  # fetched: nobody else's
-        return cls(own, part(batch.weight), part(batch.base_margin))
+        return cls(part(batch.label), part(batch.weight), part(batch.base_margin))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.convert import plain_values
+from daskboost.data.device_columns import by_parts, looked_at, many_labels, unique_values
+from daskboost.data.device_read import on_device
+from daskboost.data.rows import DeviceColumn, host_column
 from daskboost.data.schema import LABEL_LETTERS, dtype_letter, listed
+from daskboost.devices.gpu.runtime import to_host
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, DataTypeError
 
@@ -32,10 +36,24 @@ class ClassWeights:
         """Sum of the factors of all rows."""
         return math.fsum(factor * count for factor, count in zip(self.factors, self.counts, strict=True))
 
-    def weigh(self, codes: Float32, weight: Float32 | None) -> Float32:
-        """The weight of every row, times its own weight if it has one; float32, shape (rows,)."""
-        factors = np.asarray(self.factors, np.float64)[codes.astype(np.intp)]
-        return np.asarray(factors if weight is None else factors * weight, np.float32)
+    def weigh(self, codes: Float32 | DeviceColumn, weight: Float32 | DeviceColumn | None) -> Float32 | DeviceColumn:
+        """The weight of every row, times its own weight if it has one; on the GPU where both lie, else on the host."""
+        if isinstance(codes, DeviceColumn) and (weight is None or isinstance(weight, DeviceColumn)):
+            runtime, own = codes.runtime, None if weight is None else weight.values
+            if weight is None or weight.runtime.device == runtime.device:
+                with on_device(runtime):
+                    return looked_at(runtime, self._weigh(codes.values, own, runtime.xp))
+        weights: Float32 = self._weigh(host_column(codes), None if weight is None else host_column(weight), np)
+        return weights
+
+    def _weigh(self, codes: Any, weight: Any, xp: Any) -> Any:
+        factors = xp.asarray(np.array(self.factors, np.float64))
+
+        def weights(rows: slice) -> Any:
+            of_class = factors[codes[rows].astype(np.intp)]
+            return of_class if weight is None else of_class * weight[rows]
+
+        return by_parts(xp, len(codes), np.float32, weights)
 
 
 def unique_labels(values: Any) -> npt.NDArray[Any]:
@@ -43,7 +61,7 @@ def unique_labels(values: Any) -> npt.NDArray[Any]:
 
     Parameters
     ----------
-    values : 1-D block of labels: array, pandas Series, pyarrow array, list
+    values : 1-D block of labels: array, pandas Series, pyarrow array, list; many numbers on a GPU stay there
 
     Returns
     -------
@@ -57,7 +75,14 @@ def unique_labels(values: Any) -> npt.NDArray[Any]:
     DataTypeError
         When labels are neither strings, booleans nor numbers, or a mix of these.
     """
-    return np.unique(_plain_labels(plain_values(values, "y")))
+    there = many_labels(values)
+    if there is None:
+        found = np.unique(_plain_labels(plain_values(values, "y")))
+    else:
+        runtime, labels = there
+        with on_device(runtime):
+            found = unique_values(runtime, _plain_labels(labels))
+    return found + found.dtype.type(0) if found.dtype.kind == "f" else found  # which zero stays depends on their order
 
 
 def merge_classes(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -111,25 +136,62 @@ def class_codes(values: npt.NDArray[Any], classes: Sequence[Any]) -> Float32:
     """
     known = class_array(classes)
     labels = _plain_labels(values)
-    if len(labels) == 0:
-        return np.zeros(0, dtype=np.float32)
+    codes: Float32
     if (labels.dtype.kind == "O") != (known.dtype.kind == "O"):
-        codes = np.full(len(labels), -1)
+        codes = np.full(len(labels), -1, np.float32)
     elif known.dtype.kind == "O":
-        codes = _hashed(labels, known)
+        codes = _hashed(labels, known).astype(np.float32)
     else:
-        order = np.argsort(known)
-        codes = order[np.minimum(np.searchsorted(known[order], labels), len(known) - 1)]
-        codes[known[codes] != labels] = -1
+        codes = _codes_of_numbers(labels, known, np)
+    _require_known(codes, labels, known)
+    return codes
+
+
+def read_codes(block: Any, classes: Sequence[Any]) -> Float32 | DeviceColumn:
+    """`class_codes` of a block of labels; many numbers on a GPU stay there. Raises as it does."""
+    there, known = many_labels(block), class_array(classes)
+    if there is None or not _compares_exactly(known.dtype, there[1].dtype):
+        return class_codes(plain_values(block, "y"), classes)
+    runtime, labels = there
+    with on_device(runtime):
+        codes = _codes_of_numbers(_plain_labels(labels), known, runtime.xp)
+        _require_known(codes, labels, known)
+        return looked_at(runtime, codes)
+
+
+def _compares_exactly(known: np.dtype[Any], labels: np.dtype[Any]) -> bool:
+    """Whether expressions of CuPy compare them as NumPy does, to which float64 is not enough for integers."""
+    if known.kind == "O":
+        return False
+    return np.result_type(known, labels).kind != "f" or "f" in (known.kind, labels.kind)
+
+
+def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
+    """float32, -1 for labels that are not known; arrays of `xp`, but `known`, which is on the host."""
+    order = np.argsort(known)
+    common = np.result_type(known.dtype, labels.dtype)
+    if common.kind == "b":
+        common = np.dtype(np.uint8)  # which CuPy searches
+    ordered, codes = xp.asarray(known[order]), xp.asarray(order.astype(np.float32))
+    searched = ordered.astype(common)
+
+    def found(rows: slice) -> Any:
+        own = labels[rows]
+        at = xp.minimum(xp.searchsorted(searched, own.astype(common)), len(known) - 1)
+        return xp.where(ordered[at] == own, codes[at], np.float32(-1))
+
+    return by_parts(xp, len(labels), np.float32, found)
+
+
+def _require_known(codes: Any, labels: Any, known: npt.NDArray[Any]) -> None:
     unknown = codes < 0
     if unknown.any():
-        strange = [repr(v) for v in np.unique(labels[unknown]).tolist()]
+        strange = [repr(v) for v in np.unique(to_host(labels[unknown])).tolist()]
         raise DataError(
             f"y has labels that are not among the {len(known)} classes: {listed(strange)}. "
             f"The classes are {listed([repr(v) for v in known.tolist()])}. "
             "Drop these rows, or train on data that has these classes."
         )
-    return codes.astype(np.float32)
 
 
 def class_array(classes: Any) -> npt.NDArray[Any]:

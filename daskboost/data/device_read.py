@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.rows import DeviceDenseRows, DeviceLabels, DeviceSparseRows
+from daskboost.data.rows import DeviceDenseRows, DeviceSparseRows
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.features import Matrix, as_float32, convert
 from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
-from daskboost.devices.gpu.labels import summarize_labels
 from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
 from daskboost.dtypes import Bool
@@ -53,27 +52,6 @@ def host_block(block: Any) -> Any:
     if kind == "cupy":
         return to_host(as_device_array(block))
     return block.to_arrow() if kind == "cudf" else block
-
-
-def device_labels(y: Any) -> DeviceLabels | None:
-    """Labels that are a CuPy vector or a cuDF Series of numbers; None for all others."""
-    kind = device_kind(y)
-    nulls: DeviceArray | None = None
-    if kind == "cupy":
-        values = as_device_array(y)
-        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    elif kind == "cudf" and y.ndim == 1 and dtype_letter(y.dtype) in FEATURE_KINDS:
-        values, nulls = column_values(y, "y")
-    else:
-        return None
-    if values.ndim != 1 or dtype_letter(values.dtype) not in FEATURE_KINDS:
-        return None
-    runtime = runtime_of(values)
-    with on_device(runtime):
-        if values.dtype != np.float32 or nulls is not None or not values.flags.c_contiguous:
-            given, values = values, runtime.xp.empty(values.shape, np.float32)
-            convert(runtime, given, values, nulls)
-        return DeviceLabels(runtime, values, summarize_labels(runtime, values))
 
 
 def dense_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceDenseRows, Bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from daskboost.data.cell_counts import Refinement
@@ -13,7 +15,7 @@ from daskboost.devices.gpu.sketch import Entries, Intervals, count_keys
 from daskboost.dtypes import Int64
 
 
-def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capacities: Int64,
+def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,
                     refinement: Refinement | None, scratch_bytes: int | None = None, threads: int = 1
                     ) -> tuple[KeyTable, Int64]:  # fmt: skip
     """Count the keys of some columns, only those in the heavy cells of a refinement if there is one.
@@ -22,7 +24,7 @@ def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capaci
     ----------
     features : DeviceDenseRows or DeviceSparseRows
     weights : int64 array, shape (rows,) or (0,)
-        On the host.
+        On the host or on the device of the features.
     columns : int64 array, shape (columns,)
     capacities : int64 array, shape (features,)
     refinement : Refinement or None
@@ -37,7 +39,9 @@ def count_on_device(features: DeviceRows, weights: Int64, columns: Int64, capaci
         A series per column, and rows without a value.
     """
     runtime = features.runtime
-    on_device = to_device(runtime, weights) if len(weights) else None
+    on_device = weights if len(weights) else None
+    if isinstance(on_device, np.ndarray):
+        on_device = to_device(runtime, on_device)
     source: Matrix | Entries
     if isinstance(features, DeviceDenseRows):
         source, missing = Matrix(features.values, features.missing), features.n_missing

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.classes import ClassWeights, class_array, class_codes, merge_classes, unique_labels
-from daskboost.data.convert import plain_values
-from daskboost.data.key_counts import values_of
-from daskboost.data.rows import DenseRows, DeviceLabels, RowBatch
+from daskboost.data.classes import ClassWeights, class_array, class_codes, merge_classes, read_codes, unique_labels
+from daskboost.data.device_columns import code_counts, count_nonzero
+from daskboost.data.rows import DenseRows, DeviceColumn, RowBatch
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
@@ -59,13 +58,14 @@ class LabelStats:
         if batch.n_rows == 0:
             return cls()
         minimum, maximum, all_integer = _range(batch.label)
+        largest, n_positive = (1.0, batch.n_rows) if batch.weight is None else _weights(batch.weight)
         return cls(
             n_rows=batch.n_rows,
             minimum=minimum,
             maximum=maximum,
             all_integer=all_integer,
-            max_weight=1.0 if batch.weight is None else float(batch.weight.max()),
-            positive_weight_rows=batch.n_rows if batch.weight is None else int(np.count_nonzero(batch.weight)),
+            max_weight=largest,
+            positive_weight_rows=n_positive,
         )
 
     def __add__(self, other: LabelStats) -> LabelStats:
@@ -95,16 +95,21 @@ class LabelStats:
             )
 
 
-def _range(label: Float32 | DeviceLabels | None) -> tuple[float, float, bool]:
+def _range(label: Float32 | DeviceColumn | None) -> tuple[float, float, bool]:
     """Least and greatest label, zero never negative, and whether all are whole numbers."""
     if label is None:
         return math.inf, -math.inf, True
-    if isinstance(label, DeviceLabels):
-        seen = label.summary
-        ends = values_of(np.array([seen.least_key, seen.greatest_key], np.uint32)).tolist()
-        return ends[0], ends[1], seen.all_whole
+    if isinstance(label, DeviceColumn):
+        return *label.ends, label.summary.all_whole
     minimum, maximum = label.min(initial=np.float32(np.inf)), label.max(initial=np.float32(-np.inf))
     return float(minimum) + 0.0, float(maximum) + 0.0, bool((label == np.rint(label)).all())
+
+
+def _weights(weight: Float32 | DeviceColumn) -> tuple[float, int]:
+    """The largest weight, zero never negative, and how many are above 0."""
+    if isinstance(weight, DeviceColumn):
+        return weight.ends[1], count_nonzero(weight)
+    return float(weight.max()) + 0.0, int(np.count_nonzero(weight))
 
 
 def column_labels(source: Source) -> list[Any]:
@@ -187,8 +192,10 @@ def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.i
 
 
 def _class_counts(block: Any, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    codes = class_codes(plain_values(block, "y"), classes.tolist()).astype(np.intp)
-    counts: npt.NDArray[np.int64] = np.bincount(codes, minlength=len(classes)).astype(np.int64)
+    codes = read_codes(block, classes.tolist())
+    if isinstance(codes, DeviceColumn):
+        return code_counts(codes, len(classes))
+    counts: npt.NDArray[np.int64] = np.bincount(codes.astype(np.intp), minlength=len(classes)).astype(np.int64)
     return counts
 
 

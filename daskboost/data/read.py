@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.classes import ClassWeights, class_codes
+from daskboost.data.classes import ClassWeights, read_codes
 from daskboost.data.convert import (
     Columns,
     canonical_csr,
@@ -19,19 +19,18 @@ from daskboost.data.convert import (
     float_vector,
     is_sparse,
     margin_values,
-    plain_values,
 )
-from daskboost.data.device_read import dense_rows, device_labels, sparse_rows
+from daskboost.data.device_columns import device_column
+from daskboost.data.device_read import dense_rows, sparse_rows
 from daskboost.data.rows import (
     AnyFeatures,
     DenseRows,
-    DeviceLabels,
+    DeviceColumn,
     DeviceRows,
     Features,
     FeatureSchema,
     RowBatch,
     SparseRows,
-    host_labels,
 )
 from daskboost.data.schema import listed
 from daskboost.data.upload import RawRows, naming, rows_for_gpu
@@ -40,7 +39,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
 T = TypeVar("T", bound=np.generic)
-Column = TypeVar("Column", Float32, DeviceLabels, Float32 | DeviceLabels)
+Column = TypeVar("Column", Float32, DeviceColumn, Float32 | DeviceColumn)
 
 _LIMIT = np.finfo(np.float32).max  # the split that sends all present values left is `x < _LIMIT`
 
@@ -142,9 +141,9 @@ class ReadSpec:
             base_margin = x
         n = features.n_rows
         label = None if y is None else _of_length(self.label(y), n, "y")
-        weight = None if weight is None else _of_length(_checked_weight(weight), n, "weight")
+        weight = None if weight is None else _of_length(_read_weight(weight), n, "weight")
         if self.class_weights is not None and label is not None:
-            weight = _frozen(self.class_weights.weigh(host_labels(label), weight))
+            weight = _of_length(self.class_weights.weigh(label, weight), n, "weight")
         return RowBatch(
             features,
             label=label,
@@ -201,13 +200,14 @@ class ReadSpec:
             "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
         )
 
-    def label(self, y: Any) -> Float32 | DeviceLabels:
+    def label(self, y: Any) -> Float32 | DeviceColumn:
         """Convert and check one partition's labels; float32, shape (rows,). Raises as `read`."""
-        if self.classes is None and (found := device_labels(y)) is not None:
+        if self.classes is not None:
+            return read_codes(y, self.classes)
+        found = device_column(y, "y")
+        if found is not None:
             _refuse_counts(found.summary.n_missing, found.summary.n_infinite, "y", "labels", "Drop these rows")
             return found
-        if self.classes is not None:
-            return class_codes(plain_values(y, "y"), self.classes)
         label = float_vector(y, "y")
         require_finite(label, "y", "labels", "Drop these rows")
         return label
@@ -232,7 +232,10 @@ def read_partition(spec: ReadSpec, x: Any, y: Any, weight: Any, base_margin: Any
     return spec.read(x, y, weight, base_margin, where=where)
 
 
-def _checked_weight(block: Any) -> Float32:
+def _read_weight(block: Any) -> Float32 | DeviceColumn:
+    found = device_column(block, "weight")
+    if found is not None and (not len(found) or _can_weigh(found)):
+        return found
     weight = float_vector(block, "weight")
     bad = ~((weight >= 0) & (weight < _LIMIT))
     if bad.any():
@@ -241,6 +244,11 @@ def _checked_weight(block: Any) -> Float32:
             "Weights must be finite and at least 0; a row of weight 0 is ignored."
         )
     return weight
+
+
+def _can_weigh(column: DeviceColumn) -> bool:
+    least, greatest = column.ends
+    return column.summary.n_missing == 0 and least >= 0 and greatest < float(_LIMIT)
 
 
 def require_finite(values: Any, name: str, what: str, remedy: str) -> None:
@@ -257,7 +265,7 @@ def _refuse_counts(missing: int, infinite: int, name: str, what: str, remedy: st
 
 def _of_length(values: Column, n_rows: int, name: str) -> Column:
     require_length(values, n_rows, name)
-    return values if isinstance(values, DeviceLabels) else _frozen(values)
+    return values if isinstance(values, DeviceColumn) else _frozen(values)
 
 
 def require_length(values: Any, n_rows: int, name: str) -> None:

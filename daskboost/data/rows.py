@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.data.key_counts import values_of
 from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.labels import LabelSummary
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
@@ -122,8 +123,8 @@ class DeviceSparseRows:
 
 Features = DenseRows | SparseRows
 @dataclass(eq=False)
-class DeviceLabels:
-    """Labels in a GPU's memory, looked at there; they are fetched, once, when chunks are made."""
+class DeviceColumn:
+    """Labels or weights in a GPU's memory, looked at there; they are fetched, once, when chunks are made."""
 
     runtime: Runtime
     values: DeviceArray
@@ -134,9 +135,15 @@ class DeviceLabels:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least value and the greatest, of those that are not missing; one at least."""
+        least, greatest = values_of(np.array([self.summary.least_key, self.summary.greatest_key], np.uint32)).tolist()
+        return least, greatest
+
     def __reduce__(self) -> Any:
         """As those of another process, to which Dask may move them: it fetches them itself."""
-        return DeviceLabels, (self.runtime, self.values, self.summary)
+        return DeviceColumn, (self.runtime, self.values, self.summary)
 
     def fetch(self, threads: int = 1) -> tuple[Float32, Download]:
         """Begin to copy them to the host, if that has not begun."""
@@ -202,9 +209,9 @@ def host_features(features: AnyFeatures) -> Features:
     return features.on_host() if isinstance(features, DeviceRows | UploadedRows) else features
 
 
-def host_labels(labels: Float32 | DeviceLabels) -> Float32:
-    """Labels in the host's memory."""
-    return labels.on_host if isinstance(labels, DeviceLabels) else labels
+def host_column(column: Float32 | DeviceColumn) -> Float32:
+    """Labels or weights in the host's memory."""
+    return column.on_host if isinstance(column, DeviceColumn) else column
 
 
 @dataclass(frozen=True)
@@ -214,16 +221,22 @@ class RowBatch:
     Parameters
     ----------
     features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
-    label : float32 array, shape (rows,), DeviceLabels, or None when predicting
-    weight : float32 array, shape (rows,), or None for all ones
+    label : float32 array, shape (rows,), DeviceColumn, or None when predicting
+    weight : float32 array, shape (rows,), DeviceColumn, or None for all ones
     base_margin : float32 array, shape (rows, outputs), or None for the model's base score
     """
 
     features: AnyFeatures
-    label: Float32 | DeviceLabels | None = None
-    weight: Float32 | None = None
+    label: Float32 | DeviceColumn | None = None
+    weight: Float32 | DeviceColumn | None = None
     base_margin: Float32 | None = None
 
     @property
     def n_rows(self) -> int:
         return self.features.n_rows
+
+    def fetch(self, threads: int = 1) -> None:
+        """Begin to copy to the host what of labels and weights lies on a GPU, beside the kernels that work there."""
+        for column in (self.label, self.weight):
+            if isinstance(column, DeviceColumn):
+                column.fetch(threads)

@@ -14,7 +14,7 @@ from daskboost.data.cuts import Cuts
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.pack import Layout
-from daskboost.data.rows import AnyFeatures, DeviceLabels, DeviceRows, RowBatch, UploadedRows
+from daskboost.data.rows import AnyFeatures, DeviceRows, RowBatch, UploadedRows
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.stream import stream
 from daskboost.dtypes import Bool, Float32
@@ -155,8 +155,7 @@ class ShardBuilder:
         `pieces` : rows at which chunks must end, from 0 to the number of rows, where the batch is several partitions.
         """
         features = batch.features
-        if isinstance(batch.label, DeviceLabels):
-            batch.label.fetch(self._threads)  # beside the kernels that quantize
+        batch.fetch(self._threads)
         for chunk in self._chunks(features, first_row, list(self._spans(pieces or (0, batch.n_rows)))):
             start = chunk.first_row - first_row
             self.add_chunk(chunk, ChunkRows.of(batch, start, start + chunk.n_rows))

@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cell_counts import CellCounts, Refinement
+from daskboost.data.device_columns import by_parts
 from daskboost.data.device_read import on_device
 from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract, key_blocks
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
-from daskboost.data.rows import AnyFeatures, DeviceRows, UploadedRows
+from daskboost.data.rows import AnyFeatures, DeviceColumn, DeviceRows, UploadedRows, host_column
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import DataError
 
@@ -81,9 +82,17 @@ def weight_exponent(total_weight: float) -> int:
     return _WEIGHT_BITS - math.frexp(total_weight)[1]
 
 
-def integer_weights(weight: Float32, exponent: int) -> Int64:
-    """Weights times 2**exponent, rounded to the nearest integer, halves to even; int64, shape (n,)."""
-    return np.rint(np.ldexp(weight.astype(np.float64), exponent)).astype(np.int64)
+def integer_weights(weight: Any, exponent: int, xp: Any = np) -> Any:
+    """Weights times 2**exponent, rounded to the nearest integer, halves to even; int64, shape (n,).
+
+    `weight` : float32 array of `xp`, as the result is.
+    """
+    scale = math.ldexp(1.0, exponent)  # products are exact: float32 times a power of two that float64 has
+
+    def units(rows: slice) -> Any:
+        return xp.rint(weight[rows].astype(np.float64) * scale).astype(np.int64)
+
+    return by_parts(xp, len(weight), np.int64, units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +161,7 @@ class DataSketch:
 
 def sketch_batch(
     features: AnyFeatures,
-    weight: Float32 | None = None,
+    weight: Float32 | DeviceColumn | None = None,
     *,
     capacity: int,
     weight_exponent: int | None = None,
@@ -164,7 +173,7 @@ def sketch_batch(
     ----------
     features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
         Absent entries of sparse rows are missing, as NaNs of dense ones are.
-    weight : float32 array, shape (rows,), or None for ones
+    weight : float32 array, shape (rows,), DeviceColumn, or None for ones
         Not negative. Rows of weight zero leave no trace but in the count of missing values.
     capacity : int
         Cells per feature; :func:`default_capacity`. The same for all batches.
@@ -178,7 +187,7 @@ def sketch_batch(
     DataError
         If only one of `weight` and `weight_exponent` is given.
     """
-    weights = _checked_weights(weight, weight_exponent)
+    weights = _checked_weights(features, weight, weight_exponent)
     capacities = np.full(features.n_features, capacity, np.int64)
     columns = np.arange(features.n_features)
     table, missing = _count(features, weights, columns, capacities, None, max_workers)
@@ -187,7 +196,7 @@ def sketch_batch(
 
 def refine_batch(
     features: AnyFeatures,
-    weight: Float32 | None,
+    weight: Float32 | DeviceColumn | None,
     refinement: Refinement,
     *,
     weight_exponent: int | None = None,
@@ -197,22 +206,29 @@ def refine_batch(
 
     The capacity of each feature follows from the number of its heavy cells. Nothing is counted as missing.
     """
-    weights = _checked_weights(weight, weight_exponent)
+    weights = _checked_weights(features, weight, weight_exponent)
     columns = np.flatnonzero(np.diff(refinement.offsets))
     table, missing = _count(features, weights, columns, refinement.capacities, refinement, max_workers)
     return DataSketch(table, np.zeros_like(missing), features.n_rows, weight_exponent)
 
 
-def _checked_weights(weight: Float32 | None, exponent: int | None) -> Int64:
-    """Integer weights; of length 0 for ones, as kernels take them."""
+def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | None, exponent: int | None) -> Any:
+    """Integer weights, on the GPU where features and weights lie there; of length 0 for ones, as kernels take them."""
     if (weight is None) != (exponent is None):
         raise DataError("weight_exponent: it and weight must be given together; see daskboost.data.sketch")
-    return np.empty(0, np.int64) if weight is None or exponent is None else integer_weights(weight, exponent)
+    if weight is None or exponent is None:
+        return np.empty(0, np.int64)
+    if isinstance(weight, DeviceColumn) and isinstance(features, DeviceRows):
+        runtime = weight.runtime
+        if runtime.device == features.runtime.device:
+            with on_device(runtime):
+                return integer_weights(weight.values, exponent, runtime.xp)
+    return integer_weights(host_column(weight), exponent)
 
 
 def _count(
     features: AnyFeatures,
-    weights: Int64,
+    weights: Any,
     columns: Int64,
     capacities: Int64,
     refinement: Refinement | None,

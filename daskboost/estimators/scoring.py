@@ -9,7 +9,7 @@ from operator import add
 
 import numpy as np
 
-from daskboost.data.rows import RowBatch, host_labels
+from daskboost.data.rows import RowBatch, host_column
 from daskboost.data.source import Source
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
@@ -84,8 +84,8 @@ def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
 
 def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
     assert batch.label is not None
-    weights = np.ones(batch.n_rows) if batch.weight is None else batch.weight.astype(np.float64)
-    return weights, host_labels(batch.label).astype(np.float64)
+    weights = np.ones(batch.n_rows) if batch.weight is None else host_column(batch.weight).astype(np.float64)
+    return weights, host_column(batch.label).astype(np.float64)
 
 
 def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:

@@ -10,6 +10,7 @@ from reference import sketch as reference
 from strategies.device_rows import device_dense, device_sparse
 
 from daskboost.data import sketch
+from daskboost.data.device_columns import looked_at
 from daskboost.data.rows import DenseRows, SparseRows
 from daskboost.data.sketch import DataSketch, integer_weights, refine_batch, sketch_batch
 from daskboost.devices.gpu import sketch as gpu
@@ -62,13 +63,19 @@ def test_the_cpus_bytes(
         features = type(whole)(runtime, whole.values[::2, ::3], whole.missing, whole.n_missing[::3] // 2)
     else:
         features = device_dense(runtime, values if storage == "rows" else np.asfortranarray(values))
+    there = None if weight is None else looked_at(runtime, runtime.xp.asarray(weight))
     expected = sketch_batch(host, weight, capacity=capacity, weight_exponent=exponent)
-    found = sketch_batch(features, weight, capacity=capacity, weight_exponent=exponent)
-    assert dump(found) == dump(expected)
+    for weights in (weight, there):
+        found = sketch_batch(features, weights, capacity=capacity, weight_exponent=exponent)
+        assert dump(found) == dump(expected)
+    assert dump(sketch_batch(host, there, capacity=capacity, weight_exponent=exponent)) == dump(expected)
     for max_bin in (3, 50):
         refinement = expected.cells().heavy(max_bin)
         if refinement is not None:
-            fine = [refine_batch(each, weight, refinement, weight_exponent=exponent) for each in (host, features)]
+            fine = [
+                refine_batch(each, weights, refinement, weight_exponent=exponent)
+                for each, weights in ((host, weight), (features, there))
+            ]
             assert dump(fine[1]) == dump(fine[0])
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from strategies.device_arrays import Place, place
 
-from daskboost.data.rows import DenseRows, DeviceDenseRows, DeviceLabels, DeviceRows, DeviceSparseRows, host_features
+from daskboost.data.rows import DenseRows, DeviceColumn, DeviceDenseRows, DeviceRows, DeviceSparseRows, host_features
 from daskboost.data.source import make_source
 from daskboost.errors import DataError
 
@@ -63,7 +63,7 @@ def assert_same(given: Any, host: Any, **arguments: Any) -> None:
 
 
 def on_host(column: Any) -> Any:
-    return column.on_host if isinstance(column, DeviceLabels) else column
+    return column.on_host if isinstance(column, DeviceColumn) else column
 
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
@@ -102,7 +102,7 @@ def test_missing_values_labels_weights_and_margins(missing: float, place: Place,
     np.testing.assert_array_equal(host_features(a.features).values, host_features(b.features).values)
     for name in ("label", "weight", "base_margin"):
         assert on_host(getattr(a, name)).tobytes() == getattr(b, name).tobytes()
-    assert isinstance(a.label, DeviceLabels)
+    assert isinstance(a.label, DeviceColumn)
     assert_same(place.array(values), values, y=y, missing=missing)
 
 

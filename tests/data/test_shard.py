@@ -37,7 +37,7 @@ def rows(n_rows: int, seed: int = 0) -> RowBatch:
 
 def part(batch: RowBatch, start: int, stop: int) -> RowBatch:
     assert isinstance(batch.features, DenseRows) and isinstance(batch.label, np.ndarray)
-    assert batch.weight is not None and batch.base_margin is not None
+    assert isinstance(batch.weight, np.ndarray) and batch.base_margin is not None
     return RowBatch(
         DenseRows(batch.features.values[start:stop]),
         batch.label[start:stop],

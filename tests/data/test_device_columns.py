@@ -1,0 +1,243 @@
+"""Labels and weights looked at on a GPU, or its emulation: what NumPy says of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from strategies.device_arrays import Place, place
+
+from daskboost import DaskBoostClassifier
+from daskboost.data import device_columns
+from daskboost.data.classes import ClassWeights, class_codes, read_codes, unique_labels
+from daskboost.data.device_columns import device_column, exact_sum
+from daskboost.data.labels import LabelStats, count_classes, find_classes
+from daskboost.data.rows import DenseRows, DeviceColumn, RowBatch
+from daskboost.data.source import make_source
+from daskboost.data.weights import total_weight
+from daskboost.devices.gpu.labels import summarize_labels
+from daskboost.devices.gpu.runtime import Runtime
+from daskboost.errors import DataError
+from daskboost.exact_sum import ExactSum
+
+__all__ = ["place"]
+
+LABELS: dict[str, Any] = {
+    "none": [],
+    "one": [-2.5],
+    "whole": [3, -1e30, 2**24 + 2, 0, -7],
+    "halves below 2**23": [1, 2**22 + 0.5],
+    "zero": [-0.0],
+    "smallest": [1e-45, 0],
+    "largest": [3.4028235e38, 16777217.0, -3.4028235e38],
+}
+
+
+def stats(labels: Any, n: int) -> LabelStats:
+    return LabelStats.of(RowBatch(DenseRows(np.empty((n, 0), np.float32)), labels))
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_stats_are_the_hosts(runtime: Runtime, name: str) -> None:
+    labels = np.array(LABELS[name], np.float32)
+    there = runtime.xp.asarray(labels)
+    found = stats(DeviceColumn(runtime, there, summarize_labels(runtime, there)), len(labels))
+    assert repr(found) == repr(stats(labels, len(labels)))
+
+
+def test_many_labels(runtime: Runtime, rng: np.random.Generator) -> None:
+    labels = rng.standard_normal(20_001).astype(np.float32) * 100
+    labels[rng.integers(0, 20_001, 99)] = np.nan
+    labels[rng.integers(0, 20_001, 9)] = -np.inf
+    whole = np.round(labels)
+    for values in (labels, whole):
+        summary = summarize_labels(runtime, runtime.xp.asarray(values))
+        assert summary.n_missing == np.isnan(values).sum()
+        assert summary.n_infinite == np.isinf(values).sum()
+        assert summary.all_whole == (values is whole)
+    finite = np.nan_to_num(labels, neginf=5)
+    there = runtime.xp.asarray(finite)
+    assert stats(DeviceColumn(runtime, there, summarize_labels(runtime, there)), 20_001) == stats(finite, 20_001)
+
+
+def test_a_copy_fetches_its_own(runtime: Runtime, rng: np.random.Generator) -> None:
+    """What Dask moves to another process is not on its way from a GPU."""
+    labels = rng.standard_normal(2_000_001).astype(np.float32)
+    there = runtime.xp.asarray(labels)
+    found = DeviceColumn(runtime, there, summarize_labels(runtime, there[:5]))
+    host, _ = found.fetch(3)
+    moved = copy.copy(found)
+    for each in (found, moved, found):
+        np.testing.assert_array_equal(each.on_host, labels)
+    assert found.on_host is host is not moved.on_host
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows are many, in several parts, the last of them smaller."""
+    monkeypatch.setattr(device_columns, "FEW_ROWS", 1)
+    monkeypatch.setattr(device_columns, "ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(device_columns, "CACHED_ROWS", 64)
+
+
+CLASSES: dict[str, Any] = {
+    "booleans": np.array([True, False]),
+    "bytes": np.array([3, 0, 250], np.uint8),
+    "negative": np.array([-7, 0, 12, 5], np.int16),
+    "large": np.array([2**53, 2**53 + 1, -(2**62), 2**62 + 1], np.int64),
+    "beyond int64": np.array([2**63 + 1, 2**63, 2**64 - 1], np.uint64),
+    "zeros": np.array([0.0, -0.0, 1.0], np.float32),
+    "half": np.array([1, 2, 60000], np.float16),
+    "double": np.array([0.1, 1e300, -5.0]),
+    "one": np.array([4], np.int32),
+}
+
+
+def drawn(classes: Any, rng: np.random.Generator) -> Any:
+    """Labels of every class."""
+    labels = classes[rng.integers(0, len(classes), 430)]
+    labels[: len(classes)] = classes
+    return labels
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("shape", ["vector", "strided", "one column"])
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_are_those_of_the_host(name: str, shape: str, place: Place, rng: np.random.Generator) -> None:
+    labels = drawn(CLASSES[name], rng)
+    there = place.array(labels[:, None] if shape == "one column" else labels)
+    if shape == "strided":
+        there = place.array(np.repeat(labels, 3))[::3]
+    found, expected = unique_labels(there), unique_labels(labels)
+    assert found.dtype == expected.dtype
+    assert found.tobytes() == expected.tobytes()
+    assert expected.tolist() == sorted(set(CLASSES[name].tolist()))
+    shuffled = rng.permutation(expected).tolist()
+    codes = read_codes(there, shuffled)
+    assert isinstance(codes, DeviceColumn)
+    np.testing.assert_array_equal(codes.on_host, class_codes(labels, shuffled))
+    assert [shuffled[int(code)] for code in codes.on_host] == labels.tolist()
+    assert codes.ends == (0, len(expected) - 1)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize(("labels", "classes"), [
+    (np.array([1, 2, 7, 9, 7]), [1, 2]), (np.array([0.0, 0.5]), [0, 1]), (np.array([1.0, np.nan]), [1.0]),
+    (np.array([2**63, 1], np.uint64), [0, 1]), (np.array([1, 2]), ["1", "2"]),
+    (np.array([True, False]), [0, 2]), (np.array([np.inf]), [1.0]),
+], ids=str)  # fmt: skip
+def test_other_labels_are_refused_in_the_same_words(labels: Any, classes: Any, place: Place) -> None:
+    def words(read: Callable[[Any], Any], given: Any) -> str | None:
+        try:
+            read(given)
+        except DataError as error:
+            return str(error)
+        return None
+
+    there = place.array(labels)
+    codes = partial(read_codes, classes=classes)
+    assert words(codes, there) == words(codes, labels) is not None
+    assert words(unique_labels, there) == words(unique_labels, labels)
+    assert (words(unique_labels, labels) is not None) == bool(np.isnan(labels).any())
+
+
+def test_integers_that_float64_would_confuse(place: Place) -> None:
+    """Where CuPy compares int64 with uint64 as float64, the host does it."""
+    labels = np.full(2**16, 2**63 - 1, np.uint64)
+    assert not isinstance(read_codes(place.array(labels), [0, 2**63 - 1]), DeviceColumn)
+    with pytest.raises(DataError, match="not among the 2 classes"):
+        read_codes(place.array(labels + 1), [0, 2**63 - 1])
+
+
+def test_few_labels_come_to_the_host(place: Place) -> None:
+    labels = np.arange(100) % 3
+    assert isinstance(read_codes(place.array(labels), [0, 1, 2]), np.ndarray)
+    assert isinstance(read_codes(place.array(np.resize(labels, 2**16)), [0, 1, 2]), DeviceColumn)
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("nulls", [False, True])
+def test_labels_of_frames(nulls: bool, place: Place, rng: np.random.Generator) -> None:
+    labels = pd.Series(pd.array(drawn(CLASSES["negative"], rng), "Int16"))
+    if nulls:
+        labels[5] = pd.NA
+        with pytest.raises(DataError, match="y has 1 missing labels"):
+            unique_labels(place.frame(labels))
+        return
+    assert unique_labels(place.frame(labels)).tolist() == [-7, 0, 5, 12]
+    codes = read_codes(place.frame(labels), [12, 5, 0, -7])
+    assert isinstance(codes, DeviceColumn)
+    np.testing.assert_array_equal(codes.on_host, class_codes(labels.to_numpy(np.int16), [12, 5, 0, -7]))
+
+
+@pytest.mark.usefixtures("many")
+def test_classes_of_a_source(place: Place, rng: np.random.Generator) -> None:
+    labels = drawn(CLASSES["negative"], rng)
+    source = make_source(place.array(np.zeros((430, 1), np.float32)), place.array(labels))
+    classes = find_classes(source)
+    assert classes.tolist() == [-7, 0, 5, 12]
+    counts = count_classes(source, classes)
+    assert counts.dtype == np.int64
+    assert counts.tolist() == [int((labels == label).sum()) for label in (-7, 0, 5, 12)]
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("where", ["both", "no weights", "labels", "weights"])
+def test_weights_by_class(where: str, place: Place, rng: np.random.Generator) -> None:
+    by_class = ClassWeights((0.1, 3.0, 1e-30), (1, 1, 1))
+    codes, weight = rng.integers(0, 3, 430).astype(np.float32), rng.random(430).astype(np.float32)
+    there = {name: device_column(place.array(column), name) for name, column in (("y", codes), ("weight", weight))}
+    assert there["y"] is not None
+    expected = by_class.weigh(codes, None if where == "no weights" else weight)
+    found = by_class.weigh(
+        codes if where == "weights" else there["y"],
+        {"both": there["weight"], "no weights": None, "labels": weight, "weights": there["weight"]}[where],
+    )
+    assert isinstance(found, DeviceColumn) == (where in ("both", "no weights"))
+    np.testing.assert_array_equal(found.on_host if isinstance(found, DeviceColumn) else found, expected)
+    factors = np.array(by_class.factors)[codes.astype(int)]
+    np.testing.assert_array_equal(expected, (factors * (1 if where == "no weights" else weight)).astype(np.float32))
+
+
+WEIGHTS: dict[str, Any] = {
+    "some": [0.1, 3, 0, 1e-45, 0, 7e4],
+    "wild": [3.4e38, 1e-38, 1e-45, 1, 3.3e38],
+    "zeros": [0.0, -0.0],
+    "double": np.array([0.1, 1e-60, 5e30]),
+    "integers": np.array([1, 0, 2**40]),
+    "booleans": np.array([True, False, True]),
+}
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights(name: str, place: Place) -> None:
+    given = np.array(WEIGHTS[name], np.float32) if isinstance(WEIGHTS[name], list) else WEIGHTS[name]
+    weight = given.astype(np.float32)
+    X, y = np.zeros((len(weight), 1), np.float32), np.zeros(len(weight))
+    source = make_source(place.array(X), place.array(y), weight=place.array(given))
+    (batch,), (expected,) = source.batches(), make_source(X, y, weight=given).batches()
+    assert isinstance(batch.weight, DeviceColumn)
+    assert batch.weight.on_host.tobytes() == weight.tobytes()
+    assert repr(LabelStats.of(batch)) == repr(LabelStats.of(expected))
+    assert exact_sum(batch.weight) == ExactSum.of(weight)
+    assert total_weight(source, lambda blocks, function: [function(block) for block in blocks]) == sum(weight.tolist())
+
+
+def test_a_classifier_of_rows_on_the_device(many: None, place: Place, rng: np.random.Generator) -> None:
+    """Classes, their weights and rows' weights, all from there, give the model that the host's give."""
+    X = rng.normal(size=(900, 4)).astype(np.float32)
+    y = np.array([-3, 5, 40])[np.digitize(X[:, 0] + 0.3 * rng.normal(size=900), [-0.5, 0.5])]
+    weight = rng.integers(0, 3, 900) * 0.7
+    params: dict[str, Any] = {"n_estimators": 3, "max_depth": 3, "class_weight": "balanced"}
+    expected = DaskBoostClassifier(**params, device="cpu").fit(X, y, sample_weight=weight)
+    found = DaskBoostClassifier(**params, device="cuda").fit(
+        place.array(X), place.array(y), sample_weight=place.array(weight)
+    )
+    assert found.booster_.to_bytes() == expected.booster_.to_bytes()
+    assert found.classes_.tolist() == [-3, 5, 40]
