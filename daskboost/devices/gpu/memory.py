@@ -13,7 +13,7 @@ from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sorted_entries import MOST_NODES, pays, sorted_bytes, sorting_bytes
-from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORT_BYTES, is_copied, state_words
+from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes, unpacked_bytes
@@ -228,7 +228,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
         n = copied_entries(size)
-        own = max(own, sorting_bytes(n, rows.n_features) if searches_entries(size) else SORT_BYTES * n)
+        own = max(own, sorting_bytes(n, rows.n_features) if searches_entries(size) else SORTING_BYTES * n)
     return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 

@@ -31,8 +31,8 @@ ENTRY_BYTES = 8
 """Of row and slot."""
 EXACT_ROWS = 65_536
 """Of a slot: more could overflow 32-bit sums."""
-SORT_BYTES = 40
-"""Of memory per entry while the copy is made."""
+SORTING_BYTES = 16
+"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class SparseColumns:
                  ) -> None:  # fmt: skip
         xp, n_entries = runtime.xp, len(slots)
         self._runtime, self._n_rows, self._n_slots = runtime, len(indptr) - 1, int(offsets[-1])
-        feature = (xp.searchsorted(xp.asarray(offsets), slots.astype(np.int64), side="right") - 1).astype(np.int32)
-        order = xp.argsort(feature, kind="stable")
+        order, counts = _by_feature(xp, offsets, slots)
         padded = -(-n_entries // AT_ONCE) * AT_ONCE
         self._rows, self._slots = xp.zeros(padded, np.uint32), xp.zeros(padded, np.int32)
-        self._rows[:n_entries] = xp.searchsorted(indptr, order, side="right") - 1
         self._slots[:n_entries] = slots[order]
-        counts = to_host(xp.bincount(feature, minlength=len(offsets) - 1))
+        order = xp.searchsorted(indptr, order, side="right")
+        order -= 1
+        self._rows[:n_entries] = order
         self._spills = int(xp.bincount(slots, minlength=1).max()) > EXACT_ROWS
         self._by_nodes = {
             n_nodes: SlotGroups.of(xp, slot_groups(offsets, counts, room_bytes // (CELL_BYTES * n_nodes)))
@@ -104,6 +104,24 @@ class SparseColumns:
             many_rows, out.view(np.uint64), shared_bytes=shared_bytes,
         )  # fmt: skip
         return many_rows
+
+
+def _by_feature(xp: Any, offsets: Int64, slots: DeviceArray) -> tuple[DeviceArray, Int64]:
+    """Places of entries in the order of features, then rows, on the device, and the entries of each feature.
+
+    Words of both are sorted where they lie: sorting features alone, and stably, would take more memory.
+    """
+    n_entries, n_features = len(slots), len(offsets) - 1
+    shift = max(n_entries - 1, 1).bit_length()
+    assert n_features.bit_length() + shift < 64, "words have a sign"
+    words = xp.searchsorted(xp.asarray(offsets.astype(np.int32)), slots, side="right")
+    words -= 1
+    words <<= shift
+    words |= xp.arange(n_entries, dtype=np.int64)
+    words.sort()
+    ends = xp.searchsorted(words, xp.arange(n_features + 1, dtype=np.int64) << shift)
+    words &= (1 << shift) - 1
+    return words, np.diff(to_host(ends))
 
 
 def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, order: DeviceArray | None,
