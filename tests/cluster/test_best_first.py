@@ -18,6 +18,7 @@ from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.recorder import Recorder
 
 N_ROWS = 4_096
+N_LEAVES = 25
 BITS = np.arange(N_ROWS)[:, None] >> np.arange(6) & 1
 """Of six features of two values, which are independent: rows have each combination equally often."""
 
@@ -66,12 +67,13 @@ def test_what_is_split_ahead_does_not_matter(name: str, room: str, monkeypatch: 
     for constant, value in ROOMS[room].items():
         monkeypatch.setattr(best_first, constant, value)
     data = DATA[name]()
-    assert fitted(data, "cuda", 45).to_bytes() == fitted(data, "cpu", 45).to_bytes()
+    assert fitted(data, "cuda", N_LEAVES).to_bytes() == fitted(data, "cpu", N_LEAVES).to_bytes()
 
 
 def test_the_data_are_what_they_are_called() -> None:
     """Many nodes gain the same; or much more than the nodes above them."""
-    equal, lesser = (fitted(DATA[name](), "cpu", 45).trees[0] for name in ("equal gains", "gains below lesser ones"))
+    names = ("equal gains", "gains below lesser ones")
+    equal, lesser = (fitted(DATA[name](), "cpu", N_LEAVES).trees[0] for name in names)
     gains = equal.gain[equal.left_child >= 0]
     assert len(np.unique(gains)) < len(gains) / 2
     inner = np.flatnonzero(lesser.left_child >= 0)

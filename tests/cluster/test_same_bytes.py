@@ -180,7 +180,7 @@ def test_gpu(loss: str, growth: str, rules: str, precision: str, rows: str, stor
     params = {**LOSSES[loss], **GROWTH[growth], **RULES[rules], **samples, "gradient_precision": precision, "n_jobs": 1}
     place = {**STORED[stored], **ENGINES[engines], "directory": tmp_path}
     if chunks != "whole":
-        place |= {"chunk_rows": 1_000, "limit": None if chunks == "in chunks" else len(data.y)}
+        place |= {"chunk_rows": n_rows // 4, "limit": None if chunks == "in chunks" else 2 * len(data.y)}
     reduction = "auto" if engines == "alone" else engines
     with quantized(data) as plain, quantized(data, **place) as dataset:
         assert isinstance(dataset.shards, LocalShards)

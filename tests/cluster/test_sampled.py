@@ -150,9 +150,9 @@ def test_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     expected = outcome("cpu")
     for choice in GPU_PLACES:
         if choice["name"] == name:
-            place = {"encoding": choice["encoding"], "engines": choice["engines"], "partitions": 7}
+            place = {"encoding": choice["encoding"], "engines": choice["engines"], "partitions": 4}
             if choice["on_disk"] != "no":
-                place |= {"chunk_rows": 2_500, "limit": 1}
+                place |= {"limit": 1}
             with monkeypatch.context() as patch:
                 if choice["on_disk"] == "streams":
                     keep_on_gpu(patch, 0)

@@ -18,7 +18,7 @@ from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tr
 from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize
 
-N_ROUNDS = 3
+N_ROUNDS = 2
 GROWTH: dict[str, dict[str, Any]] = {
     "depthwise": {"max_depth": 4, "learning_rate": 0.7},
     "few leaves": {"max_depth": 5, "max_leaves": 7, "min_child_weight": 20.0, "gamma": 0.5},

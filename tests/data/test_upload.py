@@ -39,7 +39,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU takes data of any size, in small blocks."""
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
     monkeypatch.setattr(upload, "LEAST_ROWS", 8)
-    monkeypatch.setattr(upload, "MOST_BLOCK_BYTES", 30 * 5 * upload.VALUE_BYTES)  # 30 rows of five features
+    monkeypatch.setattr(upload, "MOST_BLOCK_BYTES", 50 * 5 * upload.VALUE_BYTES)  # 50 rows of five features
     monkeypatch.setattr(gpu_sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
     monkeypatch.setattr(gpu_sketch, "NEXT_BITS", 9)
 

@@ -65,9 +65,9 @@ def test_models_are_those_of_histograms(name: str, small: bool, place: Place, rn
         for way, cells in (("entries", 0), ("histograms", 1 << 40), ("cpu", 0)):
             monkeypatch.setattr(sorted_entries, "CELLS_PER_ENTRY", cells)
             own = {**params, "device": "cpu" if way == "cpu" else "cuda"}
-            planned = plan(own, rows, num_boost_round=3)
+            planned = plan(own, rows, num_boost_round=2)
             assert planned.by_entries == (way == "entries")
-            models[way] = train(own, rows, 3, evals=[(rows, "train")]).to_bytes()
+            models[way] = train(own, rows, 2, evals=[(rows, "train")]).to_bytes()
             assert bool(searched) == (way == "entries")
             searched.clear()
     assert models["entries"] == models["histograms"] == models["cpu"]

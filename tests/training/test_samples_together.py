@@ -62,7 +62,7 @@ def test_models_are_those_of_separate_fits(
     """Chunks that stream come by twos; another set is evaluated."""
     objective = "multi:softprob" if name == "classes" else "binary:logistic"
     data = rows(objective, SMALL_ROWS + 9 if many_rows else 330)
-    with made(data, tmp_path, encoding=encoding, disk=disk, chunk_rows=len(data.y) // 5 + 1) as dataset, made(
+    with made(data, tmp_path, encoding=encoding, disk=disk, chunk_rows=len(data.y) // 4 + 1) as dataset, made(
         rows(objective, 90, 6), tmp_path, chunk_rows=50, reference=dataset, disk=disk
     ) as other:
         stream_by_twos(monkeypatch, dataset)
@@ -84,7 +84,7 @@ def test_models_read_the_disk_as_often_as_one(
     """As that of them which makes most passes, if nothing stays. Else each chunk is read once for all models."""
     params = {**BINARY, **mode, **DEVICE}
     candidates = [params, {**params, "reg_lambda": 3.0}, {**params, "random_state": 1}]
-    with made(rows("binary:logistic", 600), tmp_path, disk=True, chunk_rows=60) as dataset:
+    with made(rows("binary:logistic", 600), tmp_path, disk=True, chunk_rows=110) as dataset:
         (shard,) = dataset.shards.shards
         n_on_disk = [shard.store.residency(entry.handle) for entry in shard.entries].count("disk")
         before = disk_reads(dataset)
