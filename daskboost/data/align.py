@@ -107,7 +107,7 @@ def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
     if isinstance(value, list | tuple):
         value = _array_of(value, name)
     elif device_kind(value) == "cupy":
-        value = as_device_array(value)
+        value = as_device_array(value, name)
     elif device_kind(value) == "cudf":
         pass
     elif is_sparse(value) or device_kind(value) == "cupy_sparse" or not hasattr(value, "__len__"):

@@ -170,6 +170,8 @@ def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
     """float32, -1 for labels that are not known; arrays of `xp`, but `known`, which is on the host."""
     order = np.argsort(known)
     common = np.result_type(known.dtype, labels.dtype)
+    if not _compares_exactly(known.dtype, labels.dtype):
+        common = known.dtype  # labels beyond it become others, which are not equal to what is found for them
     if common.kind == "b":
         common = np.dtype(np.uint8)  # which CuPy searches
     ordered, codes = xp.asarray(known[order]), xp.asarray(order.astype(np.float32))

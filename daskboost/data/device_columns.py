@@ -33,13 +33,13 @@ CACHED_ROWS = 2**14
 
 def device_vector(block: Any, name: str) -> tuple[Runtime, DeviceArray, DeviceArray | None] | None:
     """Numbers of a CuPy vector, or a matrix of one column, or of a cuDF Series: as they are, with a byte per row that
-    is 1 for a null, if there are any. None for all other blocks."""
+    is 1 for a null, if there are any. None for all other blocks, Indexes of cuDF among them."""
     kind = device_kind(block)
     nulls: DeviceArray | None = None
     if kind == "cupy":
         values = as_device_array(block, name)
         values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    elif kind == "cudf" and block.ndim == 1 and dtype_letter(block.dtype) in FEATURE_KINDS:
+    elif kind == "cudf" and hasattr(block, "iloc") and block.ndim == 1 and dtype_letter(block.dtype) in FEATURE_KINDS:
         values, nulls = column_values(block, name)
     else:
         return None

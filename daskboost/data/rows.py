@@ -155,7 +155,7 @@ class DeviceColumn:
 
     @property
     def on_host(self) -> Float32:
-        """The same labels in the host's memory; float32, shape (rows,)."""
+        """The same values in the host's memory; float32, shape (rows,)."""
         host, download = self.fetch()
         download.wait()
         return host

@@ -15,6 +15,7 @@ features of fewer distinct values; a refinement takes 2 KB per heavy cell, of wh
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -87,7 +88,9 @@ def integer_weights(weight: Any, exponent: int, xp: Any = np) -> Any:
 
     `weight` : float32 array of `xp`, as the result is.
     """
-    scale = math.ldexp(1.0, exponent)  # products are exact: float32 times a power of two that float64 has
+    # Products are exact: float32 times a power of two that float64 has. Larger powers are of sums below any float32,
+    # as the weights of classes can make them: all weights are 0.
+    scale = math.ldexp(1.0, min(exponent, sys.float_info.max_exp - 1))
 
     def units(rows: slice) -> Any:
         return xp.rint(weight[rows].astype(np.float64) * scale).astype(np.int64)

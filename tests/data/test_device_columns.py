@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from kernels.emulation import EmulatedRuntime
 from strategies.device_arrays import Place, place
 
 from daskboost import DaskBoostClassifier
-from daskboost.data import device_columns
+from daskboost.data import device_columns, weights
 from daskboost.data.classes import ClassWeights, class_codes, read_codes, unique_labels
-from daskboost.data.device_columns import device_column, exact_sum
+from daskboost.data.device_columns import device_column, exact_sum, looked_at
 from daskboost.data.labels import LabelStats, count_classes, find_classes
 from daskboost.data.rows import DenseRows, DeviceColumn, RowBatch
 from daskboost.data.source import make_source
@@ -80,7 +81,8 @@ def test_a_copy_fetches_its_own(runtime: Runtime, rng: np.random.Generator) -> N
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many, in several parts, the last of them smaller."""
-    monkeypatch.setattr(device_columns, "FEW_ROWS", 1)
+    for module in (device_columns, weights):
+        monkeypatch.setattr(module, "FEW_ROWS", 1)
     monkeypatch.setattr(device_columns, "ROWS_AT_ONCE", 100)
     monkeypatch.setattr(device_columns, "CACHED_ROWS", 64)
 
@@ -154,6 +156,15 @@ def test_integers_that_float64_would_confuse(place: Place) -> None:
         read_codes(place.array(labels + 1), [0, 2**63 - 1])
 
 
+def test_neighbours_among_unsigned_integers() -> None:
+    """Classes, as Python's integers, are signed; float64 has but one of the neighbours."""
+    labels, classes = np.array([2**53 + 1, 2**53, 5], np.uint64), [-1, 2**53, 5, 2**53 + 1]
+    assert class_codes(labels, classes).tolist() == [3, 1, 2]
+    for other in (2**53 + 2, 2**64 - 1):
+        with pytest.raises(DataError, match=f"not among the 4 classes: {other}"):
+            class_codes(np.append(labels, np.uint64(other)), classes)
+
+
 def test_few_labels_come_to_the_host(place: Place) -> None:
     labels = np.arange(100) % 3
     assert isinstance(read_codes(place.array(labels), [0, 1, 2]), np.ndarray)
@@ -173,6 +184,16 @@ def test_labels_of_frames(nulls: bool, place: Place, rng: np.random.Generator) -
     codes = read_codes(place.frame(labels), [12, 5, 0, -7])
     assert isinstance(codes, DeviceColumn)
     np.testing.assert_array_equal(codes.on_host, class_codes(labels.to_numpy(np.int16), [12, 5, 0, -7]))
+
+
+@pytest.mark.usefixtures("many")
+def test_labels_of_an_index(place: Place) -> None:
+    """cuDF's say of their nulls what Series do not; so they come to the host."""
+    labels = pd.array([3, -1, 3], "Int16")
+    assert read_codes(place.frame(pd.Index(labels)), [-1, 3]).tolist() == [1, 0, 1]  # type: ignore[union-attr]
+    labels[1] = pd.NA
+    with pytest.raises(DataError, match="y has 1 missing labels"):
+        unique_labels(place.frame(pd.Index(labels)))
 
 
 @pytest.mark.usefixtures("many")
@@ -216,7 +237,7 @@ WEIGHTS: dict[str, Any] = {
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_weights(name: str, place: Place) -> None:
+def test_weights(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     given = np.array(WEIGHTS[name], np.float32) if isinstance(WEIGHTS[name], list) else WEIGHTS[name]
     weight = given.astype(np.float32)
     X, y = np.zeros((len(weight), 1), np.float32), np.zeros(len(weight))
@@ -226,7 +247,58 @@ def test_weights(name: str, place: Place) -> None:
     assert batch.weight.on_host.tobytes() == weight.tobytes()
     assert repr(LabelStats.of(batch)) == repr(LabelStats.of(expected))
     assert exact_sum(batch.weight) == ExactSum.of(weight)
+    summed: list[DeviceColumn] = []
+
+    def noted(column: DeviceColumn) -> ExactSum:
+        summed.append(column)
+        return exact_sum(column)
+
+    monkeypatch.setattr(weights, "exact_sum", noted)
     assert total_weight(source, lambda blocks, function: [function(block) for block in blocks]) == sum(weight.tolist())
+    assert len(summed) == 1, "where they lie"
+
+
+@pytest.mark.usefixtures("many")
+@pytest.mark.parametrize("bad", [-1e-45, np.nan, np.inf, -np.inf, 3.4028234663852886e38, 1e300])
+def test_weights_that_are_refused(bad: float, place: Place) -> None:
+    """In the words of the host; where they sum to no number, so that nothing is read, too."""
+    given = np.array([2.0, bad, 0.5])
+    given = given if abs(bad) == 1e300 else given.astype(np.float32)
+    X, y = np.zeros((3, 1), np.float32), np.zeros(3)
+
+    def words(read: Callable[[Any], Any], at: Callable[[Any], Any]) -> str:
+        try:
+            return repr(read(make_source(at(X), at(y), weight=at(given))))
+        except DataError as error:
+            return str(error)
+
+    def total(source: Any) -> float | None:
+        return total_weight(source, lambda blocks, function: [function(block) for block in blocks])
+
+    def batches(source: Any) -> list[RowBatch]:
+        return list(source.batches())
+
+    for read in (total, batches):
+        assert words(read, place.array) == words(read, lambda array: array)
+    assert "weight has 1 values that are negative" in words(batches, place.array)
+
+
+
+@pytest.mark.emulated
+def test_columns_on_two_gpus_meet_on_the_host() -> None:
+    codes, other = np.array([1, 0, 1], np.float32), EmulatedRuntime()
+    other.device = 1
+    there = looked_at(EmulatedRuntime(), codes), looked_at(other, np.array([3, 0.5, 0], np.float32))
+    found = ClassWeights((2.0, 10.0), (1, 2)).weigh(*there)
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == [30, 1, 0]
+
+
+def test_class_weights_that_float32_does_not_hold(rng: np.random.Generator) -> None:
+    """The power of two that would make integers of them is beyond float64."""
+    X, y = rng.normal(size=(30, 2)), np.arange(30) % 2
+    with pytest.raises(DataError, match="weight is 0 in all 30 rows"):
+        DaskBoostClassifier(class_weight={0: 1e-300, 1: 1e-300}, device="cpu").fit(X, y)
 
 
 def test_a_classifier_of_rows_on_the_device(many: None, place: Place, rng: np.random.Generator) -> None:

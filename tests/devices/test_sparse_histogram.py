@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from devices.backends import make_layout, make_pairs, make_symbols, segments_of
 from devices.histograms import build, sparse
+from kernels.emulation import EmulatedRuntime
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu import sparse_columns
@@ -52,6 +53,35 @@ def test_sparse_rows_by_feature_and_by_row(
     np.testing.assert_array_equal(build(view, layout, segments, g, h, data=data), expected)
     assert view._columns is not None
     assert (to_host(view._columns._states) != -1).any() == by_feature
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("n_rows", [30, 9000])
+def test_entries_are_copied_where_that_has_room(n_rows: int, rng: np.random.Generator,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """What rows' pairs and nodes take counts as well, which is most where rows have few entries."""
+    monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0)
+    layout, symbols = tangled(rng, n_rows)
+    symbols[30:] = layout.n_bins
+    runtime, n_entries = EmulatedRuntime(), int((symbols < layout.n_bins).sum())
+    state_bytes = 8 * sparse_columns.state_words(n_rows)
+    runtime.free_bytes = 24 * n_entries + state_bytes
+    assert sparse(runtime, symbols, layout)._columns is None
+    runtime.free_bytes += 1
+    view = sparse(runtime, symbols, layout)
+    assert view._columns is not None and view._columns.nbytes >= 8 * n_entries + state_bytes
+
+
+@pytest.mark.parametrize("sizes", [[1], [5, 0, 2], [0, 0, 3, 0], [1, 1]], ids=str)
+def test_entries_by_feature(sizes: list[int], runtime: Any, rng: np.random.Generator) -> None:
+    """In the order of rows within each; features of no slot, and of no entry."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    for n_entries in (1, 2, 3, 4, 257):
+        slots = rng.integers(0, offsets[-1], n_entries, np.int32)
+        feature = np.repeat(np.arange(len(sizes)), sizes)[slots]
+        order, counts = sparse_columns._by_feature(runtime.xp, offsets, runtime.xp.asarray(slots))
+        assert to_host(order).tolist() == np.argsort(feature, kind="stable").tolist()
+        assert counts.tolist() == np.bincount(feature, minlength=len(sizes)).tolist()
 
 
 def test_nodes_that_are_not_there_have_no_histogram(runtime: Any, rng: np.random.Generator,

@@ -27,7 +27,7 @@ class Place(Protocol):
         """A scipy.sparse matrix there."""
 
     def frame(self, frame: Any) -> Any:
-        """A pandas DataFrame or Series there."""
+        """A pandas DataFrame, Series or Index there."""
 
 
 class _Array:
@@ -122,6 +122,28 @@ class _Series:
         return pa.Array.from_pandas(self.host)
 
 
+class _Index:
+    """Whose nulls are told by a CuPy array."""
+
+    ndim = 1
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+        self.dtype = getattr(host.dtype, "numpy_dtype", host.dtype)
+        self.shape = host.shape
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+    def isna(self) -> Any:
+        return self.host.isna()
+
+    def to_arrow(self) -> Any:
+        import pyarrow as pa
+
+        return pa.Array.from_pandas(self.host)
+
+
 class _Frame:
     ndim = 2
 
@@ -150,6 +172,7 @@ class _Frame:
 Array = type("ndarray", (_Array,), {"__module__": "cupy"})
 Csr = type("csr_matrix", (_Csr,), {"__module__": "cupyx.scipy.sparse._csr"})
 Series = type("Series", (_Series,), {"__module__": "cudf.core.series"})
+Index = type("Index", (_Index,), {"__module__": "cudf.core.index"})
 Frame = type("DataFrame", (_Frame,), {"__module__": "cudf.core.dataframe"})
 
 
@@ -163,7 +186,9 @@ class EmulatedPlace:
         return Csr(matrix)
 
     def frame(self, frame: Any) -> Any:
-        return Frame(frame) if frame.ndim == 2 else Series(frame)
+        if frame.ndim == 2:
+            return Frame(frame)
+        return Series(frame) if hasattr(frame, "iloc") else Index(frame)
 
 
 class CudaPlace:

@@ -140,6 +140,11 @@ def state_words(n_rows: int) -> int:
     return 2 * n_rows if n_rows <= SMALL_ROWS else n_rows
 
 
+def copying_bytes(n_entries: int, n_rows: int) -> int:
+    """Of memory that the copy takes, at most, while it is made and afterwards."""
+    return (ENTRY_BYTES + SORTING_BYTES) * n_entries + 8 * state_words(n_rows)
+
+
 def fits_block(n_slots: int, shared_bytes: int | None) -> bool:
     """Whether shared memory has room for a histogram, so that rows are added to it where they lie."""
     return CELL_BYTES * n_slots <= room_bytes(shared_bytes)

@@ -21,7 +21,7 @@ from daskboost.devices.gpu.feature_groups import (
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.gpu.sorted_entries import SortedEntries
-from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORTING_BYTES, SparseColumns, fits_block, is_copied
+from daskboost.devices.gpu.sparse_columns import SparseColumns, copying_bytes, fits_block, is_copied
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.devices.gpu.turned import turn
@@ -240,7 +240,7 @@ class SparseView:
         self._fits = fits_block(n_slots, shared_bytes)
         rows = (layout.host.offsets, self._indptr, self._slots)
         helps = copy_columns and not sort_entries and is_copied(n_slots, len(slots), shared_bytes)
-        if helps and (ENTRY_BYTES + SORTING_BYTES) * len(slots) < self.runtime.free_bytes:
+        if helps and copying_bytes(len(slots), len(indptr) - 1) < self.runtime.free_bytes:
             self._columns = SparseColumns(self.runtime, *rows, room_bytes(shared_bytes))
         if sort_entries:
             self.sorted_entries = SortedEntries(self.runtime, *rows)
