@@ -154,9 +154,9 @@ def test_frames_tables_and_files(rng: np.random.Generator, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("gpu")
 def test_dask_partitions(rng: np.random.Generator) -> None:
-    """Some of them empty."""
-    X = rng.standard_normal((100, 3))
-    parts = [dask.delayed(X[a:b]) for a, b in ((0, 45), (45, 45), (45, 100))]
+    """One of them empty, one of more than a block."""
+    X = rng.standard_normal((145, 3))
+    parts = [dask.delayed(X[a:b]) for a, b in ((0, 45), (45, 45), (45, 145))]
     lazy = da.concatenate([da.from_delayed(part, (np.nan, 3), X.dtype) for part in parts])
     with dask.config.set(scheduler="synchronous"):
         assert_same(lazy)
@@ -174,9 +174,10 @@ def lazy_frame(*columns: Any) -> Any:
 @pytest.mark.emulated
 @pytest.mark.usefixtures("emulated")
 def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the device, in one array for a single engine, while it has room; else in RAM, then in files."""
+    """On the device, in one array for a single engine, while it has room; else in RAM, then in files. Partitions are of
+    more than a block each."""
     monkeypatch.setattr(blocks, "MAX_ROWS", 50)
-    X, y = rng.standard_normal((120, 4)).astype(np.float32), rng.random(120)
+    X, y = rng.standard_normal((120, 7)).astype(np.float32), rng.random(120)
     with QuantizedDataset.from_dask(X, y, device="cuda", chunk_rows=30) as data:
         (run,) = joined_runs(list(chunks_of(data)))
         assert is_whole(run) and data.shards.device_bytes > 0
@@ -345,12 +346,12 @@ def test_auto_quantizes_on_the_cpu_where_the_gpu_has_no_room(
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("pattern", ["110", "0111111", "1111111110"])
 def test_room_that_comes_and_goes(pattern: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each partition is read several times, and whether there is room is asked anew each time."""
-    X, y = rng.standard_normal((300, 4)), da.from_array(np.arange(300) % 2, chunks=50)
+    """Each partition, of two blocks, is read several times, and whether there is room is asked anew each time."""
+    X, y = rng.standard_normal((300, 6)), da.from_array(np.arange(300) % 2, chunks=50)
     params = {"objective": "binary:logistic", "max_depth": 3, "max_bin": 16, "n_jobs": 1}
 
     def model(place: str, device: str | None) -> bytes:
-        given = da.from_array(X, chunks=(50, 4))
+        given = da.from_array(X, chunks=(50, 6))
         with QuantizedDataset.from_dask(given, y, max_bin=16, n_jobs=1, device=device) as data:
             return train({**params, "device": place}, data, 2).to_bytes()
 
