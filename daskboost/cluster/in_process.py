@@ -44,7 +44,7 @@ class LocalRunner:
     def __init__(self, threads: int = 0) -> None:
         self.threads = Threads(threads).count if threads <= 0 else threads
         self._lent: RowBatch | None = None
-        """Rows that lie on a GPU as they are: looked at once, since they take nothing from one read to the next."""
+        """Rows that lie on a GPU as they are: looked at once, since reads take labels and weights at most."""
 
     def batches(self, source: Source) -> Iterator[RowBatch]:
         """Partitions one after the other; one is in memory at a time."""
