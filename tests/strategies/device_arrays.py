@@ -82,8 +82,8 @@ class _Rows:
         return Series(self._series.host.iloc[key])
 
 
-class _Series:
-    """Over pandas' nullable types, whose values are of NumPy's type once there is no null."""
+class _Column:
+    """Over pandas' nullable types."""
 
     ndim = 1
 
@@ -94,6 +94,15 @@ class _Series:
 
     def __len__(self) -> int:
         return len(self.host)
+
+    def to_arrow(self) -> Any:
+        import pyarrow as pa
+
+        return pa.Array.from_pandas(self.host)
+
+
+class _Series(_Column):
+    """Whose values are of NumPy's type once there is no null."""
 
     def any(self) -> Any:
         return self.host.any()
@@ -116,32 +125,12 @@ class _Series:
     def fillna(self, value: Any) -> Any:
         return Series(self.host.fillna(value))
 
-    def to_arrow(self) -> Any:
-        import pyarrow as pa
 
-        return pa.Array.from_pandas(self.host)
-
-
-class _Index:
+class _Index(_Column):
     """Whose nulls are told by a CuPy array."""
-
-    ndim = 1
-
-    def __init__(self, host: Any) -> None:
-        self.host = host
-        self.dtype = getattr(host.dtype, "numpy_dtype", host.dtype)
-        self.shape = host.shape
-
-    def __len__(self) -> int:
-        return len(self.host)
 
     def isna(self) -> Any:
         return self.host.isna()
-
-    def to_arrow(self) -> Any:
-        import pyarrow as pa
-
-        return pa.Array.from_pandas(self.host)
 
 
 class _Frame:
