@@ -245,10 +245,13 @@ def _of_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             f"y holds labels of the types {', '.join(t.__name__ for t in types)}. "
             "Labels must all be strings, all be booleans or all be numbers: convert them, e.g. with `.astype(str)`."
         )
-    numbers = np.array(values.tolist())
-    if len(numbers) and numbers.dtype.kind not in "iuf":
-        raise DataTypeError("y holds integers beyond 64 bits. Convert the labels to strings.")
-    return numbers
+    whole = all(issubclass(t, int | np.integer) for t in types)
+    for dtype in (np.int64, np.uint64) if whole else (np.float64,):  # NumPy's choice would round the largest
+        try:
+            return np.array(values.tolist(), dtype)
+        except OverflowError:
+            continue
+    raise DataTypeError("y holds integers beyond 64 bits. Convert the labels to strings.")
 
 
 def _hashed(labels: npt.NDArray[Any], known: npt.NDArray[Any]) -> npt.NDArray[np.intp]:

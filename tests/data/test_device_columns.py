@@ -23,7 +23,7 @@ from daskboost.data.source import make_source
 from daskboost.data.weights import total_weight
 from daskboost.devices.gpu.labels import summarize_labels
 from daskboost.devices.gpu.runtime import Runtime
-from daskboost.errors import DataError
+from daskboost.errors import DataError, DataTypeError
 from daskboost.exact_sum import ExactSum
 
 __all__ = ["place"]
@@ -92,7 +92,7 @@ CLASSES: dict[str, Any] = {
     "bytes": np.array([3, 0, 250], np.uint8),
     "negative": np.array([-7, 0, 12, 5], np.int16),
     "large": np.array([2**53, 2**53 + 1, -(2**62), 2**62 + 1], np.int64),
-    "beyond int64": np.array([2**63 + 1, 2**63, 2**64 - 1], np.uint64),
+    "beyond int64": np.array([2**63 + 1, 2**63, 2**64 - 1, 0], np.uint64),
     "zeros": np.array([0.0, -0.0, 1.0], np.float32),
     "half": np.array([1, 2, 60000], np.float16),
     "double": np.array([0.1, 1e300, -5.0]),
@@ -146,6 +146,12 @@ def test_other_labels_are_refused_in_the_same_words(labels: Any, classes: Any, p
     assert words(codes, there) == words(codes, labels) is not None
     assert words(unique_labels, there) == words(unique_labels, labels)
     assert (words(unique_labels, labels) is not None) == bool(np.isnan(labels).any())
+
+
+@pytest.mark.parametrize("labels", [[2**64, 0], [-1, 2**63], [10**400, 0.5]], ids=["uint64", "both signs", "double"])
+def test_integers_beyond_64_bits(labels: Any) -> None:
+    with pytest.raises(DataTypeError, match="y holds integers beyond 64 bits"):
+        unique_labels(np.array(labels, dtype=object))
 
 
 def test_integers_that_float64_would_confuse(place: Place) -> None:
