@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.convert import plain_values
-from daskboost.data.device_columns import by_parts, looked_at, many_labels, unique_values
+from daskboost.data.device_columns import by_parts, looked_at, many_values, unique_values
 from daskboost.data.device_read import on_device
 from daskboost.data.rows import DeviceColumn, host_column
 from daskboost.data.schema import LABEL_LETTERS, dtype_letter, listed
@@ -75,7 +75,7 @@ def unique_labels(values: Any) -> npt.NDArray[Any]:
     DataTypeError
         When labels are neither strings, booleans nor numbers, or a mix of these.
     """
-    there = many_labels(values)
+    there = many_values(values, "y")
     if there is None:
         found = np.unique(_plain_labels(plain_values(values, "y")))
     else:
@@ -149,7 +149,7 @@ def class_codes(values: npt.NDArray[Any], classes: Sequence[Any]) -> Float32:
 
 def read_codes(block: Any, classes: Sequence[Any]) -> Float32 | DeviceColumn:
     """`class_codes` of a block of labels; many numbers on a GPU stay there. Raises as it does."""
-    there, known = many_labels(block), class_array(classes)
+    there, known = many_values(block, "y"), class_array(classes)
     if there is None or not _compares_exactly(known.dtype, there[1].dtype):
         return class_codes(plain_values(block, "y"), classes)
     runtime, labels = there

@@ -90,9 +90,9 @@ def code_counts(codes: DeviceColumn, n_classes: int) -> Int64:
         return to_host(counts)
 
 
-def many_labels(block: Any) -> tuple[Runtime, DeviceArray] | None:
-    """Labels on a GPU, of any type of number, that are better looked at there; None for others, nulls among them."""
-    found = device_vector(block, "y")
+def many_values(block: Any, name: str) -> tuple[Runtime, DeviceArray] | None:
+    """Numbers on a GPU, of any type, that are better looked at there; None for others, nulls among them."""
+    found = device_vector(block, name)
     if found is None or found[2] is not None or len(found[1]) < FEW_ROWS:
         return None
     return found[0], found[1]

@@ -8,7 +8,7 @@ from operator import add
 from typing import Any
 
 from daskboost.data.convert import float_vector
-from daskboost.data.device_columns import FEW_ROWS, device_column, exact_sum
+from daskboost.data.device_columns import device_column, exact_sum, many_values
 from daskboost.data.source import Source
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
@@ -43,7 +43,5 @@ def total_weight(source: Source, apply: Callable[[Sequence[Any], Callable[[Any],
 
 
 def _sum(block: Any) -> ExactSum:
-    column = device_column(block, "weight")
-    if column is None or len(column) < FEW_ROWS:
-        return ExactSum.of(float_vector(block, "weight"))
-    return exact_sum(column)
+    column = None if many_values(block, "weight") is None else device_column(block, "weight")
+    return ExactSum.of(float_vector(block, "weight")) if column is None else exact_sum(column)

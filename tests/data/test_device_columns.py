@@ -47,7 +47,7 @@ def stats(labels: Any, n: int) -> LabelStats:
 def test_stats_are_the_hosts(runtime: Runtime, name: str) -> None:
     labels = np.array(LABELS[name], np.float32)
     there = runtime.xp.asarray(labels)
-    found = stats(DeviceColumn(runtime, there, summarize_labels(runtime, there)), len(labels))
+    found = stats(looked_at(runtime, there), len(labels))
     assert repr(found) == repr(stats(labels, len(labels)))
 
 
@@ -63,7 +63,7 @@ def test_many_labels(runtime: Runtime, rng: np.random.Generator) -> None:
         assert summary.all_whole == (values is whole)
     finite = np.nan_to_num(labels, neginf=5)
     there = runtime.xp.asarray(finite)
-    assert stats(DeviceColumn(runtime, there, summarize_labels(runtime, there)), 20_001) == stats(finite, 20_001)
+    assert stats(looked_at(runtime, there), 20_001) == stats(finite, 20_001)
 
 
 def test_a_copy_fetches_its_own(runtime: Runtime, rng: np.random.Generator) -> None:
@@ -81,8 +81,7 @@ def test_a_copy_fetches_its_own(runtime: Runtime, rng: np.random.Generator) -> N
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many, in several parts, the last of them smaller."""
-    for module in (device_columns, weights):
-        monkeypatch.setattr(module, "FEW_ROWS", 1)
+    monkeypatch.setattr(device_columns, "FEW_ROWS", 1)
     monkeypatch.setattr(device_columns, "ROWS_AT_ONCE", 100)
     monkeypatch.setattr(device_columns, "CACHED_ROWS", 64)
 
