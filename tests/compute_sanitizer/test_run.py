@@ -88,6 +88,31 @@ def test_each_test_runs_once_per_tool(toy: Path) -> None:
     assert len(list((toy.parent / "claims" / "plain").glob("*.jsonl"))) > 1, "several processes had their share"
 
 
+def test_processes_share_a_context(toy: Path) -> None:
+    """From before their first test until after the last, sanitizers alone."""
+    service, said = toy.parent / "bin" / "nvidia-cuda-mps-control", toy.parent / "said.txt"
+    service.write_text(f'#!/bin/sh\necho "$* $CUDA_MPS_PIPE_DIRECTORY" >> {said}\n[ "$1" = -d ] || cat >> {said}\n')
+    service.chmod(0o755)
+    toy.write_text(
+        "import os\n\ndef test_tells():\n"
+        f"    with open({str(said)!r}, 'a') as file:\n"
+        "        print('test', os.environ.get('CUDA_MPS_PIPE_DIRECTORY'), file=file)\n"
+    )
+    rows = rows_of(toy, "--tools", "plain,memcheck", "--processes", "1", "--mps")
+    assert rows["memcheck"]["passed"] == 1
+    assert rows["memcheck"]["config"]["mps"] is True
+    plain, started, tested, ended, last = said.read_text().splitlines()
+    place = started.removeprefix("-d ")
+    assert (plain, tested, ended.strip(), last) == ("test None", f"test {place}", place, "quit")
+    assert not Path(place).exists()
+
+
+def test_a_context_is_not_shared_without_the_service(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(toy.parent / "bin"))
+    with pytest.raises(SystemExit, match="--mps needs nvidia-cuda-mps-control"):
+        rows_of(toy, "--tools", "memcheck", "--processes", "1", "--mps")
+
+
 def test_what_the_sanitizer_says_is_counted(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "SAYS", "========= Invalid __global__ read of size 4 bytes\n=========     at build+0x10\n=========\n"
