@@ -1,6 +1,7 @@
 """NVIDIA's run-time compiler without a GPU or CuPy: the library of the wheel nvidia-cuda-nvrtc, through ctypes.
 
-    python -m kernels.nvrtc NAME    usage of all entry points of a kernel file's variants on all architectures, as JSON
+    python -m kernels.nvrtc NAME [SM]    usage of all entry points of a kernel file's variants, as JSON; on all
+                                         architectures, or on one
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -48,11 +50,11 @@ def place_of(variant: Variant, sm: int) -> str:
     return f"{variant}, sm_{sm}"
 
 
-def usage_of_all(source: KernelFile) -> dict[str, dict[str, Usage]]:
+def usage_of_all(source: KernelFile, architectures: Sequence[int]) -> dict[str, dict[str, Usage]]:
     """By variant and architecture, those that have it."""
     return {
         place_of(variant, sm): compile_for(source, variant, sm)
-        for sm in ARCHITECTURES for variant in source.variants if sm >= variant.least_sm
+        for sm in architectures for variant in source.variants if sm >= variant.least_sm
     }  # fmt: skip
 
 
@@ -102,5 +104,5 @@ def _library() -> ctypes.CDLL:
 
 
 if __name__ == "__main__":
-    found = usage_of_all(kernel_file(sys.argv[1])).items()
+    found = usage_of_all(kernel_file(sys.argv[1]), [int(sm) for sm in sys.argv[2:]] or [*ARCHITECTURES]).items()
     print(json.dumps({where: {name: astuple(usage) for name, usage in usages.items()} for where, usages in found}))
