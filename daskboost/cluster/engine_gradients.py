@@ -10,7 +10,7 @@ import numpy as np
 
 from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.devices.device import Array, Device, LossRows
-from daskboost.devices.losses import ones_of
+from daskboost.devices.losses import is_positive, ones_of
 from daskboost.dtypes import Float32, Float64
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class EngineGradients:
         device, xp = self.device, self.device.xp
         label, margin, weight = self._labels[index], self.train.margins[index], self._weights[index]
         if weight is not None and self.setup.small_data:
-            weight = (weight > 0).astype(np.float32)  # rows without weight must not widen the range
+            weight = is_positive(weight).astype(np.float32)  # rows without weight must not widen the range
         for start in range(begin, end, device.gradient_rows):
             rows = slice(start, min(start + device.gradient_rows, end))
             g, h = self.setup.objective.gradients(label[rows], margin[rows], xp)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.convert import plain_values
-from daskboost.data.device_columns import by_parts, looked_at, many_values, unique_values
+from daskboost.data.device_columns import by_parts, exact_doubles, looked_at, many_values, unique_values
 from daskboost.data.device_read import on_device
 from daskboost.data.rows import DeviceColumn, host_column
 from daskboost.data.schema import LABEL_LETTERS, dtype_letter, listed
@@ -51,7 +51,7 @@ class ClassWeights:
 
         def weights(rows: slice) -> Any:
             of_class = factors[codes[rows].astype(np.intp)]
-            return of_class if weight is None else of_class * weight[rows]
+            return of_class if weight is None else of_class * exact_doubles(weight[rows], xp)
 
         return by_parts(xp, len(codes), np.float32, weights)
 
@@ -168,7 +168,8 @@ def _compares_exactly(known: np.dtype[Any], labels: np.dtype[Any]) -> bool:
 
 def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
     """float32, -1 for labels that are not known; arrays of `xp`, but `known`, which is on the host."""
-    order = np.argsort(known)
+    order, floats = np.argsort(known), "f" in (known.dtype.kind, labels.dtype.kind)
+    known = known.astype(np.float64) if floats else known
     common = np.result_type(known.dtype, labels.dtype)
     if not _compares_exactly(known.dtype, labels.dtype):
         common = known.dtype  # labels beyond it become others, which are not equal to what is found for them
@@ -178,8 +179,8 @@ def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
     searched = ordered.astype(common)
 
     def found(rows: slice) -> Any:
-        own = labels[rows]
-        at = xp.minimum(xp.searchsorted(searched, own.astype(common)), len(known) - 1)
+        own = exact_doubles(labels[rows], xp) if floats else labels[rows]
+        at = xp.minimum(xp.searchsorted(searched, own.astype(common, copy=False)), len(known) - 1)
         return xp.where(ordered[at] == own, codes[at], np.float32(-1))
 
     return by_parts(xp, len(labels), np.float32, found)

@@ -76,8 +76,9 @@ def exact_sum(column: DeviceColumn) -> ExactSum:
 
 def count_nonzero(column: DeviceColumn) -> int:
     """Values that are not 0."""
+    xp, bits = column.runtime.xp, column.values.view(np.uint32)
     with on_device(column.runtime):
-        return int(column.runtime.xp.count_nonzero(column.values))
+        return int(sum(xp.count_nonzero(bits[part] << 1) for part in parts(len(column), ROWS_AT_ONCE)))
 
 
 def code_counts(codes: DeviceColumn, n_classes: int) -> Int64:
@@ -100,9 +101,21 @@ def many_values(block: Any, name: str) -> tuple[Runtime, DeviceArray] | None:
 
 def unique_values(runtime: Runtime, values: DeviceArray) -> npt.NDArray[Any]:
     """As `numpy.unique`, on the host: of each part's values those that differ are fetched."""
+    xp = runtime.xp
     with on_device(runtime):
-        found = [to_host(runtime.xp.unique(values[part])) for part in parts(len(values), ROWS_AT_ONCE)]
-    return np.unique(np.concatenate(found))
+        own = (values[part] for part in parts(len(values), ROWS_AT_ONCE))
+        found = [to_host(xp.unique(exact_doubles(part, xp) if part.dtype == np.float32 else part)) for part in own]
+    return np.unique(np.concatenate(found)).astype(values.dtype)
+
+
+def exact_doubles(values: Any, xp: Any) -> Any:
+    """Numbers as float64, those of float32 exactly: expressions of CuPy take them for 0 below 2**-126."""
+    if xp is np or values.dtype != np.float32:
+        return values.astype(np.float64)
+    bits = values.view(np.int32)
+    size = bits & 0x7FFFFFFF
+    subnormal = size.astype(np.float64) * 2.0**-149
+    return xp.where(size >= 1 << 23, values.astype(np.float64), xp.where(bits < 0, -subnormal, subnormal))
 
 
 def parts(n_rows: int, rows_at_once: int) -> Iterator[slice]:
@@ -116,5 +129,9 @@ def by_parts(xp: Any, n_rows: int, dtype: npt.DTypeLike, make: Callable[[slice],
     core's cache."""
     out = xp.empty(n_rows, dtype)
     for part in parts(n_rows, CACHED_ROWS if xp is np else ROWS_AT_ONCE):
-        out[part] = make(part)
+        made = make(part)
+        if xp is np or (made.dtype, out.dtype) != (np.float64, np.float32):
+            out[part] = made
+        else:  # by a kernel of ours: CuPy would make zeros of what float32 has below 2**-126
+            convert(runtime_of(out), made, out[part], None)
     return out

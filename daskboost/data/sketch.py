@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cell_counts import CellCounts, Refinement
-from daskboost.data.device_columns import by_parts
+from daskboost.data.device_columns import by_parts, exact_doubles
 from daskboost.data.device_read import on_device
 from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract, key_blocks
@@ -93,7 +93,7 @@ def integer_weights(weight: Any, exponent: int, xp: Any = np) -> Any:
     scale = math.ldexp(1.0, min(exponent, sys.float_info.max_exp - 1))
 
     def units(rows: slice) -> Any:
-        return xp.rint(weight[rows].astype(np.float64) * scale).astype(np.int64)
+        return xp.rint(exact_doubles(weight[rows], xp) * scale).astype(np.int64)
 
     return by_parts(xp, len(weight), np.int64, units)
 

@@ -11,18 +11,21 @@ import numpy as np
 import pandas as pd
 import pytest
 from kernels.emulation import EmulatedRuntime
+from kernels.tracked import Module
 from strategies.device_arrays import Place, place
 
 from daskboost import DaskBoostClassifier
 from daskboost.data import device_columns, weights
 from daskboost.data.classes import ClassWeights, class_codes, read_codes, unique_labels
-from daskboost.data.device_columns import device_column, exact_sum, looked_at
+from daskboost.data.device_columns import device_column, exact_doubles, exact_sum, looked_at
 from daskboost.data.labels import LabelStats, count_classes, find_classes
 from daskboost.data.rows import DenseRows, DeviceColumn, RowBatch
+from daskboost.data.sketch import integer_weights, weight_exponent
 from daskboost.data.source import make_source
 from daskboost.data.weights import total_weight
 from daskboost.devices.gpu.labels import summarize_labels
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.losses import is_positive
 from daskboost.errors import DataError, DataTypeError
 from daskboost.exact_sum import ExactSum
 
@@ -49,6 +52,25 @@ def test_stats_are_the_hosts(runtime: Runtime, name: str) -> None:
     there = runtime.xp.asarray(labels)
     found = stats(looked_at(runtime, there), len(labels))
     assert repr(found) == repr(stats(labels, len(labels)))
+
+
+def every_exponent(rng: np.random.Generator) -> Any:
+    """float32 of all sizes and signs, with those at the ends of ranges."""
+    ends = np.array([0, 1, 0x7FFFFF, 0x800000, 0x800001, 0x7F7FFFFF, 0x7F800000], np.uint32)
+    sizes = np.concatenate([ends, np.arange(255, dtype=np.uint32) << 23 | rng.integers(1, 2**23, 255, np.uint32)])
+    return np.concatenate([sizes, sizes | np.uint32(1 << 31)]).view(np.float32)
+
+
+def test_numbers_become_doubles_exactly(runtime: Runtime, rng: np.random.Generator) -> None:
+    values, xp = every_exponent(rng), Module() if runtime.xp is np else runtime.xp
+    given = np.append(values, np.float32(np.nan))
+    assert to_host(exact_doubles(runtime.xp.asarray(given), xp)).tobytes() == given.astype(np.float64).tobytes()
+
+
+def test_what_is_above_zero(runtime: Runtime, rng: np.random.Generator) -> None:
+    values = every_exponent(rng)
+    found = to_host(is_positive(runtime.xp.asarray(values)))
+    np.testing.assert_array_equal(found, values > 0)
 
 
 def test_many_labels(runtime: Runtime, rng: np.random.Generator) -> None:
@@ -93,7 +115,8 @@ CLASSES: dict[str, Any] = {
     "large": np.array([2**53, 2**53 + 1, -(2**62), 2**62 + 1], np.int64),
     "beyond int64": np.array([2**63 + 1, 2**63, 2**64 - 1, 0], np.uint64),
     "zeros": np.array([0.0, -0.0, 1.0], np.float32),
-    "half": np.array([1, 2, 60000], np.float16),
+    "subnormal": np.array([1e-45, 0, -1e-45, 1e-38, -3e-39, 1.2e-38], np.float32),
+    "half": np.array([1, 2, 60000, 6e-8, 0], np.float16),
     "double": np.array([0.1, 1e300, -5.0]),
     "one": np.array([4], np.int32),
 }
@@ -217,6 +240,7 @@ def test_classes_of_a_source(place: Place, rng: np.random.Generator) -> None:
 def test_weights_by_class(where: str, place: Place, rng: np.random.Generator) -> None:
     by_class = ClassWeights((0.1, 3.0, 1e-30), (1, 1, 1))
     codes, weight = rng.integers(0, 3, 430).astype(np.float32), rng.random(430).astype(np.float32)
+    weight[:200] *= np.float32(1e-37)  # float32 below 2**-126, before or after the product
     there = {name: device_column(place.array(column), name) for name, column in (("y", codes), ("weight", weight))}
     assert there["y"] is not None
     expected = by_class.weigh(codes, None if where == "no weights" else weight)
@@ -233,6 +257,7 @@ def test_weights_by_class(where: str, place: Place, rng: np.random.Generator) ->
 WEIGHTS: dict[str, Any] = {
     "some": [0.1, 3, 0, 1e-45, 0, 7e4],
     "wild": [3.4e38, 1e-38, 1e-45, 1, 3.3e38],
+    "subnormal": [1e-40, 3e-42, 0, 1e-45, -0.0],
     "zeros": [0.0, -0.0],
     "double": np.array([0.1, 1e-60, 5e30]),
     "integers": np.array([1, 0, 2**40]),
@@ -252,6 +277,10 @@ def test_weights(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     assert batch.weight.on_host.tobytes() == weight.tobytes()
     assert repr(LabelStats.of(batch)) == repr(LabelStats.of(expected))
     assert exact_sum(batch.weight) == ExactSum.of(weight)
+    exponent = weight_exponent(ExactSum.of(weight).value())
+    units = integer_weights(batch.weight.values, exponent, batch.weight.runtime.xp)
+    np.testing.assert_array_equal(to_host(units), integer_weights(weight, exponent))
+    assert to_host(units).any() == weight.any()
     summed: list[DeviceColumn] = []
 
     def noted(column: DeviceColumn) -> ExactSum:
@@ -286,7 +315,6 @@ def test_weights_that_are_refused(bad: float, place: Place) -> None:
     for read in (total, batches):
         assert words(read, place.array) == words(read, lambda array: array)
     assert "weight has 1 values that are negative" in words(batches, place.array)
-
 
 
 @pytest.mark.emulated
