@@ -10,9 +10,13 @@ from daskboost.data.cell_counts import Refinement
 from daskboost.data.key_counts import KeyTable
 from daskboost.data.rows import DeviceDenseRows, DeviceRows
 from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.runtime import DeviceArray, active, to_device, to_host
-from daskboost.devices.gpu.sketch import Entries, Intervals, count_keys
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
+from daskboost.devices.gpu.sketch import BATCH_ENTRY_SERIES, Counted, Entries, Intervals, count_keys, joined
+from daskboost.devices.gpu.thin_keys import count_thin, least_bytes
 from daskboost.dtypes import Int64
+
+MANY_THIN = BATCH_ENTRY_SERIES
+"""Columns of few entries that are worth a sort."""
 
 
 def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,
@@ -52,10 +56,27 @@ def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capaciti
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
-    found = count_keys(runtime, source, columns, capacities[columns], on_device, intervals, scratch_bytes, threads)
+    rest = (on_device, intervals, scratch_bytes, threads)
+    found = _counted(runtime, source, columns, capacities[columns], features.n_rows - missing[columns], *rest)
     offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     counts = found.counts.reshape(-1, 1)
     return KeyTable(capacities[columns], found.bits, offsets, found.lower, found.upper, counts), missing[columns]
+
+
+def _counted(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64, present: Int64,
+             weights: DeviceArray | None, intervals: Intervals | None, scratch_bytes: int | None, threads: int
+             ) -> Counted:  # fmt: skip
+    """By `count_keys`, but thin columns together, where they are so many that it would need more batches for them."""
+    thin = present <= capacities
+    if not isinstance(source, Entries) or intervals is not None or thin.sum() < MANY_THIN or (
+        scratch_bytes is not None and scratch_bytes < least_bytes(len(source.values), present[thin])
+    ):  # fmt: skip
+        return count_keys(runtime, source, columns, capacities, weights, intervals, scratch_bytes, threads)
+    found = count_thin(runtime, source, columns[thin], present[thin], weights, scratch_bytes, threads)
+    if thin.all():
+        return found
+    others = count_keys(runtime, source, columns[~thin], capacities[~thin], weights, None, scratch_bytes, threads)
+    return joined(found, others, thin)
 
 
 def missing_of(features: DeviceRows) -> Int64:

@@ -9,11 +9,12 @@ import pytest
 from reference import sketch as reference
 from strategies.device_rows import device_dense, device_sparse
 
-from daskboost.data import sketch
+from daskboost.data import device_sketch, sketch
 from daskboost.data.device_columns import looked_at
 from daskboost.data.rows import DenseRows, SparseRows
 from daskboost.data.sketch import DataSketch, integer_weights, refine_batch, sketch_batch
 from daskboost.devices.gpu import sketch as gpu
+from daskboost.devices.gpu import thin_keys
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Float32
 
@@ -44,17 +45,22 @@ def table(n: int, rng: np.random.Generator) -> Float32:
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-@pytest.mark.parametrize("storage", ["rows", "columns", "strided", "entries"])
+@pytest.mark.parametrize("storage", ["rows", "columns", "strided", "entries", "entries sorted"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("capacity", [1, 2, 100, 700])
 def test_the_cpus_bytes(
-    runtime: Runtime, capacity: int, weighted: bool, storage: str, rng: np.random.Generator
-) -> None:
+    runtime: Runtime, capacity: int, weighted: bool, storage: str, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     values = table(900, rng)
     weight = np.where(rng.random(900) < 0.2, 0, rng.random(900) * 5).astype(np.float32) if weighted else None
     exponent = 40 if weighted else None
     host: Any = DenseRows(values)
-    if storage == "entries":
+    if storage == "entries sorted":
+        values[rng.integers(0, 900, 850)[:, None], [0, 2, 3, 7]] = np.nan
+        monkeypatch.setattr(device_sketch, "MANY_THIN", 1)
+        monkeypatch.setattr(thin_keys, "MOST_ENTRIES", 600)
+    if storage.startswith("entries"):
         host = sparse(values)
         features: Any = device_sparse(runtime, host)
     elif storage == "strided":
@@ -129,3 +135,27 @@ def test_many_rows(rng: np.random.Generator) -> None:
     expected = sketch_batch(DenseRows(values), capacity=capacity)
     for order in (values, np.asfortranarray(values)):
         assert dump(sketch_batch(device_dense(get_runtime(), order), capacity=capacity)) == dump(expected)
+
+
+@pytest.mark.parametrize(("scratch", "n_sorted"), [(None, 650), (3_000_000, 650), (200_000, 650), (50_000, 0)])
+def test_hundreds_of_thin_columns_are_sorted(
+    scratch: int | None, n_sorted: int, runtime: Runtime, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together, where there is room for that, beside columns that have more values than cells."""
+    values = np.where(rng.random((300, 660)) < 0.03, rng.integers(-5, 5, (300, 660)), np.nan).astype(np.float32)
+    values[:, 7:660:66] = rng.standard_normal((300, 10))
+    host = sparse(values)
+    found: list[int] = []
+
+    def noted(runtime: Runtime, source: Any, columns: Any, *more: Any) -> Any:
+        found.append(len(columns))
+        return thin_keys.count_thin(runtime, source, columns, *more)
+
+    monkeypatch.setattr(device_sketch, "count_thin", noted)
+    capacities, columns = np.full(660, 64, np.int64), np.arange(660)
+    counted, missing = device_sketch.count_on_device(
+        device_sparse(runtime, host), np.empty(0, np.int64), columns, capacities, None, scratch
+    )
+    expected = sketch_batch(host, capacity=64)
+    assert sum(found) == n_sorted
+    assert dump(DataSketch(counted, missing, 300)) == dump(expected)

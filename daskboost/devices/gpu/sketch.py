@@ -75,6 +75,22 @@ class Counted:
     counts: Int64
 
 
+def joined(first: Counted, second: Counted, in_first: Bool) -> Counted:
+    """Series of two counts in one order; `in_first` says whose turn it is, shape (series,)."""
+    lengths = np.empty(len(in_first), np.int64)
+    lengths[in_first], lengths[~in_first] = first.lengths, second.lengths
+    starts, n = np.cumsum(lengths) - lengths, int(lengths.sum())
+    bits, ends, counts = np.empty(len(lengths), np.uint8), np.empty((2, n), np.uint32), np.empty(n, np.int64)
+    found = Counted(bits, lengths, ends[0], ends[1], counts)
+    for part, own in ((first, in_first), (second, ~in_first)):
+        found.bits[own] = part.bits
+        moved = starts[own] - (np.cumsum(part.lengths) - part.lengths)
+        places = np.repeat(moved, part.lengths) + np.arange(len(part.lower))
+        for to, given in ((found.lower, part.lower), (found.upper, part.upper), (found.counts, part.counts)):
+            to[places] = given
+    return found
+
+
 def count_keys(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64,
                weights: DeviceArray | None = None, intervals: Intervals | None = None,
                scratch_bytes: int | None = None, threads: int = 1) -> Counted:  # fmt: skip

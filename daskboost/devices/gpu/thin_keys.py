@@ -1,0 +1,99 @@
+"""Key counts of sparse features of few entries on a GPU: those of all of them are sorted together.
+
+A feature of no more entries than its capacity has a cell for each of its values, whatever they are. So there is no
+resolution to be found, for which `sketch.py` takes some hundred features at a time and reads all entries each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.download import Download
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.sketch import KEY_BITS, Counted, Entries
+from daskboost.dtypes import Int64
+
+ENTRY_BYTES = 80
+"""Of an entry while it is sorted: its place, word and weight, copies that sorting makes, and what becomes of it."""
+MOST_ENTRIES = 1 << 24
+"""That are sorted together: beyond some millions it takes each entry as long, and 1.3 GB are enough."""
+LOOKED_UP_BYTES = 6
+"""Of any entry: its series, and whether it is sorted."""
+
+
+def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64, weights: DeviceArray | None = None,
+               scratch_bytes: int | None = None, threads: int = 1) -> Counted:  # fmt: skip
+    """Count the keys of columns that have at most as many entries as cells; a series each.
+
+    Parameters
+    ----------
+    columns, present : int64 arrays, shape (series,)
+        Columns and their entries, those of weight 0 among them.
+    weights, scratch_bytes, threads
+        See `sketch.count_keys`.
+    """
+    total = int(present.sum())
+    lower, counts = np.empty(total, np.uint32), np.empty(total, np.int64)
+    lengths, end = np.zeros(len(columns), np.int64), 0
+    series_of = np.full(source.n_features, -1, np.int32)
+    series_of[columns] = np.arange(len(columns))
+    series = to_device(runtime, series_of)[source.indices]
+    most = MOST_ENTRIES
+    if scratch_bytes is not None:
+        most = min(most, (scratch_bytes - LOOKED_UP_BYTES * len(source.values)) // ENTRY_BYTES)
+    for own in _groups(present, most):
+        words, sums = _cells(runtime.xp, source, series, own, weights)
+        lengths[own] = to_host(runtime.xp.bincount((words >> KEY_BITS) - own.start, minlength=own.stop - own.start))
+        begin, end = end, end + len(words)
+        keys = (words & 0xFFFFFFFF).astype(np.uint32)
+        Download(runtime, [(keys, lower[begin:end]), (sums, counts[begin:end])], threads).wait()
+        del words, keys, sums
+    bits = np.full(len(columns), KEY_BITS, np.uint8)
+    return Counted(bits, lengths, lower[:end], lower[:end].copy(), counts[:end])
+
+
+def least_bytes(n_entries: int, present: Int64) -> int:
+    """Of device memory that counting takes with the largest series alone."""
+    return LOOKED_UP_BYTES * n_entries + ENTRY_BYTES * int(present.max(initial=0))
+
+
+def _groups(present: Int64, most: int) -> Iterator[slice]:
+    """Series of up to so many entries, which are sorted together; at least one."""
+    ends, begin = np.cumsum(present), 0
+    while begin < len(present):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(begin, end)
+        begin = end
+
+
+def _cells(xp: Any, source: Entries, series: Any, own: slice, weights: Any) -> tuple[Any, Any]:
+    """Series and key of each cell of a group, as one word, in order, and what is counted in it; int64."""
+    wanted = (series >= own.start) & (series < own.stop)
+    if weights is not None:
+        wanted &= weights > 0
+    places = xp.flatnonzero(wanted)
+    del wanted
+    words = series[places].astype(np.int64) << KEY_BITS
+    words |= _keys(xp, source.values[places])
+    if weights is None:
+        words.sort()
+    else:
+        order = xp.argsort(words)
+        words, up_to = words[order], xp.cumsum(weights[places[order]])
+    del places
+    ends = xp.flatnonzero(xp.concatenate([words[1:] != words[:-1], xp.ones(min(len(words), 1), np.bool_)]))
+    last = ends + 1 if weights is None else up_to[ends]
+    sums = last.copy()
+    sums[1:] -= last[:-1]
+    return words[ends], sums
+
+
+def _keys(xp: Any, values: Any) -> Any:
+    """As `kernels/keys.cuh` makes them; by bits alone, since expressions of CuPy take values below 2**-126 for 0."""
+    bits = values.view(np.uint32).astype(np.int64)
+    bits[bits == 0x80000000] = 0  # -0
+    return xp.where(bits >> 31 != 0, bits ^ 0xFFFFFFFF, bits | 0x80000000)
