@@ -10,6 +10,7 @@ import pytest
 
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.params import _RANGES, ALIASES, FOREIGN_NAMES, TrainParams, parse_bytes
+from daskboost.tree.device_trees import leaf_limit
 
 
 def build(**values: Any) -> TrainParams:
@@ -73,6 +74,13 @@ def test_bad_parameters_are_named(values: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(("grow_policy", "deepest"), [("depthwise", 24), ("symmetric", 16)])
 def test_the_deepest_tree_of_a_policy_is_taken(grow_policy: str, deepest: int) -> None:
     assert build(grow_policy=grow_policy, max_depth=deepest).depth_limit == deepest
+
+
+@pytest.mark.parametrize(("max_depth", "max_leaves", "limit"), [
+    (0, 7, 7), (3, 0, 8), (3, 7, 7), (3, 9, 8), (200, 0, 0), (200, 5, 5),
+])  # fmt: skip
+def test_leaves_are_limited_by_the_depth_too(max_depth: int, max_leaves: int, limit: int) -> None:
+    assert leaf_limit(build(grow_policy="lossguide", max_depth=max_depth, max_leaves=max_leaves)) == limit
 
 
 @pytest.mark.parametrize("params", [None, "eta=0.1", [("eta", 0.1)]])

@@ -24,7 +24,7 @@ from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
 from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
-from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
+from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE, searched_nodes
 from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.refit import Refit
 from daskboost.devices.gpu.rounding import DeviceRounding
@@ -106,10 +106,11 @@ class DeviceRounds:
         xp, n_features, params = self._runtime.xp, self._spec.cuts.n_features, self._spec.params
         n_levels = self._rules.depth if params.colsample_bylevel < 1 or params.colsample_bynode < 1 else 1
         grower: TreeGrower | BestFirstGrower
+        entries = self._entry_search(kernels)
         if params.grow_policy == "lossguide":
-            grower = BestFirstGrower(kernels, self._rules)
+            grower = BestFirstGrower(kernels, self._rules, entries)
         else:
-            grower = TreeGrower(kernels, self._rules, n_trees, entries=self._entry_search(kernels))
+            grower = TreeGrower(kernels, self._rules, n_trees, entries=entries)
         groups: list[TreeGroup] = []
         for outputs in _groups_of(self._spec.objective.n_outputs, n_trees):
             n, own = len(outputs), slice(outputs.start, outputs.stop)
@@ -127,7 +128,9 @@ class DeviceRounds:
         ((_, view),) = self._engine.train.views()
         if not isinstance(view, SparseView) or view.sorted_entries is None:
             return None
-        return EntrySearch(kernels, view.sorted_entries, 1 << (self._rules.depth - 1))
+        rules = self._rules
+        n_nodes = searched_nodes(self._spec.params.grow_policy, rules.depth, rules.max_leaves)
+        return EntrySearch(kernels, view.sorted_entries, n_nodes)
 
     def _gradient_source(self) -> Source:
         losses = self._engine.losses

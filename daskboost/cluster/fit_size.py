@@ -23,7 +23,7 @@ from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
 from daskboost.params import ON_SAMPLES, TrainParams
-from daskboost.tree.device_trees import growth_rules, regular_of
+from daskboost.tree.device_trees import growth_rules, leaf_limit, regular_of
 from daskboost.tree.split import SplitRules
 
 WORD_ENDS = 8
@@ -148,13 +148,13 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
     needs_host = needs_host or params.out_of_core in ON_SAMPLES
     return FitSize(
         train=train, evals=tuple(evals), n_slots=n_slots, most_slots=most_slots, n_outputs=objective.n_outputs,
-        grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=params.max_leaves, n_rounds=n_rounds,
+        grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=leaf_limit(params), n_rounds=n_rounds,
         small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
         gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host, samples_rows=params.subsample < 1,
-        plain_gains=params.grow_policy == "depthwise" and regular_of(rules).is_rough,
+        plain_gains=params.grow_policy != "symmetric" and regular_of(rules).is_rough,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         refits=params.packs_gradients(small_data) or scores_weights(params, objective),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,

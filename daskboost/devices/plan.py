@@ -47,7 +47,7 @@ class FitSize:
     depth: int
     """Most splits from the root to a leaf."""
     max_leaves: int
-    """0 for any number."""
+    """As many as the depth allows at most; 0 for any number."""
     n_rounds: int
     small_data: bool
     """Whether pairs take 64 bits and weights lie beside them."""
@@ -63,7 +63,7 @@ class FitSize:
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     plain_gains: bool = False
-    """Whether they grow level by level, by gains without penalties and limits, as sorted entries can be searched."""
+    """Whether nodes are split one by one, by gains without penalties and limits, as sorted entries can be searched."""
     trees_together: int = 1
     """Trees of a round that grow together on a GPU without the host."""
     n_threads: int = 1

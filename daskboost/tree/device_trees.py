@@ -35,12 +35,20 @@ def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules | None:
     if params.interaction_constraints is not None or (params.colsample_bynode < 1 and not rules.symmetric):
         return None
     if params.grow_policy == "lossguide":
-        possible = 0 < params.max_leaves <= MOST_LEAVES and params.colsample_bylevel == 1
+        most_leaves = leaf_limit(params)
+        possible = 0 < most_leaves <= MOST_LEAVES and params.colsample_bylevel == 1
     else:
+        most_leaves = params.max_leaves
         possible = params.depth_limit <= DEEPEST
     if not possible:
         return None
-    return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, params.max_leaves, params.gamma)
+    return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, most_leaves, params.gamma)
+
+
+def leaf_limit(params: TrainParams) -> int:
+    """Most leaves of a tree, as many as its depth allows at most; 0 for any number."""
+    limits = (params.max_leaves, 1 << params.max_depth if 0 < params.max_depth < 31 else 0)
+    return min((limit for limit in limits if limit), default=0)
 
 
 def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:

@@ -45,6 +45,8 @@ ALONE: dict[str, dict[str, Any]] = {
     "costly splits": {"max_depth": 6, "gamma": 30.0},
     "heavy children": {"max_depth": 6, "min_child_weight": 400.0},
     "levels": {"max_depth": 5, "subsample": 0.4, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
+    "best of a depth": {"max_depth": 5, "grow_policy": "lossguide", "gamma": 1.0},
+    "best of few levels": {"max_depth": 3, "grow_policy": "lossguide", "max_leaves": 5_000},
     "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
 }
 SMALLEST: dict[str, dict[str, Any]] = {
@@ -154,6 +156,7 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 @pytest.mark.parametrize("params", [
     {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5}, {"max_depth": 13},
+    {"max_depth": 11, "grow_policy": "lossguide", "gamma": 30.0},
     {"max_depth": 13, "gradient_precision": "packed", "subsample": 0.6},
     {"max_depth": 3, "objective": "reg:absoluteerror", "gradient_precision": "packed"},
     {"max_depth": 13, "objective": "reg:pseudohubererror", "score_function": "l2"},

@@ -14,7 +14,7 @@ from reference import split as reference
 
 from daskboost.cluster.reduce.shares import feature_shares, narrow
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SCRATCH_SLOTS, SlotLayout
 from daskboost.dtypes import Int64
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine, sibling
 
@@ -182,3 +182,16 @@ def test_sums_travel_in_the_bytes_they_need(value: int, dtype: Any) -> None:
 def test_blocks_hold_what_fits_the_scratch_array() -> None:
     layout = SlotLayout(np.array([0, 16_000, 16_384, 16_385, 50_000, 50_001], np.int64), np.ones(5, np.int32))
     assert layout.blocks.tolist() == [0, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("width", [1, 7])
+@pytest.mark.parametrize("most", [3, 40, 5_000])
+def test_blocks_are_as_many_features_as_fit(most: int, width: int, rng: np.random.Generator) -> None:
+    for n_features in (0, 1, 2, 900):
+        ends = np.cumsum(rng.integers(1, most + 1, n_features))
+        layout = SlotLayout(np.concatenate([[0], ends]).astype(np.int64), np.ones(n_features, np.int32), width)
+        edges, room = [0], SCRATCH_SLOTS if width == 1 else SCRATCH_ENTRIES
+        for feature in range(1, n_features):
+            if (layout.offsets[feature + 1] - layout.offsets[edges[-1]]) * width > room:
+                edges.append(feature)
+        assert layout.blocks.tolist() == [*edges, n_features]

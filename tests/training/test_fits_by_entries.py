@@ -37,6 +37,18 @@ FITS: dict[str, dict[str, Any]] = {
     "samples": {"objective": "reg:squarederror", "max_depth": 4, "subsample": 0.6, "colsample_bylevel": 0.5},
     "packed": {"objective": "binary:logistic", "max_depth": 5, "gradient_precision": "packed"},
     "by weight": {"objective": "binary:logistic", "max_depth": 4, "score_function": "l2"},
+    "best first": {
+        "objective": "binary:logistic", "grow_policy": "lossguide", "max_leaves": 40, "max_depth": 0, "gamma": 0.1,
+        "min_child_weight": 0.5,
+    },
+    "best first, not deep": {
+        "objective": "reg:squarederror", "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 4, "subsample": 0.6,
+        "colsample_bytree": 0.6,
+    },
+    "best of classes": {
+        "objective": "multi:softprob", "num_class": 3, "grow_policy": "lossguide", "max_leaves": 7, "max_depth": 0,
+        "gradient_precision": "packed",
+    },
     "classes": {"objective": "multi:softprob", "num_class": 3, "max_depth": 4, "colsample_bytree": 0.7},
 }
 
@@ -49,7 +61,7 @@ def test_models_are_those_of_histograms(name: str, small: bool, place: Place, rn
     monkeypatch.setattr(rounding, "SMALL_ROWS", N_ROWS if small else 0)
     X, score = make_rows(rng)
     params = {**FITS[name], "max_bin": 64, "n_jobs": 1}
-    y = np.digitize(score, np.quantile(score, [0.3, 0.7])) if name == "classes" else (
+    y = np.digitize(score, np.quantile(score, [0.3, 0.7])) if "num_class" in params else (
         score if params["objective"].startswith("reg") else score > np.median(score)
     )  # fmt: skip
     weight = rng.uniform(0.5, 2, N_ROWS).astype(np.float32)

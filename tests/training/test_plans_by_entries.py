@@ -25,6 +25,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> TrackedRuntime:
 
 @pytest.mark.parametrize("more", [
     {}, {"reg_alpha": 0.1}, {"max_delta_step": 0.7}, {"objective": "count:poisson"}, {"grow_policy": "symmetric"},
+    {"grow_policy": "lossguide", "max_leaves": 40, "max_depth": 0},
     {"monotone_constraints": [0, 1]}, {"monotone_constraints": "(0, -1)"}, {"monotone_constraints": {"f7": 1}},
     {"monotone_constraints": [0, 0]},
 ], ids=str)  # fmt: skip
@@ -33,13 +34,31 @@ def test_penalties_and_limits_are_planned_of_shapes_too(more: dict[str, Any], ru
     n_rows, n_features = data["X"].shape
     params = {**PARAMS, **more}
     of_shape = plan(params, n_rows=n_rows, n_features=n_features, nonzeros_per_row=data["X"].nnz / n_rows)
-    assert of_shape.by_entries == (not more or more == {"monotone_constraints": [0, 0]})
+    plain = not more or more == {"monotone_constraints": [0, 0]} or more.get("grow_policy") == "lossguide"
+    assert of_shape.by_entries == plain
     if isinstance(more.get("monotone_constraints"), dict):
         return  # the data's features have no names
     with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1) as dataset:
         of_data = plan(params, dataset)
     assert of_data.by_entries == of_shape.by_entries
     assert of_data.total_bytes == pytest.approx(of_shape.total_bytes, rel=0.05)
+
+
+def test_best_first_trees_that_end_at_a_depth_have_few_nodes(runtime: TrackedRuntime) -> None:
+    """However many leaves they might have: of few histograms, searching all entries would be the slower way."""
+    data = data_of("wide sparse")
+    n_rows, n_features = data["X"].shape
+
+    def by_entries(**more: Any) -> bool:
+        params = {**PARAMS, **more}
+        return plan(params, n_rows=n_rows, n_features=n_features, nonzeros_per_row=data["X"].nnz / n_rows).by_entries
+
+    best_first = {"grow_policy": "lossguide", "max_leaves": 256}
+    assert by_entries(**best_first, max_depth=0)
+    assert by_entries(**best_first, max_depth=8)
+    assert not by_entries(**best_first, max_depth=3)
+    assert not by_entries(grow_policy="lossguide", max_depth=3)
+    assert not by_entries(max_depth=3)
 
 
 def test_models_that_train_together_have_histograms_as_planned(

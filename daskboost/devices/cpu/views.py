@@ -37,11 +37,15 @@ class SlotLayout:
     """Feature ranges whose slots fit the scratch array."""
 
     def __post_init__(self) -> None:
-        edges, most = [0], SCRATCH_SLOTS if self.width == 1 else SCRATCH_ENTRIES
-        for feature in range(1, len(self.n_bins)):
-            if (self.offsets[feature + 1] - self.offsets[edges[-1]]) * self.width > most:
-                edges.append(feature)
-        object.__setattr__(self, "blocks", np.array([*edges, len(self.n_bins)], np.int64))
+        n_features, most = len(self.n_bins), (SCRATCH_SLOTS if self.width == 1 else SCRATCH_ENTRIES) // self.width
+        edges = [0]
+        while True:
+            begin = edges[-1]
+            full = int(np.searchsorted(self.offsets, self.offsets[begin] + most, side="right")) - 1
+            if (end := max(full, begin + 1)) >= n_features:
+                break
+            edges.append(end)
+        object.__setattr__(self, "blocks", np.array([*edges, n_features], np.int64))
 
     @property
     def n_slots(self) -> int:

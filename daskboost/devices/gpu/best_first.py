@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.chunk_rows import ChunkRows
+from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.growth import GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
 from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.runtime import DeviceArray, to_host
@@ -30,7 +31,8 @@ SPLITS_PER_LEAF = 3
 """Room for nodes that are split ahead in vain. Those trees took 1.2 at most; of noise, for which 63 leaves took 1.8, a
 third less room made 24 steps of 14."""
 STEPS = 2
-"""Steps between two questions whether the tree is done; one after its end takes about as long as a question, 20 us."""
+"""Between two questions whether the tree is done: one after its end takes about as long as a question, 20 us, but where
+all entries are searched in it."""
 GOES_ON = 4
 """Place of the answer among `counts`."""
 
@@ -38,6 +40,12 @@ GOES_ON = 4
 def step_width(max_leaves: int) -> int:
     """Most splits of a step: few steps, and few splits in vain."""
     return min(max(LEAST_WIDTH, -(-max_leaves // LEAVES_PER_SPLIT)), max_leaves)
+
+
+def usual_steps(max_leaves: int) -> int:
+    """Until a tree is done: each has twice the splits of the one before, then as many as there may be."""
+    width = step_width(max_leaves)
+    return width.bit_length() + -(-11 * max_leaves // (10 * width))
 
 
 def most_splits(max_leaves: int) -> int:
@@ -58,10 +66,13 @@ class BestFirstGrower:
     kernels : SplitKernels
     rules : GrowthRules
         With `max_leaves`.
+    entries : EntrySearch, optional
+        What finds splits without histograms.
     """
 
-    def __init__(self, kernels: SplitKernels, rules: GrowthRules) -> None:
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, entries: EntrySearch | None = None) -> None:
         xp, n_slots = kernels.runtime.xp, kernels.layout.host.n_slots
+        self._entries, self._at_once = entries, STEPS if entries is None else 1
         self._kernels, self._runtime, self._rules = kernels, kernels.runtime, rules
         self._width, self._most = step_width(rules.max_leaves), most_splits(rules.max_leaves)
         self._capacity = 2 * self._most + 1
@@ -76,8 +87,13 @@ class BestFirstGrower:
         self._slots = empty_slots(self._runtime, 2 * self._width)
         self._splits = xp.empty((6, self._width), np.int32)
         self._built = xp.empty(self._width, np.int32)
+        if entries is not None:
+            self._addresses = (1, 1, 0)  # any but 0 says that a node is there
+            return
         self._added = xp.empty((self._width, n_slots, 2), np.int64)
         self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
+        self._addresses = (address_of(self._kept), address_of(self._added), node_bytes(self._kept))
+        """Of the first histograms, and bytes from one to the next."""
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
              after: Callable[[], None]) -> None:  # fmt: skip
@@ -104,32 +120,38 @@ class BestFirstGrower:
         rules = self._rules
         self._launch("start_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments, inputs.root_sums,
-            inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, address_of(self._kept),
-            address_of(self._added), self._built,
+            inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, *self._addresses[:2],
+            self._built,
         )  # fmt: skip
         self._search(inputs.allowed, rows, is_root=True)
 
     def _steps(self, allowed: DeviceArray, rows: ChunkRows) -> None:
-        for _ in range(STEPS):
+        for _ in range(self._at_once):
             rows.split(self._splits)
             self._search(allowed, rows)
 
     def _search(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool = False) -> None:
-        """Build and search histograms of the nodes that were opened last, choose, and open more."""
-        slots, rules, regular, kernels = self._slots, self._rules, self._rules.regular, self._kernels
-        width = self._width
-        rows.build(self._built, self._added, is_root=is_root)
+        """Search the nodes that were opened last, choose, and open more."""
+        rules, regular, kernels, width = self._rules, self._rules.regular, self._kernels, self._width
+        results = self._best_per_node(allowed, rows, is_root=is_root)
+        self._launch("choose_best")(
+            1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
+            results, width, rules.gamma, rules.max_leaves, self._most,
+            regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.depth,
+            kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built, *self._addresses,
+        )  # fmt: skip
+
+    def _best_per_node(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool) -> DeviceArray:
+        """Of those that were opened last: their splits, in entries or in histograms that are built first."""
+        slots, n = self._slots, 2 * self._width
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[0], 2 * width, self._grown.rounding, 2 * width, units_stride=4,
+            allowed[0], n, self._grown.rounding, n, units_stride=4,
         )  # fmt: skip
-        self._launch("choose_best")(
-            1, THREADS, *self._grown.arguments, *self._more.arguments, *slots.arguments,
-            kernels.best_per_node(level, regular), width, rules.gamma, rules.max_leaves, self._most,
-            regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.depth,
-            kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built,
-            address_of(self._kept), address_of(self._added), node_bytes(self._kept),
-        )  # fmt: skip
+        if self._entries is not None:
+            return self._entries.best_per_node(level, self._rules.regular, slots.nodes, rows, is_root=is_root)
+        rows.build(self._built, self._added, is_root=is_root)
+        return self._kernels.best_per_node(level, self._rules.regular)
 
     def _finish(self, learning_rate: DeviceArray) -> None:
         regular, tables = self._rules.regular, self.tables

@@ -1,4 +1,4 @@
-"""The best splits of the nodes of a level, found in sorted entries: launches of `kernels/split_entries.cu`."""
+"""The best splits of many nodes, found in sorted entries: launches of `kernels/split_entries.cu`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUM_BYTES = 16
 
 
 class EntrySearch:
-    """Searches levels of one tree.
+    """Searches many nodes of one tree together.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class EntrySearch:
     entries : SortedEntries
         Of all rows of the only chunk.
     n_nodes : int
-        Most nodes of a level.
+        Most nodes of a search.
     """
 
     def __init__(self, kernels: SplitKernels, entries: SortedEntries, n_nodes: int) -> None:

@@ -6,7 +6,7 @@ Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine
 
 from __future__ import annotations
 
-from daskboost.devices.gpu.best_first import STEPS, kept_histograms, most_splits, step_width
+from daskboost.devices.gpu.best_first import STEPS, kept_histograms, most_splits, step_width, usual_steps
 from daskboost.devices.gpu.entry_search import entry_search_bytes, entry_tile_bytes
 from daskboost.devices.gpu.feature_groups import room_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
@@ -68,11 +68,23 @@ def view_bytes(rows: SetSize) -> int:
 
 def searches_entries(size: FitSize) -> bool:
     """Whether splits are found in `SortedEntries`, without histograms."""
-    rows, most = size.train, 1 << (size.depth - 1)
+    rows = size.train
     if rows.symbol_bytes or rows.streamed_rows or not (size.without_host and size.plain_gains):
         return False
+    most = _searched_nodes(size)
     has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)
-    return has_room and pays(size.n_slots, rows.n_entries, size.depth)
+    if size.grow_policy == "lossguide":
+        return has_room and pays(size.n_slots, rows.n_entries, 2 * size.max_leaves, usual_steps(size.max_leaves))
+    return has_room and pays(size.n_slots, rows.n_entries, 1 << size.depth, size.depth)
+
+
+def searched_nodes(grow_policy: str, depth: int, max_leaves: int) -> int:
+    """Most nodes that are searched together where trees grow without the host, of each that grows."""
+    return 2 * step_width(max_leaves) if grow_policy == "lossguide" else 1 << (depth - 1)
+
+
+def _searched_nodes(size: FitSize) -> int:
+    return searched_nodes(size.grow_policy, size.depth, size.max_leaves)
 
 
 def columns_bytes(size: FitSize) -> int:
@@ -126,7 +138,7 @@ def gradients_bytes(size: FitSize) -> int:
 def histograms_bytes(size: FitSize) -> int:
     """Of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there; of `EntrySearch`, which needs none."""
     if searches_entries(size):
-        return entry_search_bytes(size.train.n_entries, 1 << (size.depth - 1))
+        return entry_search_bytes(size.train.n_entries, _searched_nodes(size))
     if not size.without_host:
         nodes = size.open_histograms
     elif size.grow_policy == "lossguide":
@@ -166,7 +178,7 @@ def step_bytes(size: FitSize) -> int:
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
     if size.grow_policy == "lossguide":
-        return size.n_outputs * (STEPS + 1) * search_bytes(size, 2 * step_width(size.max_leaves))
+        return size.n_outputs * (STEPS + 1) * search_bytes(size, _searched_nodes(size))
     return size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth))
 
 

@@ -33,8 +33,8 @@ SORTING_FEATURE_BYTES = 12
 TILE_BYTES = 6 * 8
 """Of `EntryTile`."""
 CELLS_PER_ENTRY = 4
-"""Of the histograms of all levels, for each of the levels at which entries are searched, at least: with fewer cells
-histograms are the faster way."""
+"""Of the histograms of all nodes, for each time that all entries are searched, at least: with fewer cells histograms
+are the faster way."""
 LEAST_CELLS = 1 << 22
 """The same whatever the entries: 64 MB of sums, which is about what caches hold."""
 
@@ -154,6 +154,6 @@ def most_sums(n_entries: int) -> int:
     return 3 * n_entries // TILE
 
 
-def pays(n_slots: int, n_entries: int, depth: int) -> bool:
-    """Whether histograms of all levels of trees of that depth have so many cells that searching entries is faster."""
-    return n_entries > 0 and n_slots << depth >= max(LEAST_CELLS, CELLS_PER_ENTRY * depth * n_entries)
+def pays(n_slots: int, n_entries: int, n_nodes: int, n_searches: int) -> bool:
+    """Whether the histograms of a tree's nodes have so many cells that searching all entries so often is faster."""
+    return n_entries > 0 and n_slots * n_nodes >= max(LEAST_CELLS, CELLS_PER_ENTRY * n_searches * n_entries)
