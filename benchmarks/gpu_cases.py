@@ -164,6 +164,13 @@ CASES = {
             2, 5, {"xgboost": 9.7}, 20,
         ),
         Case(Config("sparse_wide", "many_words", 1_000_000, 100_000, 8, **_WORDS), 2, 5, {}, 30),
+        Case(
+            Config(
+                "sparse_wide_best_first", "many_words", 1_000_000, 100_000, 0, grow_policy="lossguide",
+                max_leaves=255, **_WORDS,
+            ),
+            2, 5, {}, 35,
+        ),
         Case(Config("sparse_many_bins", "indicators", 1_000_000, 5000, 8, **_WORDS, max_bin=4096), 2, 5, {}, 30),
         Case(
             Config("classes_80", "classes", 4_660_000, 200, 6, trees=10, repeats=2, n_classes=80, test_rows=100_000),

@@ -1,6 +1,6 @@
 """Where the time of a tree goes on one GPU: the kernels of a fit, the gaps between them, and the least it could take.
 
-    python -m benchmarks.gpu_kernels                                 # all of NAMES: about 2 minutes
+    python -m benchmarks.gpu_kernels                                 # all of NAMES: about 4 minutes
     python -m benchmarks.gpu_kernels --cases sparse_1m_cupy --trace /some/folder    # for chrome://tracing as well
 
 PyTorch's profiler sees all kernels of a process, those inside CUDA graphs too. As in `gpu_speed`, what trees take is
@@ -26,8 +26,9 @@ from benchmarks.gpu_speed import give_back, gpu_name
 from benchmarks.harness import RESULTS, record, timed
 
 NAMES = (
-    "higgs_11m_depth6", "higgs_11m_depth8", "higgs_11m_lossguide", "higgs_100k", "symmetric_11m_depth8",
-    "epsilon_400k", "higgs_40m", "sparse_1m_cupy", "sparse_wide", "classes_10_small", "quantize_11m", "quantize_40m",
+    "higgs_11m_depth6", "higgs_11m_depth8", "higgs_11m_lossguide", "higgs_100k", "symmetric_11m_depth6",
+    "symmetric_11m_depth8", "epsilon_400k", "symmetric_400k", "higgs_40m", "sparse_1m_cupy", "sparse_wide",
+    "sparse_wide_best_first", "classes_10_small", "classes_80", "quantize_11m", "quantize_40m", "predict_11m",
 )  # fmt: skip
 MOST_TREES = 50
 SHARE_SHOWN = 0.01
@@ -89,7 +90,17 @@ def works(config: Config) -> dict[str, tuple[Work, int]]:
 
     if config.kind == "quantize":
         return {"daskboost": (quantize, 5)}
-    data, trees = ours.quantize(rows.x, rows.y, max_bin=config.max_bin), min(config.trees, MOST_TREES)
+    data = ours.quantize(rows.x, rows.y, max_bin=config.max_bin)
+    if config.kind == "predict":
+        model = ours.train(config.params(), data, config.trees)
+
+        def predict(n: int) -> None:
+            for _ in range(n):
+                model.predict(rows.x)
+                rows.synchronize()
+
+        return {"daskboost": (predict, 5)}
+    trees = min(config.trees, MOST_TREES)
     kinds: dict[str, Mapping[str, Any]] = {"daskboost": {}} | (
         {"daskboost vector leaves": VECTORS} if config.n_classes > 2 else {}
     )
