@@ -31,7 +31,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wide sparse": ({**LOGISTIC, "max_depth": 6}, {"n_features": 2_000, "density": 0.01, "n_rows": 8_000}),
     "wide sparse best first": (
         {**LOGISTIC, "max_depth": 0, "max_leaves": 40, "grow_policy": "lossguide"},
-        {"n_features": 2_000, "density": 0.01, "n_rows": 8_000},
+        {"n_features": 2_000, "density": 0.01, "n_rows": 3_000},
     ),
     "wide sparse classes": (
         {**CLASSES, "num_class": 3, "max_depth": 6}, {"n_features": 2_000, "density": 0.02, "n_rows": 2_000}

@@ -21,6 +21,8 @@ from daskboost.devices.gpu import cuda, plans, sparse_columns, turned, views
 
 __all__ = ["place"]
 
+SLOWEST = ("wide sparse best first",)
+"""Fits of more than ten seconds in emulation."""
 SMS = [75, 80, 86, 90]
 """Architectures, each with other shared memory."""
 
@@ -44,7 +46,8 @@ def within(peak_bytes: int, planned: Plan) -> None:
 
 @pytest.mark.emulated
 @pytest.mark.parametrize(("name", "n_rows"), [
-    pytest.param(name, n_rows, marks=[pytest.mark.large] if n_rows >= 20_000 else []) for name, n_rows in (
+    pytest.param(name, n_rows, marks=[pytest.mark.large] if n_rows >= 20_000 or name in SLOWEST else [])
+    for name, n_rows in (
         *itertools.product(SHAPES, (8_000, 40_000)), ("certified", 12_000), ("sampled", 16_000),
         ("sampled quantiles", 9_000), ("sampled quantiles", 20_000), ("certified without a kernel", 150_000),
     )
