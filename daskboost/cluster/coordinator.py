@@ -28,6 +28,7 @@ from daskboost.cluster.sampled import SampledRounds
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
@@ -70,6 +71,8 @@ class FitSpec:
     learning_rates: Sequence[float]
     """One per round; its length is the number of rounds."""
     eval_names: Sequence[str] = ()
+    feature_sizes: FeatureSizes | None = None
+    """How many training values features have, where somebody counted them."""
     largest_weight: float = 1.0
     small_data: bool = False
     """Whether all training rows together are few enough to keep more bits (`SMALL_ROWS`)."""

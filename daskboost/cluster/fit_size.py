@@ -124,7 +124,8 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
     is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
     n_features = spec.cuts.n_features
     found = fit_size(
-        spec.params, spec.objective, spec.rules, spec.layout.n_slots, shard_size(train, n_features),
+        spec.params, spec.objective, spec.rules, spec.layout.n_slots,
+        replace(shard_size(train, n_features), feature_sizes=spec.feature_sizes),
         [shard_size(shard, n_features, train) for shard in evals], n_rounds=len(spec.learning_rates),
         most_slots=spec.layout.most_slots, small_data=spec.small_data,
         has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),

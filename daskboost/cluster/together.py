@@ -191,8 +191,7 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> Room:
         )
         for member in members
     ]
-    sizes = [replace(size, block_bytes=runtime.shared_bytes) for size in sizes]
-    return room_of(sizes, runtime.free_bytes, most)
+    return room_of([size.on_gpu(runtime) for size in sizes], runtime.free_bytes, most)
 
 
 def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:

@@ -43,7 +43,8 @@ from daskboost.data.sketch import (
 )
 from daskboost.data.source import Source
 from daskboost.data.weights import total_weight
-from daskboost.dtypes import Bool, Float32
+from daskboost.devices.feature_sizes import FeatureSizes
+from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import DatasetFormatError, StorageError
 
 T = TypeVar("T")
@@ -75,18 +76,15 @@ class PartitionSummary:
     """What the first read of a partition reports; `+` merges in any order."""
 
     stats: LabelStats
-    n_entries: int
-    """Values that are not missing."""
-    missing: Bool
-    """Whether any row lacks the feature; shape (features,)."""
+    missing: Int64
+    """Rows that lack each feature; shape (features,)."""
     has_weight: bool
     sketch: DataSketch | None
 
     def __add__(self, other: PartitionSummary) -> PartitionSummary:
         sketch = None if self.sketch is None or other.sketch is None else self.sketch + other.sketch
         return PartitionSummary(
-            self.stats + other.stats, self.n_entries + other.n_entries, self.missing | other.missing,
-            self.has_weight or other.has_weight, sketch,
+            self.stats + other.stats, self.missing + other.missing, self.has_weight or other.has_weight, sketch,
         )  # fmt: skip
 
 
@@ -100,6 +98,9 @@ class DatasetInfo:
     max_bin: int
     stats: LabelStats
     n_entries: int
+    """Values that are not missing."""
+    feature_sizes: FeatureSizes | None
+    """How many of them features have; None of data sets that were saved before this was counted."""
     has_missing: Bool
     has_weight: bool
     chunk_rows: int
@@ -122,6 +123,7 @@ class DatasetInfo:
             "max_bin": self.max_bin,
             "stats": {name: _json_number(value) for name, value in asdict(self.stats).items()},
             "n_entries": self.n_entries,
+            "feature_sizes": None if self.feature_sizes is None else asdict(self.feature_sizes),
             "features_with_missing": np.flatnonzero(self.has_missing).tolist(),
             "has_weight": self.has_weight,
             "chunk_rows": self.chunk_rows,
@@ -151,7 +153,8 @@ class DatasetInfo:
             })  # fmt: skip
             return cls(
                 cuts=cuts, layout=layout, schema=schema, max_bin=int(values["max_bin"]), stats=stats,
-                n_entries=int(values["n_entries"]), has_missing=has_missing, has_weight=bool(values["has_weight"]),
+                n_entries=int(values["n_entries"]), feature_sizes=_feature_sizes(values), has_missing=has_missing,
+                has_weight=bool(values["has_weight"]),
                 chunk_rows=int(values["chunk_rows"]), first_rows=(),
                 init_model_digest=_init_model_digest(values),
             )  # fmt: skip
@@ -174,6 +177,16 @@ def _init_model_digest(values: dict[str, Any]) -> str | None:
     if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError(f"init_model_digest {reprlib.repr(digest)} is not a SHA-256")
     return digest
+
+
+def _feature_sizes(values: dict[str, Any]) -> FeatureSizes | None:
+    found = values.get("feature_sizes")  # which was not always counted
+    if found is None:
+        return None
+    n_features, n_entries = (tuple(map(int, found[name])) for name in ("n_features", "n_entries"))
+    if len(n_features) != len(n_entries) or min((0, *n_features, *n_entries)) < 0:
+        raise ValueError(f"feature_sizes {reprlib.repr(found)}: not two lists of equal length")
+    return FeatureSizes(n_features, n_entries)
 
 
 def _json_number(value: Any) -> Any:
@@ -214,23 +227,26 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     capacity = None if reference is not None else default_capacity(options.max_bin, source.schema.n_features)
     sizes, total = runner.fold(source, partial(summarize, capacity=capacity, exponent=exponent))
     total.stats.check_trainable()
+    present = total.stats.n_rows - total.missing
+    n_entries = int(present.sum())
     if reference is not None:  # one may train on this data set too, so histograms need its missing values' slots
-        cuts = replace(reference.cuts, has_missing=total.missing | reference.cuts.has_missing)
+        cuts = replace(reference.cuts, has_missing=(total.missing > 0) | reference.cuts.has_missing)
     else:
         cuts = _cuts(source, total, options.max_bin, exponent, runner)
-    has_missing = total.missing | cuts.has_missing
+    has_missing = (total.missing > 0) | cuts.has_missing
     choose = partial(
-        choose_layout, cuts, has_missing, n_rows=sum(sizes), n_entries=total.n_entries,
+        choose_layout, cuts, has_missing, n_rows=sum(sizes), n_entries=n_entries,
         encoding=options.encoding,  # type: ignore[arg-type]
     )  # fmt: skip
     layout = choose(packing=options.packing)  # type: ignore[arg-type]
-    needed = layout.nbytes(sum(sizes), total.n_entries) + ROW_STATE_BYTES * sum(sizes)
+    needed = layout.nbytes(sum(sizes), n_entries) + ROW_STATE_BYTES * sum(sizes)
     if options.device_budget_bytes is not None and needed > options.device_budget_bytes:
         layout = choose(packing="tight")
     return DatasetInfo(
         cuts=cuts, layout=layout, schema=source.schema, max_bin=options.max_bin, stats=total.stats,
-        n_entries=total.n_entries, has_missing=has_missing, has_weight=total.has_weight,
-        chunk_rows=options.chunk_rows or default_chunk_rows(layout, sum(sizes), total.n_entries),
+        n_entries=n_entries, feature_sizes=FeatureSizes.of(present), has_missing=has_missing,
+        has_weight=total.has_weight,
+        chunk_rows=options.chunk_rows or default_chunk_rows(layout, sum(sizes), n_entries),
         first_rows=tuple(np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int).tolist()),
     )  # fmt: skip
 
@@ -241,13 +257,10 @@ def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, th
     sketch = None
     if capacity is not None:
         sketch = sketch_batch(features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads)
-        missing_counts = sketch.missing
+        missing = sketch.missing
     else:
-        missing_counts = _missing(features, threads)
-    n_entries = batch.n_rows * features.n_features - int(missing_counts.sum())
-    return PartitionSummary(
-        LabelStats.of(batch), n_entries, missing_counts > 0, batch.weight is not None and batch.n_rows > 0, sketch
-    )
+        missing = _missing(features, threads)
+    return PartitionSummary(LabelStats.of(batch), missing, batch.weight is not None and batch.n_rows > 0, sketch)
 
 
 def _missing(features: AnyFeatures, threads: int) -> Any:

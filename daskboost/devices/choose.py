@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-from dataclasses import replace
 
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
@@ -84,7 +83,7 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
 
         try:
             runtime = get_runtime(gpu_of(name, number, frozenset() if size is None else size.gpus))
-            size = None if size is None else replace(size, block_bytes=runtime.shared_bytes)
+            size = None if size is None else size.on_gpu(runtime)
             plan = None if size is None else gpu_plan(size, runtime.free_bytes + shared_bytes)
             if size is not None and plan is not None and not plan.fits:
                 gc.collect()  # arrays of a fit that failed may wait for it

@@ -7,11 +7,14 @@ them to what engines really take.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from daskboost.byte_sizes import format_bytes
 from daskboost.devices.set_size import SetSize
 from daskboost.errors import DeviceError
+
+if TYPE_CHECKING:
+    from daskboost.devices.gpu.runtime import Runtime
 
 SMALL_ROWS = 2**12
 """Most rows of small data. Their nearest rounding shifts a sum by at most rows**2 / 2**31 of the largest gradient, here
@@ -78,6 +81,8 @@ class FitSize:
     of hessians."""
     block_bytes: int | None = None
     """Of shared memory that a block of the GPU may have; None of a GPU that is not there (`room_bytes`)."""
+    multiprocessors: int | None = None
+    """Of that GPU."""
     device_memory_limit: int | None = None
     """Most bytes of a GPU's memory that it may take."""
     resident: tuple[int, ...] | None = None
@@ -91,6 +96,10 @@ class FitSize:
         """See `SetSize.reading_files`."""
         train, *evals = (rows.reading_files() for rows in (self.train, *self.evals))
         return replace(self, train=train, evals=tuple(evals))
+
+    def on_gpu(self, runtime: Runtime) -> FitSize:
+        """The same fit, on that GPU."""
+        return replace(self, block_bytes=runtime.shared_bytes, multiprocessors=runtime.multiprocessors)
 
     def keeping(self, n_chunks: int) -> FitSize:
         """The same fit, for which a GPU keeps so many chunks of the training set, and none of evaluation sets."""

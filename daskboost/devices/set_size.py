@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.devices.stream_groups import places_in_group, stream_groups
 
 
@@ -44,6 +45,8 @@ class SetSize:
     """Of an unpacked dense symbol; 0 for CSR rows."""
     n_entries: int = 0
     """Present entries of CSR rows."""
+    feature_sizes: FeatureSizes | None = None
+    """How they are spread over features; None where nobody counted."""
     chunk_rows: int = 0
     """Most rows of a chunk."""
     streamed_rows: int = 0
@@ -110,6 +113,13 @@ class SetSize:
     def resident_entries(self) -> int:
         """Present entries of CSR rows that are kept."""
         return max(0, self.n_entries - sum(chunk.n_entries for chunk in self.streamed))
+
+    def features_above(self, n: int) -> tuple[int, int]:
+        """Features that have more than `n` entries, a power of two, and the entries that they have together; at most,
+        where nobody counted them."""
+        if self.feature_sizes is None:
+            return self.n_entries // (n + 1), self.n_entries
+        return self.feature_sizes.above(n)
 
     @property
     def entries_per_row(self) -> float:

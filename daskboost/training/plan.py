@@ -19,6 +19,7 @@ from daskboost.data.spill import spill_path
 from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import FitSize, Plan
 from daskboost.devices.set_size import SetSize
@@ -158,7 +159,8 @@ def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
     found = set_size(
         info.layout, n_rows, info.cuts.n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored
     )
-    return replace(found, chunks=equal_chunks(info.layout, n_rows, found.n_entries, chunk_rows, n_rows))
+    chunks = equal_chunks(info.layout, n_rows, found.n_entries, chunk_rows, n_rows)
+    return replace(found, chunks=chunks, feature_sizes=info.feature_sizes)
 
 
 Shape = tuple[int, int, float | None]
@@ -234,7 +236,8 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, ta
     found = set_size(
         layout, n_rows, n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored * ram_rows // n_rows
     )
-    return replace(found, chunks=equal_chunks(layout, n_rows, entries, chunk_rows, ram_rows))
+    chunks = equal_chunks(layout, n_rows, entries, chunk_rows, ram_rows)
+    return replace(found, chunks=chunks, feature_sizes=FeatureSizes.even(n_features, entries))
 
 
 def _named(given: Any, otherwise: str) -> tuple[QuantizedDataset, str]:
@@ -286,8 +289,7 @@ def _plan_on_gpu(number: int | None, size: FitSize, room: int | None) -> Plan:
     from daskboost.devices.gpu.cuda import get_runtime
 
     runtime = get_runtime(number)
-    own = replace(size, block_bytes=runtime.shared_bytes)
-    return gpu_plan(own, runtime.free_bytes if room is None else room)
+    return gpu_plan(size.on_gpu(runtime), runtime.free_bytes if room is None else room)
 
 
 def _free_ram() -> int:

@@ -11,12 +11,14 @@ from devices.test_sparse_histogram import slots_added
 
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
 from daskboost.devices.gpu.split import Level, SplitKernels
 from daskboost.devices.gpu.views import DeviceLayout, SparseView
+from daskboost.devices.set_size import SetSize
 from daskboost.dtypes import Int64
 from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch
@@ -186,4 +188,6 @@ def test_tiles_hold_whole_features_or_slices() -> None:
 def test_tiles_and_sums_are_no_more_than_planned(counts: list[int]) -> None:
     tiles = entry_tiles(np.cumsum(counts))
     assert len(tiles) <= most_tiles(sum(counts)) <= 2 * len(tiles) + 2
-    assert max(tiles[:, 5].max() + 1, 0) <= most_sums(sum(counts))
+    n_sums = max(tiles[:, 5].max() + 1, 0)
+    assert n_sums == most_sums(*FeatureSizes.of(np.array(counts)).above(TILE))
+    assert n_sums <= most_sums(*SetSize(1, len(counts), 0, n_entries=sum(counts)).features_above(TILE))

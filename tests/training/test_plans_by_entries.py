@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse
 from kernels.tracked import TrackedRuntime
 from training.plan_shapes import LOGISTIC, data_of, make_data
 
-from daskboost import QuantizedDataset, plan, train, train_many
+from daskboost import Plan, QuantizedDataset, plan, train, train_many
 from daskboost.devices.gpu import cuda, sorted_entries
 from daskboost.errors import DeviceError
 
@@ -83,15 +88,58 @@ def test_models_that_train_together_have_histograms_as_planned(
         assert together[1].booster.to_bytes() == apart.to_bytes() != expected.to_bytes()
 
 
-@pytest.mark.parametrize("n_features", [30_000, 90_000])
-def test_what_takes_memory_by_feature_is_planned(n_features: int, runtime: TrackedRuntime) -> None:
-    data = make_data(n_rows=600, n_features=n_features, density=1e-3)
-    assert data["X"].nnz < n_features
-    with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1) as dataset:
-        params = {**PARAMS, "max_depth": 8}
+def fit(data: dict[str, Any], params: dict[str, Any], runtime: TrackedRuntime) -> Plan:
+    """Train a round by entries, within the plan, which is returned."""
+    with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1, encoding="csr") as dataset:
         planned = plan(params, dataset, num_boost_round=1)
         assert planned.by_entries
         runtime.meter.restart()
         train(params, dataset, 1)
-    assert 0.4 * planned.total_bytes <= runtime.meter.pool.total_bytes <= planned.total_bytes
+    assert 0.7 * planned.total_bytes <= runtime.meter.pool.total_bytes <= planned.total_bytes, planned
+    return planned
+
+
+@pytest.mark.parametrize("n_features", [30_000, 90_000])
+def test_what_takes_memory_by_feature_is_planned(n_features: int, runtime: TrackedRuntime) -> None:
+    data = make_data(n_rows=600, n_features=n_features, density=1e-3)
+    assert data["X"].nnz < n_features
+    planned = fit(data, {**PARAMS, "max_depth": 8}, runtime)
     assert planned.total_bytes > 24 * n_features, "what is missed otherwise would not show"
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.8, 1.5])
+@pytest.mark.parametrize("depth", [5, 11])
+def test_sums_of_long_features_are_planned(depth: int, exponent: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries are spread over features evenly, or as words are; in deep trees the sums of nodes take most."""
+    runtime = TrackedRuntime(sm=90)  # with room for the nodes of deep levels
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
+    for name in ("LEAST_CELLS", "CELLS_PER_ENTRY"):
+        monkeypatch.setattr(sorted_entries, name, 0)
+    rng = np.random.default_rng(11)
+    n_rows, n_features = 5_000, 1_000
+    share = np.arange(1, n_features + 1) ** -exponent
+    density = np.minimum(1, share * 10 / share.sum())
+    X = scipy.sparse.csr_matrix((rng.random((n_rows, n_features)) < density) * rng.normal(size=(n_rows, n_features)))
+    fit({"X": X, "y": make_data(n_rows)["y"]}, {**PARAMS, "max_depth": depth}, runtime)
+
+
+def test_where_nobody_counted_all_entries_may_be_of_long_features(runtime: TrackedRuntime, tmp_path: Path) -> None:
+    """As in data sets that were saved before they were counted."""
+    data = data_of("wide sparse")
+    with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1) as dataset:
+        counted = plan(PARAMS, dataset)
+        expected = train(PARAMS, dataset, 1).to_bytes()
+        dataset.save(tmp_path / "rows")
+    with QuantizedDataset.open(tmp_path / "rows") as saved:
+        assert plan(PARAMS, saved) == counted
+    manifest = tmp_path / "rows" / "manifest.json"
+    text = json.loads(manifest.read_bytes())
+    assert sum(text["metadata"].pop("feature_sizes")["n_entries"]) == data["X"].nnz
+    manifest.write_text(json.dumps(text))
+    digest = hashlib.blake2b(manifest.read_bytes(), digest_size=32).hexdigest()
+    (tmp_path / "rows" / "manifest.blake2b").write_text(digest + "\n")
+    with QuantizedDataset.open(tmp_path / "rows") as saved:
+        most = plan(PARAMS, saved)
+        assert most.by_entries
+        assert most.histograms_bytes > counted.histograms_bytes
+        assert train(PARAMS, saved, 1).to_bytes() == expected

@@ -13,6 +13,7 @@ from daskboost.devices.gpu.sparse_columns import place_rows
 from daskboost.devices.gpu.split import RESULTS, WARP, Level, Regular, SplitKernels
 from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import small_data
+from daskboost.devices.set_size import SetSize
 
 STATE_ROWS = 256
 """Of a tile of rows whose nodes are looked up."""
@@ -76,10 +77,10 @@ class EntrySearch:
         return results
 
 
-def entry_search_bytes(n_entries: int, n_nodes: int) -> int:
-    """Of sums of slices, at most, and of what blocks find."""
-    n_blocks = min(MOST_BLOCKS, most_tiles(n_entries))
-    return n_nodes * (SUM_BYTES * most_sums(n_entries) + BEST_BYTES * n_blocks)
+def entry_search_bytes(rows: SetSize, n_nodes: int, multiprocessors: int | None) -> int:
+    """Of sums of slices, at most, and of what blocks find; without multiprocessors, on any GPU."""
+    n_blocks = min(MOST_BLOCKS, BLOCKS * (multiprocessors or MOST_BLOCKS), most_tiles(rows.n_entries))
+    return n_nodes * (SUM_BYTES * most_sums(*rows.features_above(TILE)) + BEST_BYTES * n_blocks)
 
 
 def entry_tile_bytes(n_nodes: int, small: bool) -> int:

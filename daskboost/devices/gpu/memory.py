@@ -138,7 +138,7 @@ def gradients_bytes(size: FitSize) -> int:
 def histograms_bytes(size: FitSize) -> int:
     """Of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there; of `EntrySearch`, which needs none."""
     if searches_entries(size):
-        return entry_search_bytes(size.train.n_entries, _searched_nodes(size))
+        return entry_search_bytes(size.train, _searched_nodes(size), size.multiprocessors)
     if not size.without_host:
         nodes = size.open_histograms
     elif size.grow_policy == "lossguide":
@@ -240,7 +240,10 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
         n = copied_entries(size)
-        own = max(own, sorting_bytes(n, rows.n_features) if searches_entries(size) else SORTING_BYTES * n)
+        sorting = SORTING_BYTES * n
+        if searches_entries(size):  # what trees take comes later
+            sorting = sorting_bytes(n, rows.n_features) - histograms_bytes(size) - tree_bytes(size) - step_bytes(size)
+        own = max(own, sorting)
     return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 

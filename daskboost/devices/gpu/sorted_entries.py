@@ -25,13 +25,14 @@ MOST_NODES = 1 << 10
 """Of a level: their counts by warp take shared memory."""
 ENTRY_BYTES = 10
 """Of row, slot and feature."""
-SORTING_BYTES = 10
-"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice, and 4 that small arrays cut
-off."""
+SORTING_BYTES = 6
+"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice."""
 SORTING_FEATURE_BYTES = 12
-"""The same of a feature: its last slot and its last entry."""
+"""Of a feature, once entries are in order: its last slot and its last entry."""
 TILE_BYTES = 6 * 8
 """Of `EntryTile`."""
+PIECE = 128
+"""Entries whose rows and slots are of 512 bytes, which pieces of CuPy's pool are multiples of."""
 CELLS_PER_ENTRY = 4
 """Of the histograms of all nodes, for each time that all entries are searched, at least: with fewer cells histograms
 are the faster way."""
@@ -76,18 +77,22 @@ class SortedEntries:
 
 def _sorted(runtime: Runtime, indptr: DeviceArray, slots: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
     """Rows (uint32) and slots (int32) of entries in order: halves of words that are sorted, which take at most twice
-    their memory."""
-    xp = runtime.xp
-    words = xp.searchsorted(indptr, xp.arange(len(slots), dtype=np.int64), side="right")
+    their memory, and as large a piece as what is there before."""
+    xp, n = runtime.xp, len(slots)
+    room = -(-n // PIECE) * PIECE
+    words = xp.searchsorted(indptr, xp.arange(room, dtype=np.int64)[:n], side="right")
     words -= 1
-    high = slots.astype(np.int64)
+    high = xp.empty(room, np.int64)[:n]
+    high[...] = slots
     high <<= 32
     words |= high
     del high
     words.sort()
-    rows = words.astype(np.uint32)
+    rows, ordered = xp.empty((2, room), np.int32)[:, :n]
+    rows[...] = words  # the lower half
     words >>= 32
-    return rows, words.astype(np.int32)
+    ordered[...] = words
+    return rows.view(np.uint32), ordered
 
 
 def _features_in_tiles(xp: Any, ends: Int64, tiles: Int64) -> DeviceArray:
@@ -95,10 +100,9 @@ def _features_in_tiles(xp: Any, ends: Int64, tiles: Int64) -> DeviceArray:
     starts = np.concatenate([[0], ends[:-1]])
     present = np.flatnonzero(ends > starts)
     places = present - tiles[np.searchsorted(tiles[:, 1], starts[present], side="right"), 2]
-    changes = xp.zeros(int(ends[-1]), np.int32)
-    changes[xp.asarray(starts[present])] = xp.asarray(np.diff(places, prepend=0).astype(np.int32))
-    found = xp.cumsum(changes, dtype=np.int32)
-    del changes
+    found = xp.zeros(int(ends[-1]), np.int32)
+    found[xp.asarray(starts[present])] = xp.asarray(np.diff(places, prepend=0).astype(np.int32))
+    xp.cumsum(found, dtype=np.int32, out=found)
     return found.astype(np.uint16)
 
 
@@ -140,7 +144,7 @@ def sorted_bytes(n_entries: int, n_features: int) -> int:
 
 def sorting_bytes(n_entries: int, n_features: int) -> int:
     """Of what is there beside the copy while it is made."""
-    return SORTING_BYTES * n_entries + SORTING_FEATURE_BYTES * n_features
+    return max(SORTING_BYTES * n_entries, SORTING_FEATURE_BYTES * n_features)
 
 
 def most_tiles(n_entries: int) -> int:
@@ -149,9 +153,10 @@ def most_tiles(n_entries: int) -> int:
     return 3 * n_entries // TILE + 2
 
 
-def most_sums(n_entries: int) -> int:
-    """Rows of sums at most: a feature of slightly more entries than a tile has two slices, and a row for both."""
-    return 3 * n_entries // TILE
+def most_sums(n_features: int, n_entries: int) -> int:
+    """Rows of sums at most, of so many features that have more entries than a tile, and these entries: of each feature
+    one for every slice and one for all."""
+    return (n_entries + n_features * (TILE - 1)) // TILE + n_features
 
 
 def pays(n_slots: int, n_entries: int, n_nodes: int, n_searches: int) -> bool:
