@@ -17,6 +17,8 @@ from daskboost.dtypes import Int64
 
 MANY_THIN = BATCH_ENTRY_SERIES
 """Columns of few entries that are worth a sort."""
+FREE_SHARE = 2
+"""Of free memory, where nobody says how much may be used, a sort takes this part at most."""
 
 
 def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,
@@ -68,11 +70,12 @@ def _counted(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacit
              ) -> Counted:  # fmt: skip
     """By `count_keys`, but thin columns together, where they are so many that it would need more batches for them."""
     thin = present <= capacities
+    room_bytes = runtime.free_bytes // FREE_SHARE if scratch_bytes is None else scratch_bytes
     if not isinstance(source, Entries) or intervals is not None or thin.sum() < MANY_THIN or (
-        scratch_bytes is not None and scratch_bytes < least_bytes(len(source.values), present[thin])
+        room_bytes < least_bytes(len(source.values), present[thin])
     ):  # fmt: skip
         return count_keys(runtime, source, columns, capacities, weights, intervals, scratch_bytes, threads)
-    found = count_thin(runtime, source, columns[thin], present[thin], weights, scratch_bytes, threads)
+    found = count_thin(runtime, source, columns[thin], present[thin], room_bytes, weights, threads)
     if thin.all():
         return found
     others = count_keys(runtime, source, columns[~thin], capacities[~thin], weights, None, scratch_bytes, threads)
@@ -83,6 +86,8 @@ def missing_of(features: DeviceRows) -> Int64:
     """Rows without a value of each feature; int64, on the host."""
     if isinstance(features, DeviceDenseRows):
         return features.n_missing
+    if not len(features.indices):  # of which some releases of CuPy count nothing
+        return np.full(features.n_features, features.n_rows, np.int64)
     with active(features.runtime):
         present = features.runtime.xp.bincount(features.indices, minlength=features.n_features)
     return np.asarray(features.n_rows - to_host(present), np.int64)

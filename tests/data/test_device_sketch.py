@@ -137,6 +137,24 @@ def test_many_rows(rng: np.random.Generator) -> None:
         assert dump(sketch_batch(device_dense(get_runtime(), order), capacity=capacity)) == dump(expected)
 
 
+def test_thin_columns_all_of_whose_rows_weigh_nothing(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_sketch, "MANY_THIN", 1)
+    host = sparse(np.array([[1, np.nan, np.nan], [np.nan, 2, np.nan], [3, 4, np.nan]], np.float32))
+    weight = np.zeros(3, np.float32)
+    expected = sketch_batch(host, weight, capacity=8, weight_exponent=40)
+    assert dump(sketch_batch(device_sparse(runtime, host), weight, capacity=8, weight_exponent=40)) == dump(expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_columns_without_any_value(runtime: Runtime, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_sketch, "MANY_THIN", 1)
+    host = sparse(np.full((5, 4), np.nan, np.float32))
+    weight, exponent = (np.ones(5, np.float32), 40) if weighted else (None, None)
+    expected = sketch_batch(host, weight, capacity=8, weight_exponent=exponent)
+    found = sketch_batch(device_sparse(runtime, host), weight, capacity=8, weight_exponent=exponent)
+    assert dump(found) == dump(expected)
+
+
 @pytest.mark.parametrize(("scratch", "n_sorted"), [(None, 650), (3_000_000, 650), (200_000, 650), (50_000, 0)])
 def test_hundreds_of_thin_columns_are_sorted(
     scratch: int | None, n_sorted: int, runtime: Runtime, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch

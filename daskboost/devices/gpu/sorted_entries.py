@@ -19,20 +19,23 @@ THREADS = 256
 ITEMS = 8
 """Entries of a thread, as there."""
 TILE = THREADS * ITEMS
+MOST_ENTRIES = (1 << 31) - 1
+"""CuPy's running sums count by 32 bits."""
 MOST_FEATURES = (1 << 16) - 1
 """Of a tile, which numbers them by 16 bits."""
 MOST_NODES = 1 << 10
 """Of a level: their counts by warp take shared memory."""
 ENTRY_BYTES = 10
 """Of row, slot and feature."""
-SORTING_BYTES = 6
-"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice."""
+SORTING_BYTES = 7
+"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice, and what sorting counts."""
 SORTING_FEATURE_BYTES = 12
 """Of a feature, once entries are in order: its last slot and its last entry."""
 TILE_BYTES = 6 * 8
 """Of `EntryTile`."""
-PIECE = 128
-"""Entries whose rows and slots are of 512 bytes, which pieces of CuPy's pool are multiples of."""
+SORTING_SHARE, LEAST_SORTING = 16, 1 << 13
+"""Sorting words takes as many beside them, this part more, and so many of any: a piece that was free may be cut, and
+one that is a little too small is no use."""
 CELLS_PER_ENTRY = 4
 """Of the histograms of all nodes, for each time that all entries are searched, at least: with fewer cells histograms
 are the faster way."""
@@ -76,10 +79,10 @@ class SortedEntries:
 
 
 def _sorted(runtime: Runtime, indptr: DeviceArray, slots: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
-    """Rows (uint32) and slots (int32) of entries in order: halves of words that are sorted, which take at most twice
-    their memory, and as large a piece as what is there before."""
+    """Rows (uint32) and slots (int32) of entries in order: halves of words that are sorted. One piece of memory has
+    first their places, then the slots, then what sorting takes, then both halves."""
     xp, n = runtime.xp, len(slots)
-    room = -(-n // PIECE) * PIECE
+    room = n + n // SORTING_SHARE + LEAST_SORTING
     words = xp.searchsorted(indptr, xp.arange(room, dtype=np.int64)[:n], side="right")
     words -= 1
     high = xp.empty(room, np.int64)[:n]
@@ -88,11 +91,9 @@ def _sorted(runtime: Runtime, indptr: DeviceArray, slots: DeviceArray) -> tuple[
     words |= high
     del high
     words.sort()
-    rows, ordered = xp.empty((2, room), np.int32)[:, :n]
-    rows[...] = words  # the lower half
+    rows = words.astype(np.uint32)
     words >>= 32
-    ordered[...] = words
-    return rows.view(np.uint32), ordered
+    return rows, words.astype(np.int32)
 
 
 def _features_in_tiles(xp: Any, ends: Int64, tiles: Int64) -> DeviceArray:
@@ -144,7 +145,7 @@ def sorted_bytes(n_entries: int, n_features: int) -> int:
 
 def sorting_bytes(n_entries: int, n_features: int) -> int:
     """Of what is there beside the copy while it is made."""
-    return max(SORTING_BYTES * n_entries, SORTING_FEATURE_BYTES * n_features)
+    return max(SORTING_BYTES * n_entries + 8 * LEAST_SORTING, SORTING_FEATURE_BYTES * n_features)
 
 
 def most_tiles(n_entries: int) -> int:
@@ -161,4 +162,5 @@ def most_sums(n_features: int, n_entries: int) -> int:
 
 def pays(n_slots: int, n_entries: int, n_nodes: int, n_searches: int) -> bool:
     """Whether the histograms of a tree's nodes have so many cells that searching all entries so often is faster."""
-    return n_entries > 0 and n_slots * n_nodes >= max(LEAST_CELLS, CELLS_PER_ENTRY * n_searches * n_entries)
+    least = max(LEAST_CELLS, CELLS_PER_ENTRY * n_searches * n_entries)
+    return 0 < n_entries <= MOST_ENTRIES and n_slots * n_nodes >= least

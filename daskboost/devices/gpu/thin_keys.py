@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.download import Download
+from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.sketch import KEY_BITS, Counted, Entries
 from daskboost.dtypes import Int64
@@ -24,15 +25,17 @@ LOOKED_UP_BYTES = 6
 """Of any entry: its series, and whether it is sorted."""
 
 
-def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64, weights: DeviceArray | None = None,
-               scratch_bytes: int | None = None, threads: int = 1) -> Counted:  # fmt: skip
+def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64, room_bytes: int,
+               weights: DeviceArray | None = None, threads: int = 1) -> Counted:  # fmt: skip
     """Count the keys of columns that have at most as many entries as cells; a series each.
 
     Parameters
     ----------
     columns, present : int64 arrays, shape (series,)
         Columns and their entries, those of weight 0 among them.
-    weights, scratch_bytes, threads
+    room_bytes : int
+        Of device memory, what counting may use: `least_bytes` or more.
+    weights, threads
         See `sketch.count_keys`.
     """
     total = int(present.sum())
@@ -41,12 +44,11 @@ def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64
     series_of = np.full(source.n_features, -1, np.int32)
     series_of[columns] = np.arange(len(columns))
     series = to_device(runtime, series_of)[source.indices]
-    most = MOST_ENTRIES
-    if scratch_bytes is not None:
-        most = min(most, (scratch_bytes - LOOKED_UP_BYTES * len(source.values)) // ENTRY_BYTES)
+    most = min(MOST_ENTRIES, (room_bytes - LOOKED_UP_BYTES * len(source.values)) // ENTRY_BYTES)
     for own in _groups(present, most):
-        words, sums = _cells(runtime.xp, source, series, own, weights)
-        lengths[own] = to_host(runtime.xp.bincount((words >> KEY_BITS) - own.start, minlength=own.stop - own.start))
+        words, sums = _cells(runtime, source, series, own, weights)
+        edges = runtime.xp.arange(own.start, own.stop + 1, dtype=np.int64) << KEY_BITS
+        lengths[own] = np.diff(to_host(runtime.xp.searchsorted(words, edges)))
         begin, end = end, end + len(words)
         keys = (words & 0xFFFFFFFF).astype(np.uint32)
         Download(runtime, [(keys, lower[begin:end]), (sums, counts[begin:end])], threads).wait()
@@ -70,12 +72,14 @@ def _groups(present: Int64, most: int) -> Iterator[slice]:
         begin = end
 
 
-def _cells(xp: Any, source: Entries, series: Any, own: slice, weights: Any) -> tuple[Any, Any]:
+def _cells(runtime: Runtime, source: Entries, series: Any, own: slice, weights: Any) -> tuple[Any, Any]:
     """Series and key of each cell of a group, as one word, in order, and what is counted in it; int64."""
-    wanted = (series >= own.start) & (series < own.stop)
+    xp = runtime.xp
+    wanted = series >= own.start
+    wanted &= series < own.stop
     if weights is not None:
         wanted &= weights > 0
-    places = xp.flatnonzero(wanted)
+    places = true_places(runtime, wanted)
     del wanted
     words = series[places].astype(np.int64) << KEY_BITS
     words |= _keys(xp, source.values[places])
@@ -85,7 +89,8 @@ def _cells(xp: Any, source: Entries, series: Any, own: slice, weights: Any) -> t
         order = xp.argsort(words)
         words, up_to = words[order], xp.cumsum(weights[places[order]])
     del places
-    ends = xp.flatnonzero(xp.concatenate([words[1:] != words[:-1], xp.ones(min(len(words), 1), np.bool_)]))
+    is_last = xp.concatenate([words[1:] != words[:-1], xp.ones(min(len(words), 1), np.bool_)])
+    ends = true_places(runtime, is_last)
     last = ends + 1 if weights is None else up_to[ends]
     sums = last.copy()
     sums[1:] -= last[:-1]
@@ -95,5 +100,5 @@ def _cells(xp: Any, source: Entries, series: Any, own: slice, weights: Any) -> t
 def _keys(xp: Any, values: Any) -> Any:
     """As `kernels/keys.cuh` makes them; by bits alone, since expressions of CuPy take values below 2**-126 for 0."""
     bits = values.view(np.uint32).astype(np.int64)
-    bits[bits == 0x80000000] = 0  # -0
+    bits = xp.where(bits == 0x80000000, 0, bits)  # -0
     return xp.where(bits >> 31 != 0, bits ^ 0xFFFFFFFF, bits | 0x80000000)
