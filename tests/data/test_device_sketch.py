@@ -155,9 +155,12 @@ def test_columns_without_any_value(runtime: Runtime, weighted: bool, monkeypatch
     assert dump(found) == dump(expected)
 
 
-@pytest.mark.parametrize(("scratch", "n_sorted"), [(None, 650), (3_000_000, 650), (200_000, 650), (50_000, 0)])
+@pytest.mark.parametrize(("scratch", "free", "n_sorted"), [
+    (None, 1 << 30, 650), (None, 100_000, 0), (3_000_000, 0, 650), (200_000, 0, 650), (50_000, 0, 0),
+])  # fmt: skip
 def test_hundreds_of_thin_columns_are_sorted(
-    scratch: int | None, n_sorted: int, runtime: Runtime, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    scratch: int | None, free: int, n_sorted: int, runtime: Runtime, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Together, where there is room for that, beside columns that have more values than cells."""
     values = np.where(rng.random((300, 660)) < 0.03, rng.integers(-5, 5, (300, 660)), np.nan).astype(np.float32)
@@ -170,6 +173,7 @@ def test_hundreds_of_thin_columns_are_sorted(
         return thin_keys.count_thin(runtime, source, columns, *more)
 
     monkeypatch.setattr(device_sketch, "count_thin", noted)
+    monkeypatch.setattr(type(runtime), "free_bytes", free)
     capacities, columns = np.full(660, 64, np.int64), np.arange(660)
     counted, missing = device_sketch.count_on_device(
         device_sparse(runtime, host), np.empty(0, np.int64), columns, capacities, None, scratch
