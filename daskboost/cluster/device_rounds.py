@@ -34,7 +34,7 @@ from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import CSR, SparseView, walk_trees
 from daskboost.dtypes import UInt8
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.device_trees import allowed_features, growth_rules, regular_of, tree_tables
+from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, regular_of, tree_tables
 from daskboost.tree.table import TreeTable
 
 
@@ -104,7 +104,6 @@ class DeviceRounds:
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All outputs, `n_trees` at a time; the last group may be smaller."""
         xp, n_features, params = self._runtime.xp, self._spec.cuts.n_features, self._spec.params
-        n_levels = self._rules.depth if params.colsample_bylevel < 1 or params.colsample_bynode < 1 else 1
         grower: TreeGrower | BestFirstGrower
         entries = self._entry_search(kernels)
         if params.grow_policy == "lossguide":
@@ -118,7 +117,7 @@ class DeviceRounds:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
                 self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
-                xp.ones((n_levels, n, n_features), np.uint8),
+                xp.ones((drawn_sets(params), n, n_features), np.uint8),
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups

@@ -23,7 +23,7 @@ from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
 from daskboost.params import ON_SAMPLES, TrainParams
-from daskboost.tree.device_trees import growth_rules, leaf_limit, regular_of
+from daskboost.tree.device_trees import drawn_sets, growth_rules, leaf_limit, regular_of
 from daskboost.tree.split import SplitRules
 
 WORD_ENDS = 8
@@ -154,7 +154,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        without_host=not needs_host, samples_rows=params.subsample < 1,
+        without_host=not needs_host, samples_rows=params.subsample < 1, drawn_sets=drawn_sets(params),
         plain_gains=params.grow_policy != "symmetric" and regular_of(rules).is_rough,
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         refits=params.packs_gradients(small_data) or scores_weights(params, objective),

@@ -65,6 +65,8 @@ class FitSize:
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
     """Whether trees leave rows out, so that those of a root are not in their own order."""
+    drawn_sets: int = 1
+    """Sets of features that are drawn for a tree."""
     plain_gains: bool = False
     """Whether nodes are split one by one, by gains without penalties and limits, as sorted entries can be searched."""
     trees_together: int = 1

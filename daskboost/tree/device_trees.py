@@ -45,6 +45,11 @@ def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules | None:
     return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, most_leaves, params.gamma)
 
 
+def drawn_sets(params: TrainParams) -> int:
+    """Sets of features that are drawn for a tree: one of each level, or one."""
+    return params.depth_limit if params.colsample_bylevel < 1 or params.colsample_bynode < 1 else 1
+
+
 def leaf_limit(params: TrainParams) -> int:
     """Most leaves of a tree, as many as its depth allows at most; 0 for any number."""
     limits = (params.max_leaves, 1 << params.max_depth if 0 < params.max_depth < 31 else 0)

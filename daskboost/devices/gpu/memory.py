@@ -189,13 +189,13 @@ def tree_bytes(size: FitSize) -> int:
         leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
         return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups)) + leaf_bytes
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
+    allowed = size.n_outputs * size.drawn_sets * size.train.n_features
     if size.grow_policy == "lossguide":
         most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
         grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
-        return tables_bytes(1 + waiting, capacity) + grown
+        return tables_bytes(1 + waiting, capacity) + grown + allowed
     capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
     of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + (LEVEL_SLOT_BYTES + LEAF_BYTES) * growing)
-    allowed = size.n_outputs * size.depth * size.train.n_features
     return tables_bytes(growing + waiting, capacity) + of_nodes + allowed
 
 
