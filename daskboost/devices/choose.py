@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import shutil
 
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
@@ -14,6 +16,11 @@ from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 from daskboost.params import split_device
 
 logger = logging.getLogger(__name__)
+
+DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg")
+"""Of NVIDIA's driver on Linux, and of Windows' under it."""
+HIDDEN = ("", "-1")
+"""Values of CUDA_VISIBLE_DEVICES by which a user wants no GPU to be seen."""
 
 
 def check_device(name: str) -> None:
@@ -94,9 +101,16 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
             if kind != "auto":
                 raise
             # Python shows warnings to all; where there is no GPU, the CPU is what is expected.
-            is_absent = isinstance(error, (MissingDependencyError, NoDeviceError))
+            is_absent = isinstance(error, (MissingDependencyError, NoDeviceError)) and not has_driver()
             logger.log(logging.INFO if is_absent else logging.WARNING, "device='auto' trains on the CPU: %s", error)
     return CpuDevice(layout, threads)
+
+
+def has_driver() -> bool:
+    """Whether an NVIDIA driver is here, and with it most likely a GPU that somebody wants to be used."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
+        return False
+    return any(map(os.path.exists, DRIVER_FILES)) or shutil.which("nvidia-smi") is not None
 
 
 def gpu_of(name: str, number: int | None, lies_on: frozenset[int]) -> int | None:

@@ -69,6 +69,8 @@ class FitSize:
     """Sets of features that are drawn for a tree."""
     plain_gains: bool = False
     """Whether nodes are split one by one, by gains without penalties and limits, as sorted entries can be searched."""
+    prefers_entries: bool = False
+    """Whether those are searched even where histograms would be faster, for which there is no room."""
     trees_together: int = 1
     """Trees of a round that grow together on a GPU without the host."""
     n_threads: int = 1

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from kernels.emulation import EmulatedKernel, EmulatedRuntime
 from strategies.device_arrays import EmulatedPlace
 
 from daskboost import DaskBoostRegressor, QuantizedDataset, train
+from daskboost.devices import choose
 from daskboost.devices.choose import gpu_of, make_device
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
@@ -43,7 +45,12 @@ def test_without_cupy_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         DaskBoostRegressor(device="gpu").fit(X, y)
 
 
-@pytest.mark.usefixtures("no_cupy")
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "has_driver", lambda: False)
+
+
+@pytest.mark.usefixtures("no_cupy", "no_driver")
 def test_auto_says_that_it_takes_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         device = make_device("auto", LAYOUT, Threads(1))
@@ -52,6 +59,32 @@ def test_auto_says_that_it_takes_the_cpu(caplog: pytest.LogCaptureFixture) -> No
     assert [record.levelname for record in caplog.records] == ["INFO"], "nobody expected a GPU"
 
 
+@pytest.mark.usefixtures("no_cupy")
+def test_a_gpu_that_is_here_and_not_used_is_told_to_all(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without CuPy, who has a GPU would not know that it idles; who hides it does."""
+    monkeypatch.setattr(choose, "DRIVER_FILES", (str(tmp_path),))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for hidden, level in ((None, "WARNING"), ("0", "WARNING"), ("", "INFO"), ("-1", "INFO")):
+        if hidden is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            make_device("auto", LAYOUT, Threads(1))
+        assert [record.levelname for record in caplog.records] == [level]
+
+
+def test_a_driver_is_seen_by_its_files_or_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(choose, "DRIVER_FILES", (str(tmp_path / "none"),))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not choose.has_driver()
+    (tmp_path / "nvidia-smi").touch(0o755)
+    assert choose.has_driver()
+
+
+@pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize(("error", "level"), [(NoDeviceError, "INFO"), (DeviceError, "WARNING")])
 def test_a_gpu_that_is_refused_is_told_to_all(
     error: type[Exception], level: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

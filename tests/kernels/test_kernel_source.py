@@ -147,8 +147,9 @@ def test_kernels_name_no_header_but_their_own() -> None:
     assert kernel_names()
 
 
-def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0)) -> ModuleType:
-    """As much of CuPy as asking for a device takes; `count` is an exception or the number of devices."""
+def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0), version: str = "14.2.0", nvrtc: str = "") -> ModuleType:
+    """As much of CuPy as asking for a device takes; `count` is an exception or the number of devices, `nvrtc` what is
+    said where the compiler is not there."""
 
     class CUDARuntimeError(RuntimeError):
         pass
@@ -158,6 +159,11 @@ def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0)) -> ModuleType:
             raise CUDARuntimeError(count)
         return int(count)
 
+    def compiler_version() -> tuple[int, int]:
+        if nvrtc:
+            raise RuntimeError(nvrtc)
+        return 13, 0
+
     properties = {"multiProcessorCount": 2, "sharedMemPerBlockOptin": 65536}
     runtime = SimpleNamespace(
         getDeviceCount=device_count, CUDARuntimeError=CUDARuntimeError,
@@ -165,7 +171,10 @@ def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0)) -> ModuleType:
     )  # fmt: skip
     module = ModuleType("cupy")
     module.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
-    module.cuda = SimpleNamespace(runtime=runtime)  # type: ignore[attr-defined]
+    module.__version__ = version  # type: ignore[attr-defined]
+    module.cuda = SimpleNamespace(  # type: ignore[attr-defined]
+        runtime=runtime, nvrtc=SimpleNamespace(getVersion=compiler_version)
+    )
     return module
 
 
@@ -180,16 +189,62 @@ def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0)) -> ModuleType:
         ),
         (fake_cupy(1), DeviceError, "GPU 3 was asked for, and CUDA sees 1, numbered from 0: check CUDA_VISIBLE"),
         (fake_cupy(4, (7, 0)), DeviceError, r"GPU 3 has compute capability 7\.0, and daskboost needs 7\.5 or newer"),
+        (fake_cupy(4, nvrtc="no libnvrtc"), DeviceError, r"NVRTC, which cannot be loaded, .*: pip install 'daskboost"),
+        *(
+            (fake_cupy(4, version=old), MissingDependencyError, f"needs CuPy 14.2 or later, and {old} is installed: pip")
+            for old in ("13.6.0", "14.1.1", "14.0.0rc1")
+        ),
     ],
 )
 def test_what_is_missing_is_said_in_one_sentence(module: Any, error: Any, message: str,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, "cupy", module)
-    if module is None:
+    if module is None:  # not installed
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(error, match=message) as caught:
         cuda.make_runtime.__wrapped__(3)
     assert str(caught.value).count(". ") == 0 and "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_imported_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    monkeypatch.setitem(sys.modules, "cupy", None)  # an import of it raises
+    with pytest.raises(MissingDependencyError, match=r"is installed but cannot be imported, .*: pip uninstall"):
+        cuda.make_runtime.__wrapped__(3)
+
+
+class Compiler:
+    """`cupy.cuda.compiler`, which compiles, or knows no such GPU."""
+
+    class CompileException(Exception):
+        pass
+
+    def __init__(self, knows: bool) -> None:
+        self.knows = knows
+
+    def compile_using_nvrtc(self, *_: Any, **__: Any) -> tuple[bytes, None]:
+        if not self.knows:
+            raise self.CompileException("nvrtc: error: invalid value for --gpu-architecture (-arch)")
+        return b"binary", None
+
+
+@pytest.mark.parametrize(("knows", "message"), [
+    (False, r"NVRTC 13\.0 cannot compile margins\.cu for GPU 3, .*: install a CUDA toolkit that knows this GPU"),
+    (True, r"cannot keep compiled kernels \(.*\): set CUPY_CACHE_DIR to a folder that can be written"),
+])  # fmt: skip
+def test_kernels_that_cannot_be_made_are_said_in_one_sentence(
+    knows: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = fake_cupy(4)
+    module.cuda.compiler = Compiler(knows)
+    module.cuda.Device = lambda _: SimpleNamespace(compute_capability="90")
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    source = kernel_file("margins")
+    with pytest.raises(DeviceError, match=message) as caught:
+        cuda._module.__wrapped__(3, source, source.variants[0])
+    assert "\n" not in str(caught.value)
 
 
 def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> None:

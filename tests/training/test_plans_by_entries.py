@@ -66,6 +66,25 @@ def test_best_first_trees_that_end_at_a_depth_have_few_nodes(runtime: TrackedRun
     assert not by_entries(max_depth=3)
 
 
+@pytest.mark.parametrize(
+    "more", [{"max_depth": 3}, {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 6}], ids=str
+)
+def test_they_are_searched_where_histograms_have_no_room(more: dict[str, Any], runtime: TrackedRuntime) -> None:
+    """Though histograms are faster where there is room: a fit that has none would wait for the host, or be refused."""
+    params = {**PARAMS, **more}
+    with QuantizedDataset.from_dask(**data_of("wide sparse"), max_bin=64, n_jobs=1) as dataset:
+        roomy = plan(params, dataset)
+        assert not roomy.by_entries
+        expected = train(params, dataset, 2).to_bytes()
+        limited = {**params, "device_memory_limit": roomy.total_bytes * 2 // 3}
+        planned = plan(limited, dataset)
+        assert planned.by_entries
+        assert planned.without_host
+        runtime.meter.restart()
+        assert train(limited, dataset, 2).to_bytes() == expected
+    assert 0.7 * planned.total_bytes <= runtime.meter.pool.total_bytes <= planned.total_bytes
+
+
 def test_models_that_train_together_have_histograms_as_planned(
     runtime: TrackedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

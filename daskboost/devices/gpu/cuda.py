@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import tempfile
 import threading
@@ -16,9 +15,10 @@ import numpy as np
 
 from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
 from daskboost.devices.gpu.free_memory import free_bytes
+from daskboost.devices.gpu.installed import check_compiler, count_devices, cupy_module
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.dtypes import UInt8
-from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
+from daskboost.errors import DeviceError
 
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""
@@ -139,30 +139,36 @@ def _module(device: int, source: KernelFile, variant: Variant) -> Any:
 
     CuPy would compile with -ftz=true, which makes zeros of the smallest float32 that the CPU's kernels keep.
     """
-    cupy = _cupy()
+    cupy = cupy_module()
     compiler, options = cupy.cuda.compiler, source.options(variant)
     made_for = (source.digest, options, cupy.cuda.Device(device).compute_capability, cupy.cuda.nvrtc.getVersion())
     key = hashlib.sha256(repr(made_for).encode()).hexdigest()[:24]
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     path = folder / f"daskboost-{source.name}-{key}.cubin"
     if not path.is_file():
-        binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as scratch:  # other processes may look for it
-            scratch.write(binary)
-        os.replace(scratch.name, path)
+        try:
+            binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
+        except compiler.CompileException as error:
+            major, minor = cupy.cuda.nvrtc.getVersion()
+            raise DeviceError(
+                f"NVRTC {major}.{minor} cannot compile {source.name}.cu for GPU {device}, as the error before this one "
+                "says: install a CUDA toolkit that knows this GPU, or use device='cpu'"
+            ) from error
+        _keep(binary, path)
     return cupy.RawModule(path=str(path))
 
 
-def _cupy() -> Any:
-    if importlib.util.find_spec("cupy") is None:
-        raise MissingDependencyError(
-            "device='cuda' needs CuPy, which is not installed: pip install 'daskboost[cuda13]', or 'daskboost[cuda12]' "
-            "where the NVIDIA driver is older than 580"
-        )
-    import cupy
-
-    return cupy
+def _keep(binary: bytes, path: Path) -> None:
+    """Write a file that other processes may look for meanwhile."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as scratch:
+            scratch.write(binary)
+        os.replace(scratch.name, path)
+    except OSError as error:
+        raise DeviceError(
+            f"{path.parent} cannot keep compiled kernels ({error}): set CUPY_CACHE_DIR to a folder that can be written"
+        ) from error
 
 
 def get_runtime(device: int | None = None) -> CudaRuntime:
@@ -171,13 +177,13 @@ def get_runtime(device: int | None = None) -> CudaRuntime:
     Raises
     ------
     MissingDependencyError
-        CuPy is not installed.
+        CuPy is not installed, or too old.
     DeviceError
-        No driver, no such GPU, or one older than compute capability 7.5.
+        No driver, no such GPU, one older than compute capability 7.5, or no compiler.
     """
     if device is None:
-        cupy = _cupy()
-        _count_devices(cupy)
+        cupy = cupy_module()
+        count_devices(cupy)
         device = int(cupy.cuda.runtime.getDevice())
     return make_runtime(device)
 
@@ -185,13 +191,14 @@ def get_runtime(device: int | None = None) -> CudaRuntime:
 @cache
 def make_runtime(device: int) -> CudaRuntime:
     """See `get_runtime`, which asks for it once."""
-    cupy = _cupy()
-    n_devices = _count_devices(cupy)
+    cupy = cupy_module()
+    n_devices = count_devices(cupy)
     if not 0 <= device < n_devices:
         raise DeviceError(
             f"GPU {device} was asked for, and CUDA sees {n_devices}, numbered from 0: check CUDA_VISIBLE_DEVICES, or "
             "use device='cpu'"
         )
+    check_compiler(cupy)
     runtime = CudaRuntime(cupy, device)
     if runtime.sm < LEAST_SM:
         raise DeviceError(
@@ -199,13 +206,3 @@ def make_runtime(device: int) -> CudaRuntime:
             "(Turing, 2018): use device='cpu'"
         )
     return runtime
-
-
-def _count_devices(cupy: Any) -> int:
-    """How many GPUs the process sees; an error where there are none, or no driver."""
-    try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise NoDeviceError(
-            f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
-        ) from error

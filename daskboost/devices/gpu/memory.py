@@ -12,7 +12,7 @@ from daskboost.devices.gpu.feature_groups import room_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
-from daskboost.devices.gpu.sorted_entries import MOST_NODES, pays, sorted_bytes, sorting_bytes
+from daskboost.devices.gpu.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
@@ -73,9 +73,13 @@ def searches_entries(size: FitSize) -> bool:
         return False
     most = _searched_nodes(size)
     has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)
+    if not has_room or not 0 < rows.n_entries <= MOST_ENTRIES:
+        return False
     if size.grow_policy == "lossguide":
-        return has_room and pays(size.n_slots, rows.n_entries, 2 * size.max_leaves, usual_steps(size.max_leaves))
-    return has_room and pays(size.n_slots, rows.n_entries, 1 << size.depth, size.depth)
+        n_nodes, n_searches = 2 * size.max_leaves, usual_steps(size.max_leaves)
+    else:
+        n_nodes, n_searches = 1 << size.depth, size.depth
+    return size.prefers_entries or pays(size.n_slots, rows.n_entries, n_nodes, n_searches)
 
 
 def searched_nodes(grow_policy: str, depth: int, max_leaves: int) -> int:

@@ -68,8 +68,9 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
     What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
-    that grow together, half of them at a time, then column-major copies, then trees that grow without the host, with
-    room for nodes that are not there. Where that is not enough, chunks are streamed, in groups as large as leave room.
+    that grow together, half of them at a time, then column-major copies, then histograms of wide sparse rows, whose
+    sorted entries take less, then trees that grow without the host, with room for nodes that are not there. Where that
+    is not enough, chunks are streamed, in groups as large as leave room.
     """
     free_bytes, limited = allowed_bytes(size, free_bytes)
     if size.resident is not None:
@@ -103,6 +104,9 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
         plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
         n_trees = -(-n_trees // 2)
     plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
+    by_entries = replace(alone, prefers_entries=True)
+    if searches_entries(by_entries):
+        plans.append(_arrays(by_entries, free_bytes, has_columns=True))
     plans.append(_least(alone, free_bytes))
     return next((plan for plan in plans if plan.fits is not False), plans[-1])
 

@@ -162,5 +162,4 @@ def most_sums(n_features: int, n_entries: int) -> int:
 
 def pays(n_slots: int, n_entries: int, n_nodes: int, n_searches: int) -> bool:
     """Whether the histograms of a tree's nodes have so many cells that searching all entries so often is faster."""
-    least = max(LEAST_CELLS, CELLS_PER_ENTRY * n_searches * n_entries)
-    return 0 < n_entries <= MOST_ENTRIES and n_slots * n_nodes >= least
+    return n_slots * n_nodes >= max(LEAST_CELLS, CELLS_PER_ENTRY * n_searches * n_entries)
