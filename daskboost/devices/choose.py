@@ -96,6 +96,8 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
                 gc.collect()  # arrays of a fit that failed may wait for it
                 plan = gpu_plan(size, runtime.free_bytes + shared_bytes)
                 plan.check()
+            if plan is not None:
+                logger.info("on GPU %d, %s", runtime.device, plan.growth)
             return GpuDevice(runtime, layout, threads, plan)
         except (MissingDependencyError, DeviceError) as error:
             if kind != "auto":

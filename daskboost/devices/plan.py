@@ -258,6 +258,16 @@ class Plan:
         on_cpu = ", or device='cpu'" if self.device == "cuda" else ""
         return shapes.get(largest, "fewer rows per worker (more workers)") + on_cpu
 
+    @property
+    def growth(self) -> str:
+        """How trees grow on a GPU; empty on the CPU."""
+        if self.device == "cpu":
+            return ""
+        if not self.without_host:
+            return "trees grow with the host, which chooses splits"
+        together = f", {self.trees_together} of a round together" if self.trees_together > 1 else ""
+        return "trees grow on the GPU alone" + together + (", in sorted entries" if self.by_entries else "")
+
     def check(self) -> None:
         """Refuse a fit that has no room.
 
@@ -294,6 +304,8 @@ class Plan:
             lines.append(f"  {'read in every pass, from RAM':<34}{self.reads.ram_bytes:>18,}")
             lines.append(f"  {'read in every pass, from disk':<34}{self.reads.disk_bytes:>18,}")
             lines.append(f"  {'passes of a tree, about':<34}{self.reads.passes or 'as it grows':>18}")
+        if self.growth:
+            lines.append(self.growth)
         if self.free_bytes is not None:
             lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
         return "\n".join(lines)

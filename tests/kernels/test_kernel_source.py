@@ -191,7 +191,7 @@ def fake_cupy(count: Any, capability: tuple[int, int] = (9, 0), version: str = "
         (fake_cupy(4, (7, 0)), DeviceError, r"GPU 3 has compute capability 7\.0, and daskboost needs 7\.5 or newer"),
         (fake_cupy(4, nvrtc="no libnvrtc"), DeviceError, r"NVRTC, which cannot be loaded, .*: pip install 'daskboost"),
         *(
-            (fake_cupy(4, version=old), MissingDependencyError, f"needs CuPy 14.2 or later, and {old} is installed: pip")
+            (fake_cupy(4, version=old), MissingDependencyError, f"needs CuPy 14.2 or later, and {old} is installed")
             for old in ("13.6.0", "14.1.1", "14.0.0rc1")
         ),
     ],

@@ -198,8 +198,24 @@ def test_what_a_plan_says() -> None:
     lines = str(found).splitlines()
     assert lines[0].split() == ["memory", "of", "a", "fit", "on", "cuda", "bytes"]
     assert lines[1].split() == ["chunks", "352,000,000"]
-    assert lines[-2].split() == ["free", "141,000,000,000"]
-    assert lines[-1] == "it fits"
+    assert lines[-3].split() == ["free", "141,000,000,000"]
+    assert lines[-2:] == ["trees grow on the GPU alone", "it fits"]
+
+
+def test_a_plan_says_how_trees_grow() -> None:
+    def growth(per_row: float | None = None, **more: Any) -> str:
+        n_features = 28 if per_row is None else 100_000
+        given = {"device": "cuda", **more}
+        found = plan(given, n_rows=1_000_000, n_features=n_features, nonzeros_per_row=per_row, memory="141GB")
+        assert found.growth == "" or found.growth in str(found).splitlines()
+        return found.growth
+
+    assert growth(per_row=50) == "trees grow on the GPU alone, in sorted entries"
+    assert growth(objective="reg:absoluteerror") == "trees grow with the host, which chooses splits"
+    assert growth(objective="multi:softprob", num_class=7, max_depth=3) == (
+        "trees grow on the GPU alone, 7 of a round together"
+    )
+    assert growth(device="cpu") == ""
 
 
 def test_the_pool_takes_its_share_of_what_is_left() -> None:
