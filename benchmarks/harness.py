@@ -2,11 +2,13 @@
 
 A benchmark is a frozen `Config` plus contenders, functions that do the work once and return a `Run`. Interleaving
 (a, b, a, b, ...) lets a slow minute of a shared machine hit every contender alike, so ratios are trusted and absolute
-times are not. Results are tidy JSON lines: one row per contender and repeat, with device, versions, date and commit.
+times are not. Results are tidy JSON lines: one row per contender and repeat, with device, versions, date, commit and a
+digest of the kernels.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -24,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = (
     "daskboost", "numpy", "numba", "pandas", "dask", "distributed", "xgboost", "lightgbm", "catboost", "cupy-cuda12x",
-    "cupy-cuda13x",
+    "cupy-cuda13x", "cudf-cu13", "rmm-cu13", "dask-cuda",
 )  # fmt: skip
 
 
@@ -107,6 +109,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kernels": kernels_digest(ROOT / "kernels"),  # whatever becomes of the commit
         "commit": _git("rev-parse", "--short", "HEAD") + ("-dirty" if _git("status", "--porcelain", "-uno") else ""),
     }
 
@@ -135,6 +138,14 @@ def comparison_rows(case: str, comparison: Comparison) -> list[dict[str, Any]]:
         for name, runs in comparison.runs.items()
         for repeat, run in enumerate(runs)
     ]
+
+
+def kernels_digest(folder: Path) -> str:
+    """Equal where all CUDA sources are."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _device_name() -> str:

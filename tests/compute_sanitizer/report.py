@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -70,10 +69,3 @@ class Report:
             "not_run": sorted(self.not_run), "findings": dict(self.findings),
         }  # fmt: skip
 
-
-def kernels_digest(folder: Path) -> str:
-    """Equal where all CUDA sources are."""
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.cu"), *folder.glob("*.cuh")]):
-        digest.update(f"{path.name}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
