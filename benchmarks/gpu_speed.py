@@ -1,6 +1,6 @@
 """Training, quantizing and predicting on one GPU beside peers in the same process, with the least time they could take.
 
-    python -m benchmarks.gpu_speed                                   # all of `gpu_cases.CASES`: about 11 minutes
+    python -m benchmarks.gpu_speed                                   # all of `gpu_cases.CASES`: about 15 minutes
     python -m benchmarks.gpu_speed --cases higgs_11m_depth8,classes_80 --seconds 500 --results /some/folder
     python -m benchmarks.gpu_speed --device cpu --rows 3000 --trees 5 --results /tmp/rehearsal
 

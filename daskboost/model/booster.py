@@ -191,8 +191,8 @@ class Booster:
         output : {"prediction", "margin", "class", "leaf", "contributions"}, default "prediction"
             ``"prediction"``: the mean, the quantiles, the probability of class 1, or of each class; ``"margin"``: raw
             scores; ``"class"``: the class with the highest probability, for classification; ``"leaf"``: the node of
-            each tree in which a row ends; ``"contributions"``: SHAP values of the margin, and last the bias. Rows on
-            a GPU have no contributions, and no predictions of models whose leaves are vectors.
+            each tree in which a row ends; ``"contributions"``: SHAP values of the margin, and last the bias, but
+            not of rows on a GPU.
         iteration_range : (int, int), optional
             First iteration and the one after the last, 0 for all. Default: up to the best iteration where early
             stopping found one, else all.
@@ -213,8 +213,8 @@ class Booster:
         Raises
         ------
         ParameterError
-            An unknown output, classes of a regression, iterations the model does not have, contributions of rows on a
-            GPU, or vector leaves there.
+            An unknown output, classes of a regression, iterations the model does not have, or contributions of rows
+            on a GPU.
         DataError
             Columns that are missing or not numbers, infinite values, another number of features or base margins.
         """

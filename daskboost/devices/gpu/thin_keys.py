@@ -1,7 +1,9 @@
-"""Key counts of sparse features of few entries on a GPU: those of all of them are sorted together.
+"""Key counts of sparse features of few entries on a GPU: those of many of them are sorted together.
 
 A feature of no more entries than its capacity has a cell for each of its values, whatever they are. So there is no
 resolution to be found, for which `sketch.py` takes some hundred features at a time and reads all entries each time.
+Groups of features have up to `MOST_ENTRIES`, and no more than there is room for. Where the largest feature has no room
+alone, none is counted so: `data/device_sketch.py` leaves all to `sketch.py`, and says what room is where nobody does.
 """
 
 from __future__ import annotations
