@@ -1,0 +1,131 @@
+"""What the host has to do with a device in the takes of rounds of a fit, whose trees grow without it.
+
+An emulated device notes it (`kernels/apart.py`). A take of rounds is a word, with a letter for each thing that is done
+outside of graphs; the words that are documented are written down here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.apart import LAUNCH, READ, RECORD, REPLAY, UPLOAD, ApartRuntime, Note
+from strategies.trees import Data, make_data, quantized
+
+from daskboost import train
+from daskboost.cluster import coordinator, rounding
+from daskboost.cluster.device_rounds import DeviceRounds
+from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu.best_first import STEPS
+
+N_ROUNDS = 4
+N_ROWS = 1_500
+LETTERS = {LAUNCH: "l", READ: "r", REPLAY: "G", UPLOAD: "u"}
+START = "uu"
+"""Of a round: its learning rate and its keys of rounding go to the device."""
+GROUP = "Gl"
+"""Trees that grow together: their graph, and a copy of their tables on the device."""
+BEST = "GG+(rG)+l"
+"""A tree that grows best first: the root, as many steps as the last tree took without a question, then a question
+before all others and before the leaves."""
+ROUNDS_READ = "r"
+"""When a take of rounds ends."""
+BEST_FIRST: dict[str, Any] = {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 30, "min_child_weight": 0}
+GROWTH: dict[str, dict[str, Any]] = {
+    "stumps": {"max_depth": 1},
+    "a leaf": {"max_depth": 3, "max_leaves": 1},
+    "depthwise": {"max_depth": 4},
+    "deep": {"max_depth": 9, "min_child_weight": 0},
+    "few leaves": {"max_depth": 6, "max_leaves": 11},
+    "symmetric": {"max_depth": 3, "grow_policy": "symmetric"},
+    "deep symmetric": {"max_depth": 7, "grow_policy": "symmetric"},
+}
+
+
+@dataclass
+class Takes:
+    """What the host did in each take of rounds of a fit, and how many rounds it asked for."""
+
+    runtime: ApartRuntime
+    asked: list[int] = field(default_factory=list)
+    notes: list[list[Note]] = field(default_factory=list)
+
+    def note(self, take: Callable[[], Iterator[Any]], n: int) -> list[Any]:
+        """The rounds of a take."""
+        begin = len(self.runtime.notes)
+        rounds = list(take())
+        self.asked.append(n)
+        self.notes.append(self.runtime.notes[begin:])
+        return rounds
+
+    @property
+    def in_graphs(self) -> list[Note]:
+        return [note for notes in self.notes for note in notes if note.recorded]
+
+    @property
+    def replays(self) -> list[list[str]]:
+        """What each launched."""
+        found: list[list[str]] = []
+        for notes in self.notes:
+            for note in notes:
+                if note.kind == REPLAY:
+                    found.append([])
+                elif note.recorded:
+                    found[-1].append(note.what)
+        return found
+
+
+@pytest.fixture
+def takes(monkeypatch: pytest.MonkeyPatch) -> Takes:
+    found, take = Takes(ApartRuntime(seed=5)), DeviceRounds.take
+    monkeypatch.setattr(DeviceRounds, "take", lambda self, n: iter(found.note(lambda: take(self, n), n)))
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: found.runtime)
+    monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # some rounds are asked for together
+    monkeypatch.setattr(rounding, "SMALL_ROWS", 0)
+    return found
+
+
+def data_of(params: dict[str, Any]) -> Data:
+    objective, most = params.get("objective", "reg:squarederror"), params.get("num_class", np.inf) - 1
+    data = make_data(np.random.default_rng(3), objective, N_ROWS, n_values=60)
+    return replace(data, y=np.minimum(data.y, most).astype(np.float32))
+
+
+def fit(takes: Takes, params: dict[str, Any], *, evaluated: bool = False, objective: Any = None, **how: Any) -> None:
+    with quantized(data_of(params), **how) as dataset:
+        evals = [(dataset, "train")] if evaluated else []
+        train({**params, "n_jobs": 1, "device": "cuda"}, dataset, N_ROUNDS, evals=evals, objective=objective)
+    assert takes.asked == [1, 2, 1]
+
+
+def said(notes: list[Note]) -> str:
+    """The word of what was done outside of graphs, but for recording them, which is counted."""
+    return "".join(LETTERS[note.kind] for note in notes if not note.recorded and note.kind != RECORD)
+
+
+def check(takes: Takes, one_round: str, n_graphs: int, first_round: str = "[lu]+") -> None:
+    """Rounds are as documented; those of the first take come one by one, before anything is recorded.
+
+    `one_round`, `first_round` : regular expressions.
+    """
+    broken = [note for note in takes.in_graphs if note.kind != LAUNCH]
+    assert not broken, f"in graphs, which only launch: {broken}"
+    for n, notes, expected in zip(takes.asked, takes.notes, [first_round, one_round, one_round], strict=True):
+        reads = [note.what for note in notes if note.kind == READ]
+        done, wanted = said(notes), f"(?:{expected}){{{n}}}{ROUNDS_READ}"
+        assert re.fullmatch(wanted, done), f"outside of graphs {done}, not {wanted}; the host reads {reads}"
+    recorded = sum(note.kind == RECORD for notes in takes.notes for note in notes)
+    assert recorded == n_graphs, f"{recorded} graphs, not {n_graphs}"
+
+
+def check_best_first(takes: Takes, n_trees: int = 1, draws: str = "", at_once: int = STEPS) -> None:
+    """`n_trees` of a round; `at_once` : steps of a replay."""
+    first = f"(?:[lu]+G*(?:rG)*r[lu]+){{{n_trees}}}"  # steps are replayed already, all but the first ones
+    check(takes, f"{START}(?:{draws}{BEST}){{{n_trees}}}", 3 * n_trees, first)
+    steps = [each.count("choose_best") for each in takes.replays if not {"start_best", "finish_best"} & set(each)]
+    assert steps
+    assert min(steps) >= at_once, f"steps between two questions: {steps}"
