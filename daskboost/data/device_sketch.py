@@ -69,16 +69,17 @@ def _counted(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacit
              weights: DeviceArray | None, intervals: Intervals | None, scratch_bytes: int | None, threads: int
              ) -> Counted:  # fmt: skip
     """By `count_keys`, but thin columns together, where they are so many that it would need more batches for them."""
+    rest = (weights, intervals, scratch_bytes, threads)
     thin = present <= capacities
+    if not isinstance(source, Entries) or intervals is not None or thin.sum() < MANY_THIN:
+        return count_keys(runtime, source, columns, capacities, *rest)
     room_bytes = runtime.free_bytes // FREE_SHARE if scratch_bytes is None else scratch_bytes
-    if not isinstance(source, Entries) or intervals is not None or thin.sum() < MANY_THIN or (
-        room_bytes < least_bytes(len(source.values), present[thin])
-    ):  # fmt: skip
-        return count_keys(runtime, source, columns, capacities, weights, intervals, scratch_bytes, threads)
+    if room_bytes < least_bytes(len(source.values), present[thin]):
+        return count_keys(runtime, source, columns, capacities, *rest)
     found = count_thin(runtime, source, columns[thin], present[thin], room_bytes, weights, threads)
     if thin.all():
         return found
-    others = count_keys(runtime, source, columns[~thin], capacities[~thin], weights, None, scratch_bytes, threads)
+    others = count_keys(runtime, source, columns[~thin], capacities[~thin], *rest)
     return joined(found, others, thin)
 
 
@@ -86,8 +87,6 @@ def missing_of(features: DeviceRows) -> Int64:
     """Rows without a value of each feature; int64, on the host."""
     if isinstance(features, DeviceDenseRows):
         return features.n_missing
-    if not len(features.indices):  # of which some releases of CuPy count nothing
-        return np.full(features.n_features, features.n_rows, np.int64)
     with active(features.runtime):
         present = features.runtime.xp.bincount(features.indices, minlength=features.n_features)
     return np.asarray(features.n_rows - to_host(present), np.int64)
