@@ -227,13 +227,13 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     capacity = None if reference is not None else default_capacity(options.max_bin, source.schema.n_features)
     sizes, total = runner.fold(source, partial(summarize, capacity=capacity, exponent=exponent))
     total.stats.check_trainable()
-    present = total.stats.n_rows - total.missing
+    present, lacked = total.stats.n_rows - total.missing, total.missing > 0
     n_entries = int(present.sum())
     if reference is not None:  # one may train on this data set too, so histograms need its missing values' slots
-        cuts = replace(reference.cuts, has_missing=(total.missing > 0) | reference.cuts.has_missing)
+        cuts = replace(reference.cuts, has_missing=lacked | reference.cuts.has_missing)
     else:
         cuts = _cuts(source, total, options.max_bin, exponent, runner)
-    has_missing = (total.missing > 0) | cuts.has_missing
+    has_missing = lacked | cuts.has_missing
     choose = partial(
         choose_layout, cuts, has_missing, n_rows=sum(sizes), n_entries=n_entries,
         encoding=options.encoding,  # type: ignore[arg-type]

@@ -80,7 +80,6 @@ class DeviceLike(np.ndarray[Any, Any]):
             return out[0] if len(out) == 1 else out
         return tuple(_on_device(each) for each in result) if isinstance(result, tuple) else _on_device(result)
 
-
     def sort(self, *arguments: Any, **options: Any) -> None:
         """With the piece that Thrust's radix sort takes: another array, and counts by tile."""
         if DeviceLike.meter is not None:

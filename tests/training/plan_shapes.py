@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from daskboost import Plan
+
 
 def squared(label: Any, margin: Any) -> tuple[Any, Any]:
     """A user's own loss."""
@@ -72,6 +74,11 @@ SHAPES_OF_CPUS = SHAPES | {
         {**LOGISTIC, "max_depth": 11, "grow_policy": "symmetric"}, {"n_rows": 60, "n_features": 20}
     ),
 }
+
+
+def within(peak_bytes: int, planned: Plan) -> None:
+    """A fit took at most what was planned, and at least 0.7 of it."""
+    assert 0.7 * planned.total_bytes <= peak_bytes <= planned.total_bytes, f"took {peak_bytes:,} bytes of\n{planned}"
 
 
 def make_data(n_rows: int = 8_000, n_features: int = 10, missing: float = 0.0, density: float = 0.0,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kernels.tracked import TrackedRuntime
 from strategies.device_arrays import EmulatedPlace, Place, place
-from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data
+from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data, within
 
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.gpu import cuda, plans, sparse_columns, turned, views
@@ -38,10 +38,6 @@ def fit(params: dict[str, Any], data: dict[str, Any], evaluated: bool, before: C
         before(planned)
         train(params, dataset, 3, evals=evals)
     return planned
-
-
-def within(peak_bytes: int, planned: Plan) -> None:
-    assert 0.7 * planned.total_bytes <= peak_bytes <= planned.total_bytes, f"took {peak_bytes:,} bytes of\n{planned}"
 
 
 @pytest.mark.emulated
