@@ -2,12 +2,12 @@
 // The arithmetic is that of `daskboost/devices/cpu/split_level.py`, to the last bit.
 //
 //   sum_bins           a warp per (node, feature): histograms of nodes that rows have not built, and running sums of bins
-//   best_of_features   a block per (tree, feature): each thread takes bins and goes through the nodes
+//   best_of_features   a block per (tree, feature): LANES threads take a bin, and look at as many nodes at a time
 //   best_of_level      a block per tree: the best feature, and each node's sums on the left
 //
-// variants: THREADS=128
+// variants: THREADS=128,512
 // budget: sum_bins registers=64 shared=0
-// budget: best_of_features registers=128 shared=12*THREADS
+// budget: best_of_features registers=104 shared=12*THREADS+56*NODES
 // budget: best_of_level registers=64 shared=12*THREADS
 #include "best.cuh"
 #include "searched.cuh"
@@ -15,11 +15,14 @@
 #ifndef THREADS
 #define THREADS 128
 #endif
+#define NODES 128  // whose sums a block keeps at a time
+
+constexpr i32 LANES = 4;
 
 // `prefix` : shape (nodes, slots, 2), sums of g and h up to each bin.
 extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
-    const u64* own, const u64* parents, const u64* siblings, const i64* slot_offsets, const i32* n_bins, i32 n_features,
-    i32 n_nodes, i32 keeps, i64* prefix) {
+    i64* prefix, const u64* own, const u64* parents, const u64* siblings, const i64* slot_offsets, const i32* n_bins,
+    i32 n_features, i32 n_nodes, i32 keeps) {
     const i64 job = static_cast<i64>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
     const i32 node = static_cast<i32>(job / n_features), feature = static_cast<i32>(job % n_features);
     if (node >= n_nodes || own[node] == 0) return;
@@ -42,10 +45,50 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_bins(
     }
 }
 
+// What all bins of a feature share of a node.
+struct Known {
+    Pair64 total;
+    Pair64 missing;
+    double parent;  // gain
+    Bounds limits;
+};
+
+static __device__ __forceinline__ bool some(Pair64 sums) { return sums.g != 0 || sums.h != 0; }
+
+// The sums of a node's rows without a value. `sums` : up to each bin.
+static __device__ __forceinline__ Pair64 missing_of(const i64* total, const i64* sums, i32 bins) {
+    return {total[0] - sums[2 * (bins - 1)], total[1] - sums[2 * (bins - 1) + 1]};
+}
+
+static __device__ __forceinline__ Known known_of(i32 node, const i64* totals, const i64* sums, i32 bins,
+                                                 const double* bounds, const double* unit, const Regular& regular) {
+    const Pair64 total = {totals[2 * node], totals[2 * node + 1]};
+    const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
+    const double parent = leaf_gain(sums_of(total.g, total.h, unit[0], unit[1]), regular, limits);
+    return {total, missing_of(totals + 2 * node, sums, bins), parent, limits};
+}
+
+// What a node adds to a split's gain, of the sums on its left. `direction` : see limited_split_gain; 0 where there is none.
+static __device__ __forceinline__ double share_of(Pair64 sums, const Known& node, const double* unit, const Regular& regular,
+                                                  i32 direction, bool is_plain) {
+    const Sums left = sums_of(sums.g, sums.h, unit[0], unit[1]);
+    const Sums right = sums_of(node.total.g - sums.g, node.total.h - sums.h, unit[0], unit[1]);
+    const double gain = is_plain ? plain_split_gain(left, right, regular)
+                                 : limited_split_gain(left, right, regular, node.limits, 0);
+    // A level's gains know no monotone constraints: a split that breaks one in any node is ruled out.
+    if (direction != 0) {
+        const double left_weight = leaf_weight(left, regular, node.limits);
+        const double right_weight = leaf_weight(right, regular, node.limits);
+        if (direction > 0 ? left_weight > right_weight : left_weight < right_weight) return NO_GAIN;
+    }
+    return gain > NO_GAIN ? gain - node.parent : 0.0;
+}
+
 // A block per (tree, feature). `gains`, `places` : shape (trees, features); a place is a bin, or SIDE more where missing
 // values go left. All of a tree's nodes are there, or none.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     const i64* prefix, SEARCHED, double* gains, i32* places) {
+    __shared__ Known known[NODES];
     __shared__ double block_gains[THREADS];
     __shared__ i32 block_places[THREADS];
     const i32 tree = blockIdx.x / n_features, feature = blockIdx.x % n_features, bins = n_bins[feature];
@@ -53,47 +96,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     if (own[first] == 0) return;
     const Regular regular = {lambda, alpha, max_step, least_h};
     const double* unit = units + static_cast<i64>(tree) * units_stride;
+    const i64 stride = 2 * slot_offsets[n_features];
+    const i64* own_prefix = prefix + 2 * slot_offsets[feature];
     bool usable = true, any_missing = false;
-    for (i32 node = first; node < last; ++node) {
+    for (i32 node = first + static_cast<i32>(threadIdx.x); node < last; node += THREADS) {
         usable = usable && allowed[static_cast<i64>(node / allowed_every) * n_features + feature];
-        const i64* all = prefix + 2 * (node * slot_offsets[n_features] + slot_offsets[feature] + bins - 1);
-        any_missing = any_missing || all[0] != totals[2 * node] || all[1] != totals[2 * node + 1];
+        any_missing = any_missing || some(missing_of(totals + 2 * node, own_prefix + node * stride, bins));
     }
-    double best = NO_GAIN;
-    i32 best_place = 2 * SIDE;
-    for (i32 bin = threadIdx.x; usable && bin < bins; bin += THREADS) {
-        double sum_right = 0.0, sum_left = 0.0;
-        for (i32 node = first; node < last; ++node) {
-            const i64* sums = prefix + 2 * (node * slot_offsets[n_features] + slot_offsets[feature]);
-            const i64 total_g = totals[2 * node], total_h = totals[2 * node + 1];
-            const i64 missing_g = total_g - sums[2 * bins - 2], missing_h = total_h - sums[2 * bins - 1];
-            const bool some_missing = missing_g != 0 || missing_h != 0;
-            const Bounds limits = {bounds[2 * node], bounds[2 * node + 1]};
-            // A level's gains know no monotone constraints: a split that breaks one in any node is ruled out below.
-            const double parent = leaf_gain({total_g * unit[0], total_h * unit[1]}, regular, limits);
-            double right_gain = NO_GAIN;
-            for (i32 side = 0; side < 2; ++side) {
-                const i64 g = sums[2 * bin] + (side ? missing_g : 0), h = sums[2 * bin + 1] + (side ? missing_h : 0);
-                const Sums left = {g * unit[0], h * unit[1]}, right = {(total_g - g) * unit[0], (total_h - h) * unit[1]};
-                double gain = right_gain;
-                if (side == 0 || some_missing)
-                    gain = is_plain ? plain_split_gain(left, right, regular)
-                                    : limited_split_gain(left, right, regular, limits, 0);
-                double& sum = side ? sum_left : sum_right;
-                if (gain > NO_GAIN) sum += gain - parent;
-                if (side == 0) right_gain = gain;
-                if (monotone[feature] == 0 || bin >= bins - 1) continue;
-                const double left_weight = leaf_weight(left, regular, limits);
-                const double right_weight = leaf_weight(right, regular, limits);
-                const bool is_broken = monotone[feature] > 0 ? left_weight > right_weight : left_weight < right_weight;
-                if (is_broken) sum = NO_GAIN;
-            }
-        }
+    usable = __syncthreads_and(usable);
+    any_missing = __syncthreads_or(any_missing);
+    // Behind the last bin nothing is left to divide where no value is missing: no node adds anything.
+    const i32 n_searched = any_missing ? bins : bins - 1;
+    double best = usable && !any_missing ? 0.0 : NO_GAIN;
+    i32 best_place = usable && !any_missing ? bins - 1 : 2 * SIDE;
+    const i32 lane = static_cast<i32>(threadIdx.x) % LANES;
+    for (i32 start = 0; usable && start < n_searched; start += THREADS / LANES) {
+        const i32 bin = start + static_cast<i32>(threadIdx.x) / LANES;
+        const i32 direction = bin < bins - 1 ? monotone[feature] : 0;
         for (i32 side = 0; side < (any_missing ? 2 : 1); ++side) {
-            const double sum = side ? sum_left : sum_right;
+            double gain = 0.0;
+            for (i32 begin = first; begin < last; begin += NODES) {
+                const i32 n = min(NODES, last - begin);
+                const i64* of_nodes = own_prefix + begin * stride;
+                if (start + side == 0 || last - first > NODES) {
+                    __syncthreads();
+                    if (static_cast<i32>(threadIdx.x) < n)
+                        known[threadIdx.x] = known_of(begin + threadIdx.x, totals, of_nodes + threadIdx.x * stride, bins,
+                                                      bounds, unit, regular);
+                    __syncthreads();
+                }
+                // In the nodes' order: LANES threads look at one each, and tell each other.
+                for (i32 i = lane; i - lane < n; i += LANES) {
+                    double share = 0.0;
+                    if (bin < n_searched && i < n) {
+                        const longlong2 sums = reinterpret_cast<const longlong2*>(of_nodes + i * stride)[bin];
+                        const Known& node = known[i];
+                        const Pair64 more = side ? node.missing : Pair64{0, 0};
+                        share = share_of({sums.x + more.g, sums.y + more.h}, node, unit, regular, direction, is_plain != 0);
+                    }
+#pragma unroll
+                    for (i32 from = 0; from < LANES; ++from) gain += __shfl_sync(ALL_LANES, share, from, LANES);
+                }
+            }
             const i32 place = bin + side * SIDE;
-            if (sum > best || (sum == best && place < best_place)) {
-                best = sum;
+            if (bin < n_searched && (gain > best || (gain == best && place < best_place))) {
+                best = gain;
                 best_place = place;
             }
         }

@@ -15,11 +15,15 @@ from reference import split as reference
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.growth import node_bytes
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.split import SplitKernels, address_of
+from daskboost.devices.gpu.split import FEW_FEATURES, SplitKernels, address_of
 from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.dtypes import Int64
 from daskboost.tree.device_split import DeviceSearch
 from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch
+
+KEPT_NODES = 128
+"""As `NODES` of `kernels/split_level.cu`."""
 
 
 def searching(runtime: Runtime, rules: SplitRules, layout: SlotLayout = LAYOUT) -> DeviceSearch:
@@ -80,17 +84,48 @@ def test_many_bins_as_on_the_cpu(name: str, symmetric: bool, runtime: Runtime, r
     """Bins beyond a warp and beyond a block, and nodes without rows."""
     n_bins = [31, 32, 33, 700, 1]
     layout, rules = make_layout(n_bins), rules_of(RULES[name], symmetric)
-    built = rng.integers(-(2**20), 2**20, (6, layout.n_slots, 2))
-    built[..., 1] = np.abs(built[..., 1])
+    built = make_histograms(rng, 6, layout)
     built[2] = 0
     totals = built[:, layout.offsets[3] : layout.offsets[4]].sum(axis=1)
-    ids = np.arange(1, 7, dtype=np.int32)
-    bounds = np.sort(rng.normal(size=(6, 2)), axis=1) if name == "all" else np.tile([-np.inf, np.inf], (6, 1))
-    nodes = OpenNodes(
-        ids, np.full(6, -1, np.int32), ids, totals, bounds, np.ones((1, len(n_bins)), np.uint8), UNITS
-    )
+    assert_searched_alike(runtime, rules, layout, built, totals, rng)
+
+
+@pytest.mark.parametrize("n_features", [3, FEW_FEATURES + 1])
+@pytest.mark.parametrize("some_missing", [False, True])
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_level_of_many_nodes_as_on_the_cpu(name: str, some_missing: bool, n_features: int, runtime: Runtime,
+                                           rng: np.random.Generator) -> None:  # fmt: skip
+    """More than a block keeps the sums of at a time, and more bins than it has threads for; by blocks of both sizes."""
+    n_bins, n_nodes = [130, 40, *[2] * (n_features - 2)], 2 * KEPT_NODES + 3
+    rules = RULES[name]
+    monotone = np.resize(np.array(rules.monotone or [0], np.int32), n_features)
+    layout = make_layout(n_bins)
+    built = make_histograms(rng, n_nodes, layout)
+    totals = built[:, : n_bins[0]].sum(axis=1)
+    for first, bins in zip(layout.offsets, n_bins, strict=False):  # as many rows have a value of every feature
+        built[:, first + bins - 1] += totals - built[:, first : first + bins].sum(axis=1)
+    if some_missing:
+        totals[KEPT_NODES :: 5] += [100, 2**19]
+    level = SplitRules(rules.reg_lambda, rules.alpha, rules.step, rules.least_h, monotone, True)
+    assert_searched_alike(runtime, level, layout, built, totals, rng)
+
+
+def make_histograms(rng: np.random.Generator, n_nodes: int, layout: SlotLayout) -> Int64:
+    found = rng.integers(-(2**20), 2**20, (n_nodes, layout.n_slots, 2))
+    found[..., 1] = np.abs(found[..., 1])
+    return found
+
+
+def assert_searched_alike(runtime: Runtime, rules: SplitRules, layout: SlotLayout, built: Int64, totals: Int64,
+                          rng: np.random.Generator) -> None:  # fmt: skip
+    """On the CPU and by the kernels, with leaf bounds where values are limited."""
+    n, n_features = len(built), len(layout.n_bins)
+    ids = np.arange(1, n + 1, dtype=np.int32)
+    bounds = np.tile([-np.inf, np.inf], (n, 1)) if rules.plain else np.sort(rng.normal(size=(n, 2)), axis=1)
+    allowed = np.ones((1, n_features), np.uint8)
+    nodes = OpenNodes(ids, np.full(n, -1, np.int32), ids, totals, bounds, allowed, UNITS)
     found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
-    assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, len(n_bins))).search(nodes, built))
+    assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, n_features)).search(nodes, built))
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

@@ -15,6 +15,8 @@ THREADS = 128
 """As in the kernels."""
 NODE_THREADS = 256
 """As in `kernels/split.cu`."""
+FEW_FEATURES, FEW_THREADS = 128, 512
+"""A feature of a tree's level is a block of `kernels/split_level.cu`: of so few, larger ones, to be as many threads."""
 WARP = 32
 RESULTS = 6
 """Numbers of a result: gain (its bits), feature, bin, default left, sums of g and h on the left."""
@@ -128,16 +130,18 @@ class SplitKernels:
         gains, places = xp.empty((n_trees, n_features)), xp.empty((n_trees, n_features), np.int32)
         results = xp.empty((n, RESULTS), np.int64)
         shape = (layout.offsets, layout.n_bins, n_features)
-        self.runtime.kernel("split_level", "sum_bins")(
-            -(-n * n_features * WARP // THREADS), THREADS, level.own, level.parents, level.siblings, *shape, n,
-            int(level.keeps), prefix,
+        threads = FEW_THREADS if n_trees * n_features <= FEW_FEATURES else THREADS
+
+        def launch(entry: str, blocks: int, *arguments: Any) -> None:
+            kernel = self.runtime.kernel("split_level", entry, THREADS=threads)
+            kernel(blocks, threads, prefix, *arguments)
+
+        launch(
+            "sum_bins", -(-n * n_features * WARP // threads), level.own, level.parents, level.siblings, *shape, n,
+            int(level.keeps),
         )  # fmt: skip
-        self.runtime.kernel("split_level", "best_of_features")(
-            n_trees * n_features, THREADS, prefix, *self._searched(level, regular), gains, places
-        )
-        self.runtime.kernel("split_level", "best_of_level")(
-            n_trees, THREADS, prefix, level.own, level.sums, *shape, level.per_tree, gains, places, results
-        )
+        launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
+        launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
         return results
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
