@@ -41,6 +41,7 @@ class Config:
     grow_policy: str = "depthwise"
     max_leaves: int = 0
     n_classes: int = 2
+    reg_alpha: float = 0.0
     per_row: int = 0
     """Values of a sparse row; 0 for dense ones."""
     test_rows: int = 500_000
@@ -74,6 +75,7 @@ class Config:
             "objective": "multi:softprob" if multi else "binary:logistic", "num_class": self.n_classes if multi else 0,
             "max_depth": self.max_depth, "max_bin": self.max_bin, "learning_rate": self.learning_rate,
             "max_leaves": self.max_leaves, "grow_policy": self.grow_policy, "device": self.device, "base_score": 0.5,
+            "reg_alpha": self.reg_alpha,
         }  # fmt: skip
 
     @property
@@ -164,6 +166,7 @@ CASES = {
             2, 5, {"xgboost": 9.7}, 20,
         ),
         Case(Config("sparse_wide", "many_words", 1_000_000, 100_000, 8, **_WORDS), 2, 5, {}, 30),
+        Case(Config("sparse_wide_l1", "many_words", 1_000_000, 100_000, 8, reg_alpha=1.0, **_WORDS), 2, 5, {}, 35),
         Case(
             Config(
                 "sparse_wide_best_first", "many_words", 1_000_000, 100_000, 0, grow_policy="lossguide",
