@@ -33,13 +33,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> TrackedRuntime:
     {"monotone_constraints": [0, 1]}, {"monotone_constraints": "(0, -1)"}, {"monotone_constraints": {"f7": 1}},
     {"monotone_constraints": [0, 0]},
 ], ids=str)  # fmt: skip
-def test_penalties_and_limits_are_planned_of_shapes_too(more: dict[str, Any], runtime: TrackedRuntime) -> None:
+def test_of_all_gains_they_are_planned_of_shapes_too(more: dict[str, Any], runtime: TrackedRuntime) -> None:
     data = data_of("wide sparse")
     n_rows, n_features = data["X"].shape
     params = {**PARAMS, **more}
     of_shape = plan(params, n_rows=n_rows, n_features=n_features, nonzeros_per_row=data["X"].nnz / n_rows)
-    plain = not more or more == {"monotone_constraints": [0, 0]} or more.get("grow_policy") == "lossguide"
-    assert of_shape.by_entries == plain
+    assert of_shape.by_entries == (more.get("grow_policy") != "symmetric")
     if isinstance(more.get("monotone_constraints"), dict):
         return  # the data's features have no names
     with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1) as dataset:
