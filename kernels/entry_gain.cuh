@@ -1,8 +1,8 @@
 // Gains of a candidate of `split_entries.cu`, from the sums of its segment.
 //
-// The top of a candidate, a float, tells whether its exact gain is looked at: its rough gain (rough.cuh), or, with EXACT, where
-// penalties and limits leave no short formula, the exact gain itself, rounded, which keeps the order. Gains that are not
-// positive have no top, as no split of theirs is ever made.
+// The top of a candidate, a float, tells whether it may be its node's best: its rough gain (rough.cuh), or, with EXACT, where
+// penalties and limits leave no short formula, the exact gain, rounded, which keeps the order. Exact gains that are not positive
+// have no top, as no split of theirs is ever made.
 #pragma once
 
 #include "rough.cuh"
@@ -12,7 +12,7 @@
 #define EXACT 0
 #endif
 
-constexpr double SMALLEST_TOP = 0x1p-126;  // positive in any mode of rounding small floats
+constexpr double SMALLEST_TOP = 0x1p-126;  // of a positive gain, however small
 
 // The sums of a candidate: of the segment up to its bin, and of the whole segment.
 struct Candidate {
@@ -82,14 +82,14 @@ struct Gains {
     }
 
 #if EXACT
-    // Whether no present value is beyond the split: so it is the last bin's too, which divides present from missing values
-    // and is held to no direction.
-    __device__ __forceinline__ static bool takes_all(const Candidate& of) {
+    // Whether all present values are on the left: the split is the last bin's too then, which divides them from missing ones
+    // and is held to no direction. With those on the left too nothing is on the right.
+    static __device__ __forceinline__ bool takes_all(const Candidate& of) {
         return of.left.g == of.present.g && of.left.h == of.present.h;
     }
 
-    // That split belongs to the candidate's own bin only where it keeps the feature's direction. The mirror image in bins
-    // before the first, with missing values on the left, never comes before the last bin's.
+    // That split is the candidate's own bin's only where it keeps the feature's direction. Its mirror image in bins before the
+    // first value, with missing ones on the left, is held to the direction too, but comes after the last bin's in any case.
     __device__ __forceinline__ void settle(const Candidate& of, Best& found) const {
         const i32 direction = is_plain ? 0 : monotone[of.feature];
         if (direction == 0 || found.feature < 0 || !takes_all(of)) return;

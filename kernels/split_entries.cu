@@ -4,7 +4,8 @@
 // Entries lie in the order of their slots, cut into tiles. A block brings a tile's entries into the order of (node, slot)
 // and adds them up (entry_tile.cuh); behind the last entry of each bin there is a candidate. Bins without an entry of the
 // node have none: their splits are those of the bin before, or, before the first one, the mirror image of that which
-// divides present from missing, and ties go to the lower bin and to missing values on the right in any case.
+// divides present from missing, and ties go to the lower bin and to missing values on the right in any case. Monotone
+// constraints hold the last bin to no direction, which `Gains::settle` sees to.
 //
 //   sum_slices       sums by node of a slice: of a feature whose entries no tile holds
 //   add_slices       those of the slices before it, and of all

@@ -116,11 +116,15 @@ def fit(data: dict[str, Any], params: dict[str, Any], runtime: TrackedRuntime) -
     return planned
 
 
-@pytest.mark.parametrize("n_features", [30_000, 90_000])
-def test_what_takes_memory_by_feature_is_planned(n_features: int, runtime: TrackedRuntime) -> None:
+@pytest.mark.parametrize("n_features, more", [
+    (30_000, {}), (90_000, {}), (30_000, {"reg_alpha": 0.01}), (30_000, {"monotone_constraints": [0, 1, -1] * 10_000}),
+], ids=["30,000", "90,000", "L1", "monotone"])  # fmt: skip
+def test_what_takes_memory_by_feature_is_planned(
+    n_features: int, more: dict[str, Any], runtime: TrackedRuntime
+) -> None:
     data = make_data(n_rows=600, n_features=n_features, density=1e-3)
     assert data["X"].nnz < n_features
-    planned = fit(data, {**PARAMS, "max_depth": 8}, runtime)
+    planned = fit(data, {**PARAMS, "max_depth": 8, **more}, runtime)
     assert planned.total_bytes > 24 * n_features, "what is missed otherwise would not show"
 
 
