@@ -4,7 +4,8 @@
 // Entries lie in the order of their slots, cut into tiles. A block brings a tile's entries into the order of (node, slot)
 // and adds them up (entry_tile.cuh); behind the last entry of each bin there is a candidate. Bins without an entry of the
 // node have none: their splits are those of the bin before, or, before the first one, the mirror image of that which
-// divides present from missing, and ties go to the lower bin and to missing values on the right in any case.
+// divides present from missing, and ties go to the lower bin and to missing values on the right in any case. Monotone
+// constraints hold the last bin to no direction, which `Gains::settle` sees to.
 //
 //   sum_slices       sums by node of a slice: of a feature whose entries no tile holds
 //   add_slices       those of the slices before it, and of all
@@ -12,32 +13,16 @@
 //   best_of_blocks   the best of them
 //
 // As in split.cu, rough gains tell which candidates have their exact gains computed: those within MARGIN of the largest so
-// far, among which is every candidate within MARGIN of the largest of all.
+// far, among which is every candidate within MARGIN of the largest of all. With EXACT, of penalties and limits, all have exact
+// gains, rounded to floats to find the largest, and again those that may be it (entry_gain.cuh).
 //
-// variants: SMALL=0,1
+// variants: SMALL=0,1 EXACT=0,1
 // budget: sum_slices registers=56 shared=0
 // budget: add_slices registers=40 shared=0
-// budget: best_in_tiles registers=80 shared=16*THREADS/32+16
+// budget: best_in_tiles registers=80+EXACT*48 shared=16*THREADS/32+16
 // budget: best_of_blocks registers=64 shared=0
+#include "entry_gain.cuh"
 #include "entry_tile.cuh"
-#include "rough.cuh"
-#include "searched.cuh"
-
-// A node's best split so far. Ties go to the lowest feature, then to the lowest place, see searched.cuh.
-struct Best {
-    double gain;
-    i64 g;  // on the left
-    i64 h;
-    i32 feature;
-    i32 place;
-
-    __device__ __forceinline__ bool is_better_than(const Best& other) const {
-        if (gain != other.gain) return gain > other.gain;
-        return feature < other.feature || (feature == other.feature && place < other.place);
-    }
-};
-
-constexpr Best NOTHING = {NO_GAIN, 0, 0, -1, 0};
 
 // `slices` : numbers of their tiles. `before` : shape (rows of slices, nodes, 2), of which a block fills its row. Grid:
 // slices. Dynamic shared memory: 8 bytes x nodes, but of small data none.
@@ -98,18 +83,8 @@ struct Searched {
     const EntryTile& tile;
     i32 first_slot;  // of a slice that begins within a bin
     i32 n;
-    const i64* totals;
     const i64* before;
     const i64* slot_offsets;
-};
-
-// The sums of a candidate: of the segment up to its bin, and of the whole segment.
-struct Candidate {
-    i32 node;
-    i32 feature;
-    i32 bin;
-    Pair64 left;
-    Pair64 present;
 };
 
 static __device__ __forceinline__ Sums2 sums_before(const Tiled& in, i32 entry) {
@@ -145,39 +120,13 @@ static __device__ __forceinline__ Candidate candidate_at(const Searched& of, i32
     return found;
 }
 
-// The larger rough gain of missing values on either side; NO_SPLIT where neither is allowed.
-static __device__ __forceinline__ float rough_gain(const Candidate& of, Pair64 total, const RoughTree& tree, i64 least) {
-    const RoughNode rough(tree, total.h);
-    if (!rough.is_safe) return __int_as_float(0x7F800000);
-    const Pair64 left = of.left, missing = {total.g - of.present.g, total.h - of.present.h};
-    const float top = rough.gain<i64>(left.g, left.h, total.g - left.g, total.h - left.h, least);
-    if (missing.g == 0 && missing.h == 0) return top;
-    const Pair64 more = {left.g + missing.g, left.h + missing.h};
-    return max(top, rough.gain<i64>(more.g, more.h, total.g - more.g, total.h - more.h, least));
-}
-
-static __device__ __forceinline__ Best exact_gain(const Candidate& of, Pair64 total, const Regular& regular,
-                                                  double unit_g, double unit_h) {
-    const Pair64 missing = {total.g - of.present.g, total.h - of.present.h};
-    const double parent = plain_leaf_gain({total.g * unit_g, total.h * unit_h}, regular);
-    Best best = NOTHING;
-#pragma unroll 1
-    for (i32 side = 0; side < (missing.g != 0 || missing.h != 0 ? 2 : 1); ++side) {
-        const i64 g = of.left.g + (side ? missing.g : 0), h = of.left.h + (side ? missing.h : 0);
-        const Sums left = {g * unit_g, h * unit_h}, right = {(total.g - g) * unit_g, (total.h - h) * unit_h};
-        const double gain = plain_split_gain(left, right, regular) - parent;
-        if (gain > best.gain) best = {gain, g, h, of.feature, of.bin + side * SIDE};
-    }
-    return best;
-}
-
 // Raises the tops of the nodes of a warp's lanes, which mostly are the same; -1 is none.
-static __device__ __forceinline__ void raise_tops(u32* tops, i32 node, float gain) {
+static __device__ __forceinline__ void raise_tops(u32* tops, i32 node, float top) {
     if (__all_sync(ALL_LANES, node == __shfl_sync(ALL_LANES, node, 0))) {
-        gain = max_of_warp(gain);
+        top = max_of_warp(top);
         if (threadIdx.x % WARP != 0) return;
     }
-    if (node >= 0 && gain > 0.0f) atomicMax(tops + node, __float_as_uint(gain));
+    if (node >= 0 && top > 0.0f) atomicMax(tops + node, __float_as_uint(top));
 }
 
 // Whether there is a split behind an entry: its bin does not go on.
@@ -189,53 +138,58 @@ static __device__ __forceinline__ bool is_candidate(const Searched& of, i32 i, i
     return in.slots[i] != (is_last ? next_slot : in.slots[i + 1]);
 }
 
-// The largest rough gains of the tile's candidates go to `tops`, then those that come near are listed, and counted.
+// The least top of a node's candidates whose exact gain is looked at: among them are all that tie for the best.
+static __device__ __forceinline__ double enough_of(const Tiled& in, i32 node) {
+    return __uint_as_float(in.tops[node]) * (EXACT ? 1.0 : 1.0 - MARGIN);
+}
+
+// The largest tops of the tile's candidates go to `tops`, then those that come near are listed, and counted.
 static __device__ __forceinline__ void list_candidates(const Searched& of, i32 n_entries, i32 next_slot, bool has_first,
-                                                       const u64* own, const u8* allowed, const RoughTree& tree,
-                                                       i64 least, i32* n_listed) {
+                                                       const u64* own, const u8* allowed, const Gains& gains,
+                                                       i32* n_listed) {
     const Tiled& in = of.in;
     float tops[ITEMS];
-#pragma unroll
+#pragma unroll(EXACT ? 1 : ITEMS)
     for (i32 k = 0; k < ITEMS; ++k) {
         const i32 i = own_entry(k), node = i < n_entries ? in.nodes[i] : -1;
-        tops[k] = NO_SPLIT;
-        if (is_candidate(of, i, n_entries, next_slot, allowed))
-            tops[k] = rough_gain(candidate_at(of, i), {of.totals[2 * node], of.totals[2 * node + 1]}, tree, least);
-        raise_tops(in.tops, node, tops[k]);
+        float top = NO_SPLIT;
+        if (is_candidate(of, i, n_entries, next_slot, allowed)) top = gains.top(candidate_at(of, i));
+        raise_tops(in.tops, node, top);
+#pragma unroll
+        for (i32 other = 0; other < ITEMS; ++other)  // in registers, whether the loop around is unrolled or not
+            if (other == k) tops[other] = top;
     }
     const bool has_more = has_first && allowed[of.tile.first];
     for (i32 node = threadIdx.x; has_more && node < of.n; node += THREADS) {
         if (own[node] == 0) continue;
-        const Pair64 total = {of.totals[2 * node], of.totals[2 * node + 1]};
-        const float top = rough_gain(candidate_at(of, TILE + node), total, tree, least);
+        const float top = gains.top(candidate_at(of, TILE + node));
         if (top > 0.0f) atomicMax(in.tops + node, __float_as_uint(top));
     }
     __syncthreads();
 #pragma unroll
     for (i32 k = 0; k < ITEMS; ++k) {
         if (!(tops[k] > 0.0f)) continue;
-        const double most = __uint_as_float(in.tops[in.nodes[own_entry(k)]]);
-        if (tops[k] >= most * (1.0 - MARGIN)) in.listed[atomicAdd(n_listed, 1)] = static_cast<u16>(own_entry(k));
+        if (tops[k] >= enough_of(in, in.nodes[own_entry(k)])) in.listed[atomicAdd(n_listed, 1)] = static_cast<u16>(own_entry(k));
     }
     for (i32 node = threadIdx.x; has_more && node < of.n; node += THREADS) {
         if (own[node] == 0) continue;
-        const Pair64 total = {of.totals[2 * node], of.totals[2 * node + 1]};
-        const float top = rough_gain(candidate_at(of, TILE + node), total, tree, least);
-        const double most = __uint_as_float(in.tops[node]);
-        if (top > 0.0f && top >= most * (1.0 - MARGIN)) in.listed[atomicAdd(n_listed, 1)] = static_cast<u16>(TILE + node);
+        const float top = gains.top(candidate_at(of, TILE + node));
+        if (top > 0.0f && top >= enough_of(in, node)) in.listed[atomicAdd(n_listed, 1)] = static_cast<u16>(TILE + node);
     }
     __syncthreads();
 }
 
 // `entry_rows`, `entry_slots` : in the order of slots, then of rows; `entry_features` : counted from their tile's first.
 // `totals` : sums of g and h, shape (nodes, 2). `own` : 0 for a node that is not there. `allowed` : shape (features,).
-// `units` : what a quantum of g and of h is worth. `found` : shape (blocks, nodes). Any grid. Dynamic shared memory:
+// `units` : what a quantum of g and of h is worth. `bounds` : limits of the leaf value, shape (nodes, 2); what follows on it
+// is used with EXACT only, but `lambda` and `least_h`. `found` : shape (blocks, nodes). Any grid. Dynamic shared memory:
 // `entry_tile_bytes`.
-extern "C" __global__ void __launch_bounds__(THREADS, 3) best_in_tiles(
+extern "C" __global__ void __launch_bounds__(THREADS, EXACT ? 2 : 3) best_in_tiles(
     const u32* entry_rows, const i32* entry_slots, const u16* entry_features, const EntryTile* tiles, i32 n_tiles,
     const RowState* states, i32 n,
-    const u64* own, const i64* totals, const u8* allowed, const double* units, const i64* slot_offsets, double lambda,
-    double least_h, const i64* before, Best* found) {
+    const u64* own, const i64* totals, const u8* allowed, const double* units, const i64* slot_offsets, const i64* before,
+    double lambda, double least_h, double alpha, double max_step, const double* bounds, const i32* monotone,
+    const i32* n_bins, i32 is_plain, Best* found) {
     DYNAMIC_SHARED(u8, memory);
     __shared__ Sums2 of_warps[WARPS];
     __shared__ i32 n_listed;
@@ -246,28 +200,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) best_in_tiles(
         best[node] = NOTHING;
     }
     const double unit_g = units[0], unit_h = units[1];
-    const RoughTree tree(lambda, unit_g, unit_h);
-    const i64 least = least_quanta(least_h, unit_h), n_all = tiles[n_tiles - 1].end;
+#if EXACT
+    const Gains gains = {totals, unit_g, unit_h, {lambda, alpha, max_step, least_h}, bounds, monotone, n_bins, is_plain != 0};
+#else
+    const Gains gains = {totals, unit_g, unit_h, {lambda, 0.0, 0.0, least_h}, RoughTree(lambda, unit_g, unit_h),
+                         least_quanta(least_h, unit_h)};
+#endif
+    const i64 n_all = tiles[n_tiles - 1].end;
     const i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const i32 last = static_cast<i32>(static_cast<i64>(n_tiles) * (blockIdx.x + 1) / gridDim.x);
     for (i32 number = static_cast<i32>(static_cast<i64>(n_tiles) * blockIdx.x / gridDim.x); number < last; ++number) {
         const EntryTile& tile = tiles[number];
         const i32 first_slot = entry_slots[tile.begin], next_slot = tile.end < n_all ? entry_slots[tile.end] : -1;
         const bool has_first = tile.begin > 0 && first_slot == entry_slots[tile.begin - 1] && first_slot != next_slot;
-        const Searched of = {in, tile, first_slot, n, totals, before, slot_offsets};
+        const Searched of = {in, tile, first_slot, n, before, slot_offsets};
         if (threadIdx.x == 0) n_listed = 0;
         const i32 n_entries = sort_by_node(tile, entry_rows, entry_slots, entry_features, states, n, in);
         add_up(in.sums, n_entries, of_warps);
         find_segments(n_entries, in);
-        list_candidates(of, n_entries, next_slot, has_first, own, allowed, tree, least, &n_listed);
+        list_candidates(of, n_entries, next_slot, has_first, own, allowed, gains, &n_listed);
         // A node's candidates are one warp's, and its lanes' one after the other.
         for (i32 start = 0; start < n_listed; start += WARP) {
             const i32 index = start + lane < n_listed ? in.listed[start + lane] : -1;
             const i32 node = index < 0 ? -1 : index < TILE ? in.nodes[index] : index - TILE;
             Best mine = NOTHING;
-            if (node >= 0 && node % WARPS == warp)
-                mine = exact_gain(candidate_at(of, index), {totals[2 * node], totals[2 * node + 1]},
-                                  {lambda, 0.0, 0.0, least_h}, unit_g, unit_h);
+            if (node >= 0 && node % WARPS == warp) {
+                const Candidate candidate = candidate_at(of, index);
+                mine = gains.best(candidate);
+                gains.settle(candidate, mine);
+            }
             for (u32 rest = __ballot_sync(ALL_LANES, mine.feature >= 0); rest != 0; rest &= rest - 1) {
                 if (static_cast<u32>(lane) == __ffs(rest) - 1u && mine.is_better_than(best[node])) best[node] = mine;
                 __syncwarp();

@@ -23,7 +23,7 @@ from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective, kernel_of, scores_weights
 from daskboost.objectives.custom import CustomObjective
 from daskboost.params import ON_SAMPLES, TrainParams
-from daskboost.tree.device_trees import drawn_sets, growth_rules, leaf_limit, regular_of
+from daskboost.tree.device_trees import drawn_sets, growth_rules, leaf_limit
 from daskboost.tree.split import SplitRules
 
 WORD_ENDS = 8
@@ -119,7 +119,7 @@ def engine_setup(spec: FitSpec) -> EngineSetup:
 def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
                 n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None,
                 shares_views: bool = False) -> FitSize:  # fmt: skip
-    """Of the fit of an engine with these shards; `shares_views` with fits that may have other rules, so that none has
+    """Of the fit of an engine with these shards; `shares_views` with fits that may have histograms, so that none has
     sorted entries; `n_resident` : chunks of the training set that a GPU keeps, where that
     is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
     n_features = spec.cuts.n_features
@@ -132,7 +132,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
         keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
     )  # fmt: skip
     if shares_views:
-        found = replace(found, plain_gains=False)
+        found = replace(found, may_sort_entries=False)
     found = found if stream_bytes is None else found.streaming(stream_bytes)
     return found if n_resident is None else found.keeping(n_resident)
 
@@ -155,7 +155,7 @@ def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slo
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=not needs_host, samples_rows=params.subsample < 1, drawn_sets=drawn_sets(params),
-        plain_gains=params.grow_policy != "symmetric" and regular_of(rules).is_rough,
+        may_sort_entries=params.grow_policy != "symmetric",
         width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
         refits=params.packs_gradients(small_data) or scores_weights(params, objective),
         resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,

@@ -67,8 +67,8 @@ class FitSize:
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
-    plain_gains: bool = False
-    """Whether nodes are split one by one, by gains without penalties and limits, as sorted entries can be searched."""
+    may_sort_entries: bool = False
+    """Whether nodes are split one by one, as sorted entries can be searched, and no other fit has the same views."""
     prefers_entries: bool = False
     """Whether those are searched even where histograms would be faster, for which there is no room."""
     trees_together: int = 1

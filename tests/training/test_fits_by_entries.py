@@ -18,6 +18,7 @@ from daskboost.devices.gpu.entry_search import EntrySearch
 __all__ = ["place"]
 
 N_ROWS, N_FEATURES = 3_000, 120
+DIRECTIONS = [(1, -1, 0, -1, 1)[feature % 5] for feature in range(N_FEATURES)]
 
 
 def make_rows(rng: np.random.Generator) -> tuple[Any, Any]:
@@ -50,6 +51,20 @@ FITS: dict[str, dict[str, Any]] = {
         "gradient_precision": "packed",
     },
     "classes": {"objective": "multi:softprob", "num_class": 3, "max_depth": 4, "colsample_bytree": 0.7},
+    "L1": {"objective": "binary:logistic", "max_depth": 6, "reg_alpha": 0.8, "min_child_weight": 0},
+    "L1, best first": {
+        "objective": "reg:squarederror", "grow_policy": "lossguide", "max_leaves": 20, "max_depth": 0, "reg_alpha": 3,
+    },
+    "small steps": {"objective": "binary:logistic", "max_depth": 5, "max_delta_step": 0.2},
+    "monotone": {"objective": "reg:squarederror", "max_depth": 6, "monotone_constraints": DIRECTIONS},
+    "monotone, best first": {
+        "objective": "binary:logistic", "grow_policy": "lossguide", "max_leaves": 30, "max_depth": 0, "gamma": 0.1,
+        "monotone_constraints": DIRECTIONS, "min_child_weight": 0,
+    },
+    "all limits of classes": {
+        "objective": "multi:softprob", "num_class": 3, "max_depth": 5, "monotone_constraints": DIRECTIONS,
+        "reg_alpha": 0.1, "max_delta_step": 0.4, "reg_lambda": 0,
+    },
 }
 
 

@@ -33,13 +33,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> TrackedRuntime:
     {"monotone_constraints": [0, 1]}, {"monotone_constraints": "(0, -1)"}, {"monotone_constraints": {"f7": 1}},
     {"monotone_constraints": [0, 0]},
 ], ids=str)  # fmt: skip
-def test_penalties_and_limits_are_planned_of_shapes_too(more: dict[str, Any], runtime: TrackedRuntime) -> None:
+def test_of_all_gains_they_are_planned_of_shapes_too(more: dict[str, Any], runtime: TrackedRuntime) -> None:
     data = data_of("wide sparse")
     n_rows, n_features = data["X"].shape
     params = {**PARAMS, **more}
     of_shape = plan(params, n_rows=n_rows, n_features=n_features, nonzeros_per_row=data["X"].nnz / n_rows)
-    plain = not more or more == {"monotone_constraints": [0, 0]} or more.get("grow_policy") == "lossguide"
-    assert of_shape.by_entries == plain
+    assert of_shape.by_entries == (more.get("grow_policy") != "symmetric")
     if isinstance(more.get("monotone_constraints"), dict):
         return  # the data's features have no names
     with QuantizedDataset.from_dask(**data, max_bin=64, n_jobs=1) as dataset:
@@ -117,11 +116,15 @@ def fit(data: dict[str, Any], params: dict[str, Any], runtime: TrackedRuntime) -
     return planned
 
 
-@pytest.mark.parametrize("n_features", [30_000, 90_000])
-def test_what_takes_memory_by_feature_is_planned(n_features: int, runtime: TrackedRuntime) -> None:
+@pytest.mark.parametrize("n_features, more", [
+    (30_000, {}), (90_000, {}), (30_000, {"reg_alpha": 0.01}), (30_000, {"monotone_constraints": [0, 1, -1] * 10_000}),
+], ids=["30,000", "90,000", "L1", "monotone"])  # fmt: skip
+def test_what_takes_memory_by_feature_is_planned(
+    n_features: int, more: dict[str, Any], runtime: TrackedRuntime
+) -> None:
     data = make_data(n_rows=600, n_features=n_features, density=1e-3)
     assert data["X"].nnz < n_features
-    planned = fit(data, {**PARAMS, "max_depth": 8}, runtime)
+    planned = fit(data, {**PARAMS, "max_depth": 8, **more}, runtime)
     assert planned.total_bytes > 24 * n_features, "what is missed otherwise would not show"
 
 

@@ -20,6 +20,8 @@ STATE_ROWS = 256
 BLOCKS = 3
 """Of a multiprocessor at the same time, as `kernels/split_entries.cu` bounds registers for: each has an equal share of
 the tiles, so that more would only wait for them."""
+EXACT_BLOCKS = 2
+"""The same of the variant EXACT, which takes more registers."""
 MOST_BLOCKS = 512
 """Enough for any GPU, as plans count."""
 BEST_BYTES = 32
@@ -49,17 +51,19 @@ class EntrySearch:
 
     def best_per_node(self, level: Level, regular: Regular, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool
                       ) -> DeviceArray:  # fmt: skip
-        """As `SplitKernels.best_per_node` finds them, where `regular.is_rough`; `nodes` : int32, those of the level."""
+        """As `SplitKernels.best_per_node` finds them, but none where no gain is positive; `nodes` : int32, those of the
+        level."""
         entries, n = self._entries, level.n_nodes
         chunk, order = rows.chunk, None if is_root and rows.in_order else rows.chunk.order
-        small = small_data(chunk.pairs)
+        small, exact, layout = small_data(chunk.pairs), int(not regular.is_rough), self._kernels.layout
+        blocks = min(self._blocks, (EXACT_BLOCKS if exact else BLOCKS) * self._runtime.multiprocessors)
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
         place_rows(self._runtime, tiles, 0, entries.n_rows, order, chunk.pairs, entries.states, small)
         results = self._runtime.xp.empty((n, RESULTS), np.int64)
 
         def launch(kernel: str, grid: int, *arguments: Any, shared_bytes: int = 0) -> None:
             if grid:
-                entry = self._runtime.kernel("split_entries", kernel, SMALL=small)
+                entry = self._runtime.kernel("split_entries", kernel, SMALL=small, EXACT=exact)
                 entry(grid, THREADS, *arguments, shared_bytes=shared_bytes)
 
         launch(
@@ -68,12 +72,13 @@ class EntrySearch:
         )  # fmt: skip
         launch("add_slices", entries.n_spans * -(-2 * n // THREADS), entries.spans, entries.n_spans, n, self._before)
         launch(
-            "best_in_tiles", self._blocks, entries.rows, entries.slots, entries.features, entries.tiles,
+            "best_in_tiles", blocks, entries.rows, entries.slots, entries.features, entries.tiles,
             entries.n_tiles, entries.states, n, level.own, level.sums, level.allowed, level.units,
-            self._kernels.layout.offsets, regular.reg_lambda, regular.least_h, self._before, self._found,
+            layout.offsets, self._before, regular.reg_lambda, regular.least_h, regular.alpha, regular.max_step,
+            level.bounds, self._kernels.monotone_of(regular), layout.n_bins, int(regular.plain), self._found,
             shared_bytes=entry_tile_bytes(n, bool(small)),
         )  # fmt: skip
-        launch("best_of_blocks", -(-n * WARP // THREADS), self._found, self._blocks, n, level.own, results)
+        launch("best_of_blocks", -(-n * WARP // THREADS), self._found, blocks, n, level.own, results)
         return results
 
 

@@ -69,7 +69,7 @@ def view_bytes(rows: SetSize) -> int:
 def searches_entries(size: FitSize) -> bool:
     """Whether splits are found in `SortedEntries`, without histograms."""
     rows = size.train
-    if rows.symbol_bytes or rows.streamed_rows or not (size.without_host and size.plain_gains):
+    if rows.symbol_bytes or rows.streamed_rows or not (size.without_host and size.may_sort_entries):
         return False
     most = _searched_nodes(size)
     has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)

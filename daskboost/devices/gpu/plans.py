@@ -195,7 +195,7 @@ def most_together(size: FitSize) -> int:
 
 
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
-    size = size if has_columns else replace(size, plain_gains=False)  # sorted entries are a copy
+    size = size if has_columns else replace(size, may_sort_entries=False)  # sorted entries are a copy
     train, k = size.train, size.n_outputs
     passing = passing_bytes(size, has_columns=has_columns)
     arrays = Plan(
