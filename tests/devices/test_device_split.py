@@ -119,7 +119,8 @@ def test_the_last_of_most_bins(side: int, symmetric: bool, runtime: Runtime, rng
     built = np.zeros((2, MAX_BIN_LIMIT, 2), np.int64)
     built[:, -2] = [300, 500]
     built[:, -1] = [-400 if side else 300, 500]
-    totals = built.sum(axis=1) + [200 if side else -500, 400]
+    totals = built.sum(axis=1)
+    totals += [200 if side else -500, 400]
     found = assert_searched_alike(runtime, rules, layout, built, totals, rng)
     assert found.split_bin.tolist() == [MAX_BIN_LIMIT - 1 - side] * 2
     assert found.default_left.tolist() == [side] * 2
