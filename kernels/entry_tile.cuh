@@ -47,7 +47,7 @@ struct Tiled {
     u16* features;     // counted from the tile's first
     u16* segments;
     u16* starts;       // first entry of each segment, and behind the last
-    u32* tops;         // by node: the largest rough gain so far, as a float's bits
+    u32* tops;         // by node: the largest of its candidates so far (entry_gain.cuh), as a float's bits
     i32* node_starts;  // first entry of each node, n + 1
     u16* listed;
     u16* counts;       // by warp and node

@@ -181,8 +181,8 @@ static __device__ __forceinline__ void list_candidates(const Searched& of, i32 n
 
 // `entry_rows`, `entry_slots` : in the order of slots, then of rows; `entry_features` : counted from their tile's first.
 // `totals` : sums of g and h, shape (nodes, 2). `own` : 0 for a node that is not there. `allowed` : shape (features,).
-// `units` : what a quantum of g and of h is worth. `bounds` : limits of the leaf value, shape (nodes, 2); what follows on it
-// is used with EXACT only, but `lambda` and `least_h`. `found` : shape (blocks, nodes). Any grid. Dynamic shared memory:
+// `units` : what a quantum of g and of h is worth. `bounds` : limits of the leaf value, shape (nodes, 2). Those
+// from `alpha` to `is_plain` are used with EXACT only. `found` : shape (blocks, nodes). Any grid. Dynamic shared memory:
 // `entry_tile_bytes`.
 extern "C" __global__ void __launch_bounds__(THREADS, EXACT ? 2 : 3) best_in_tiles(
     const u32* entry_rows, const i32* entry_slots, const u16* entry_features, const EntryTile* tiles, i32 n_tiles,

@@ -120,8 +120,8 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gra
                 n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None,
                 shares_views: bool = False) -> FitSize:  # fmt: skip
     """Of the fit of an engine with these shards; `shares_views` with fits that may have histograms, so that none has
-    sorted entries; `n_resident` : chunks of the training set that a GPU keeps, where that
-    is decided, and then it keeps none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
+    sorted entries; `n_resident` : chunks of the training set that a GPU keeps, where that is decided, and then it keeps
+    none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
     n_features = spec.cuts.n_features
     found = fit_size(
         spec.params, spec.objective, spec.rules, spec.layout.n_slots,

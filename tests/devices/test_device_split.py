@@ -12,6 +12,7 @@ from devices.test_split_search import LAYOUT, N_BINS, RULES, SIZES, UNITS, check
 from reference import histogram
 from reference import split as reference
 
+from daskboost.data.cuts import MAX_BIN_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.growth import node_bytes
 from daskboost.devices.gpu.runtime import Runtime, to_host
@@ -110,6 +111,21 @@ def test_level_of_many_nodes_as_on_the_cpu(name: str, some_missing: bool, n_feat
     assert_searched_alike(runtime, level, layout, built, totals, rng)
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_last_of_most_bins(side: int, symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
+    """The best splits lie behind the last bin, or behind the one before it with missing values on the left."""
+    layout, rules = make_layout([MAX_BIN_LIMIT]), SplitRules(1.0, 0.0, 0.0, 0.0, np.zeros(1, np.int32), symmetric)
+    built = np.zeros((2, MAX_BIN_LIMIT, 2), np.int64)
+    built[:, -2] = [300, 500]
+    built[:, -1] = [-400 if side else 300, 500]
+    totals = built.sum(axis=1)
+    totals += [200 if side else -500, 400]
+    found = assert_searched_alike(runtime, rules, layout, built, totals, rng)
+    assert found.split_bin.tolist() == [MAX_BIN_LIMIT - 1 - side] * 2
+    assert found.default_left.tolist() == [side] * 2
+
+
 def make_histograms(rng: np.random.Generator, n_nodes: int, layout: SlotLayout) -> Int64:
     found = rng.integers(-(2**20), 2**20, (n_nodes, layout.n_slots, 2))
     found[..., 1] = np.abs(found[..., 1])
@@ -117,8 +133,8 @@ def make_histograms(rng: np.random.Generator, n_nodes: int, layout: SlotLayout) 
 
 
 def assert_searched_alike(runtime: Runtime, rules: SplitRules, layout: SlotLayout, built: Int64, totals: Int64,
-                          rng: np.random.Generator) -> None:  # fmt: skip
-    """On the CPU and by the kernels, with leaf bounds where values are limited."""
+                          rng: np.random.Generator) -> Candidates:  # fmt: skip
+    """On the CPU and by the kernels, with leaf bounds where values are limited; what is found."""
     n, n_features = len(built), len(layout.n_bins)
     ids = np.arange(1, n + 1, dtype=np.int32)
     bounds = np.tile([-np.inf, np.inf], (n, 1)) if rules.plain else np.sort(rng.normal(size=(n, 2)), axis=1)
@@ -126,6 +142,7 @@ def assert_searched_alike(runtime: Runtime, rules: SplitRules, layout: SlotLayou
     nodes = OpenNodes(ids, np.full(n, -1, np.int32), ids, totals, bounds, allowed, UNITS)
     found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
     assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, n_features)).search(nodes, built))
+    return found
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

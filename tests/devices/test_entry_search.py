@@ -57,8 +57,8 @@ def limits_for(rules: SplitRules, rng: np.random.Generator, n_nodes: int) -> Flo
 
 
 def searched(runtime: Runtime, layout: SlotLayout, symbols: Any, segments: list[list[int]], g: Any, h: Any,
-             rules: SplitRules, allowed: Any, limits: Float64, data: str = "large",
-             absent: tuple[int, ...] = ()) -> Int64:  # fmt: skip
+             rules: SplitRules, allowed: Any, limits: Float64, data: str = "large", absent: tuple[int, ...] = (),
+             units: tuple[float, float] = UNITS) -> Int64:  # fmt: skip
     """What the kernels find; `absent` : nodes that are not searched."""
     xp, device_layout = runtime.xp, DeviceLayout(runtime, layout)
     view = SparseView(device_layout, *csr(symbols, layout), copy_columns=False, sort_entries=True)
@@ -70,7 +70,7 @@ def searched(runtime: Runtime, layout: SlotLayout, symbols: Any, segments: list[
     level = Level(
         xp.asarray((nodes >= 0).astype(np.uint64)), xp.zeros(len(nodes), np.uint64), xp.zeros(len(nodes), np.uint64),
         xp.asarray(sums), xp.asarray(limits), xp.asarray(np.asarray(allowed, np.uint8)[None]), len(nodes),
-        xp.asarray(np.array(UNITS)), len(nodes),
+        xp.asarray(np.array(units)), len(nodes),
     )  # fmt: skip
     assert view.sorted_entries is not None
     search = EntrySearch(SplitKernels(device_layout), view.sorted_entries, len(nodes))
@@ -80,12 +80,12 @@ def searched(runtime: Runtime, layout: SlotLayout, symbols: Any, segments: list[
 
 
 def expected_of(layout: SlotLayout, symbols: Any, segments: list[list[int]], g: Any, h: Any, rules: SplitRules,
-                allowed: Any, limits: Float64) -> Any:  # fmt: skip
+                allowed: Any, limits: Float64, units: tuple[float, float] = UNITS) -> Any:  # fmt: skip
     """What the CPU finds in histograms."""
     ids = np.arange(1, len(segments) + 1, dtype=np.int32)
     sums = np.array([[g[own].sum(), h[own].sum()] for own in segments], np.int64)
     every = np.asarray(allowed, np.uint8)[None]
-    nodes = OpenNodes(ids, np.full(len(ids), -1, np.int32), ids, sums, limits, every, UNITS)
+    nodes = OpenNodes(ids, np.full(len(ids), -1, np.int32), ids, sums, limits, every, units)
     search = SplitSearch(layout, rules, EagerThreads(1), (0, len(layout.n_bins)))
     return search.search(nodes, slots_added(segments, symbols, layout, g, h))
 
@@ -109,13 +109,13 @@ def assert_found(found: Int64, expected: Any, absent: tuple[int, ...] = ()) -> N
 
 
 def compare(runtime: Runtime, rng: np.random.Generator, layout: SlotLayout, symbols: Any, segments: list[list[int]],
-            g: Any, h: Any, rules: SplitRules, allowed: Any = None, data: str = "large", absent: tuple[int, ...] = ()
-            ) -> Any:  # fmt: skip
+            g: Any, h: Any, rules: SplitRules, allowed: Any = None, data: str = "large", absent: tuple[int, ...] = (),
+            units: tuple[float, float] = UNITS) -> Any:  # fmt: skip
     """Hold the kernels to what the CPU finds, which is returned."""
     allowed = np.ones(len(layout.n_bins)) if allowed is None else allowed
     limits = limits_for(rules, rng, len(segments))
-    expected = expected_of(layout, symbols, segments, g, h, rules, allowed, limits)
-    found = searched(runtime, layout, symbols, segments, g, h, rules, allowed, limits, data, absent)
+    expected = expected_of(layout, symbols, segments, g, h, rules, allowed, limits, units)
+    found = searched(runtime, layout, symbols, segments, g, h, rules, allowed, limits, data, absent, units)
     assert_found(found, expected, absent)
     return expected
 
@@ -226,6 +226,30 @@ def test_few_entries_of_many_bins_as_by_definition(penalties: str, runtime: Any,
             assert found[node, 1:].tolist() == [best.feature, best.bin, best.default_left, *best.left]
             assert found[node, :1].view(np.float64) == best.gain
     assert n_compared > 6
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_last_values_of_rows_that_weigh_nothing(sign: int, runtime: Any) -> None:
+    """The bin before theirs has all weight but not all values: it is held to the direction, unlike the last one."""
+    layout, symbols = make_layout([5]), np.array([[1]] * 3 + [[3]] + [[5]] * 3)
+    g, h = np.array([30, 30, 30, -20, -30, -30, -30]) * sign, np.array([64, 64, 64, 0, 64, 64, 64])
+    rules = SplitRules(1.0, 0.0, 0.0, 0.0, np.array([-sign], np.int32), False)
+    limits = np.array([[-np.inf, np.inf]])
+    expected = expected_of(layout, symbols, [list(range(7))], g, h, rules, np.ones(1), limits)
+    assert (expected.split_bin[0], expected.left[0, 0]) == (4, 70 * sign)
+    assert_found(searched(runtime, layout, symbols, [list(range(7))], g, h, rules, np.ones(1), limits), expected)
+
+
+@pytest.mark.parametrize("penalties, units", [("steps", (2.0**-100, 2.0**-3)), ("L1", (2.0**60, 2.0**-60))])
+def test_gains_that_no_float_holds(penalties: str, units: tuple[float, float], runtime: Any,
+                                   rng: np.random.Generator) -> None:  # fmt: skip
+    """Below the smallest or above the largest, all are alike until they are computed again."""
+    layout, symbols = make_layout([20, 7]), sparse_symbols(rng, 300, [20, 7], [0.8, 0.3])
+    g, h = make_pairs(rng, 300)
+    segments, rules = segments_of(rng, [200, 100], 300), rules_for(2, penalties=penalties)
+    expected = compare(runtime, rng, layout, symbols, segments, g, h, rules, units=units)
+    with np.errstate(over="ignore"):
+        assert not set(expected.gain.astype(np.float32).tolist()) - {0.0, np.inf}
 
 
 def test_nodes_that_are_not_there(runtime: Any, rng: np.random.Generator) -> None:
