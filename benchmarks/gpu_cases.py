@@ -165,8 +165,8 @@ CASES = {
             Config("sparse_1m_cupy", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="device"),
             2, 5, {"xgboost": 9.7}, 20,
         ),
-        Case(Config("sparse_wide", "many_words", 1_000_000, 100_000, 8, **_WORDS), 2, 5, {}, 30),
-        Case(Config("sparse_wide_l1", "many_words", 1_000_000, 100_000, 8, reg_alpha=1.0, **_WORDS), 2, 5, {}, 35),
+        Case(Config("sparse_wide", "many_words", 1_000_000, 100_000, 8, **_WORDS), 2, 5, {}, 50),
+        Case(Config("sparse_wide_l1", "many_words", 1_000_000, 100_000, 8, reg_alpha=1.0, **_WORDS), 2, 5, {}, 60),
         Case(
             Config(
                 "sparse_wide_best_first", "many_words", 1_000_000, 100_000, 0, grow_policy="lossguide",
@@ -181,7 +181,7 @@ CASES = {
         ),
         Case(
             Config("classes_10_small", "ten_classes", 100_000, 28, 6, trees=100, n_classes=10, test_rows=100_000),
-            3, 6, {}, 15,
+            3, 6, {}, 30,
         ),
     )
 }  # fmt: skip
