@@ -116,9 +116,9 @@ def test_level_of_many_nodes_as_on_the_cpu(name: str, some_missing: bool, n_feat
 def test_the_last_of_most_bins(side: int, symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:
     """The best splits lie behind the last bin, or behind the one before it with missing values on the left."""
     layout, rules = make_layout([MAX_BIN_LIMIT]), SplitRules(1.0, 0.0, 0.0, 0.0, np.zeros(1, np.int32), symmetric)
-    built = np.zeros((2, MAX_BIN_LIMIT, 2), np.int64)
-    built[:, -2] = [300, 500]
-    built[:, -1] = [-400 if side else 300, 500]
+    built = np.zeros((2, layout.n_slots, 2), np.int64)
+    built[:, MAX_BIN_LIMIT - 2] = [300, 500]
+    built[:, MAX_BIN_LIMIT - 1] = [-400 if side else 300, 500]
     totals = built.sum(axis=1)
     totals += [200 if side else -500, 400]
     found = assert_searched_alike(runtime, rules, layout, built, totals, rng)
