@@ -7,9 +7,10 @@ about one on every core. Under racecheck a launch takes 5 ms or more, and withou
 process after the other: 14 of them make 100 launches a second on an H200, with it 260. Memcheck adds less than .1 ms to
 a launch, but waits for racechecks beside it. "plain" goes first, without a sanitizer: it compiles all kernels and says
 how long tests take, and the others begin with the dearest. A process whose sanitizer has lost track of a launch is
-ended, for its further records would be incomplete; the test it was at counts as not run. A second call with the same
-folder goes on where the first has ended. Tests of many launches take far longer under a sanitizer than their time
-without one tells: `--first` names those to begin with.
+ended, for its further records would be incomplete; the test it was at counts as not run. Where a kernel goes wrong and
+takes the GPU from all that share its context, they begin anew, and the test to blame counts as failed. A second call
+with the same folder goes on where the first has ended. Tests of many launches take far longer under a sanitizer than
+their time without one tells: `--first` names those to begin with.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from compute_sanitizer.claims import LOST
 from compute_sanitizer.report import Report
 
 from benchmarks.harness import RESULTS, record
@@ -46,7 +48,6 @@ PLUGINS = {
     "racecheck": ["-p", "compute_sanitizer.turns"],
 }
 MPS = "nvidia-cuda-mps-control"
-NOTHING_MORE: Mapping[str, str] = {}
 UNDER = "DASKBOOST_SANITIZER"
 """Variable that tells tests the sanitizer, beside which no profiler runs."""
 ORDER = "order.txt"
@@ -55,6 +56,8 @@ LOST_TRACK = "failure to track a kernel launch"
 TEST_SECONDS = 900
 MORE_SECONDS = 5
 """For tests that are under way when time is up."""
+NOTICED_SECONDS = 5
+"""From the first process that finds its GPU lost until the one to blame has said so."""
 
 
 @dataclass(frozen=True)
@@ -85,18 +88,13 @@ def main(arguments: list[str] | None = None) -> None:
     config = Config(tools, given.processes, given.seconds, tuple(given.tests) or ("-m", "gpu"), given.mps)
     folder, until = given.folder.resolve(), time.time() + given.seconds
     folder.mkdir(parents=True, exist_ok=True)
-    for tool in tools:
-        for claim in Report.of(folder / tool).abandoned:
-            (folder / tool / claim).unlink()
     if PLAIN in tools:
-        run_all([PLAIN], config, folder, until)
+        run_all([PLAIN], config, folder, until, nullcontext)
     first = given.first.read_text().splitlines() if given.first else []
     dearest = dict.fromkeys([*first, *Report.of(folder / PLAIN).dearest()])
     (folder / ORDER).write_text("".join(f"{test}\n" for test in dearest))
     if sanitizers := [tool for tool in tools if tool != PLAIN]:
-        with ExitStack() as service:
-            environment = service.enter_context(shared_context()) if config.mps else NOTHING_MORE
-            run_all(sanitizers, config, folder, until, environment)
+        run_all(sanitizers, config, folder, until, shared_context if config.mps else nullcontext)
     for tool in tools:
         row = Report.of(folder / tool).row()
         print(tool, {name: value if isinstance(value, int) else len(value) for name, value in row.items()}, flush=True)
@@ -119,19 +117,38 @@ def shared_context() -> Iterator[dict[str, str]]:
 
 
 def run_all(
-    tools: Sequence[str], config: Config, folder: Path, until: float, environment: Mapping[str, str] = NOTHING_MORE
-) -> None:
-    """As many processes as there shall be, each of which takes all tools in turn, every fourth the last one first."""
-    slots = [
-        Slot(number, tools[:: -1 if number % 4 == 3 else 1], config.tests, folder, until, environment)
-        for number in range(config.processes)
-    ]
+    tools: Sequence[str], config: Config, folder: Path, until: float,
+    share: Callable[[], AbstractContextManager[Mapping[str, str] | None]],
+) -> None:  # fmt: skip
+    """As many processes as there shall be, each of which takes all tools in turn, every fourth the last one first; new
+    ones when the GPU was lost. `share` : the variables of processes that share a context."""
+    is_lost = True
+    while is_lost and time.time() < until:
+        for tool in tools:
+            for claim in Report.of(folder / tool).abandoned:
+                (folder / tool / claim).unlink(missing_ok=True)
+        with share() as environment:
+            slots = [
+                Slot(number, tools[:: -1 if number % 4 == 3 else 1], config.tests, folder, until, environment or {})
+                for number in range(config.processes)
+            ]
+            is_lost = run_until_lost(slots, until)
+
+
+def run_until_lost(slots: Sequence[Slot], until: float) -> bool:
+    """Whether the GPU was; otherwise all tests were taken, or time is up."""
     try:
-        while time.time() < until + MORE_SECONDS and sum(slot.goes_on() for slot in slots):
+        while time.time() < until + MORE_SECONDS:
+            if any(slot.is_lost() for slot in slots):
+                time.sleep(NOTICED_SECONDS)
+                return True
+            if not sum(slot.goes_on() for slot in slots):
+                return False
             time.sleep(0.2)
     finally:
         for slot in slots:
             slot.end()
+    return False
 
 
 class Slot:
@@ -161,6 +178,10 @@ class Slot:
             self._start(self._tools[0])
         return bool(self._tools)
 
+    def is_lost(self) -> bool:
+        """Whether the process has left the mark of one without its GPU."""
+        return self._log.with_suffix(LOST).exists() if self._n_started else False
+
     def end(self) -> None:
         """The process, its sanitizer and the workers that it has started."""
         if self._process is not None:
@@ -173,7 +194,7 @@ class Slot:
     def _start(self, tool: str) -> None:
         folder = self._folder / tool
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{self._number}-{self._n_started}-{os.getpid()}.log"
+        name = f"{self._number}-{self._n_started}-{os.getpid()}-{time.monotonic_ns()}.log"
         self._log, self._n_started = folder / f"sanitizer-{name}", self._n_started + 1
         with (folder / f"pytest-{name}").open("wb") as output:
             self._process = subprocess.Popen(
@@ -186,7 +207,7 @@ class Slot:
         order: list[str] = []
         if tool != PLAIN:
             sanitizer = ["compute-sanitizer", "--tool", tool, *OPTIONS[tool], "--log-file", str(self._log)]
-            order = ["--claims-order", str(self._folder / ORDER)]
+            order = ["--claims-order", str(self._folder / ORDER), "--claims-log", str(self._log)]
         return [
             *sanitizer, sys.executable, "-m", "pytest", "-q", "-p", "compute_sanitizer.claims",
             *PLUGINS.get(tool, []), "-p", "no:cacheprovider",

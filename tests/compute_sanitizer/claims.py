@@ -5,6 +5,10 @@
 Tests that share a fixture of their module are taken together. `FOLDER` has a file for each that is taken, all that
 there are in `COLLECTED`, and what became of them in `<pid>.jsonl`: a line when a test begins and one when it has
 ended, so that it is known on which one a process hangs.
+
+A kernel that goes wrong leaves its process without the GPU, and all others that share its context. What fails then says
+nothing of tests but of the one to blame: a process that finds itself so has its test's outcome left open, leaves a mark
+beside the sanitizer's log and ends.
 """
 
 from __future__ import annotations
@@ -13,25 +17,31 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from _pytest.runner import runtestprotocol
+from compute_sanitizer.report import BEGUN, COLLECTED, findings_of
 
-BEGUN = "begun"
-COLLECTED = "collected.txt"
+LOST = ".lost"
+"""Ending of a mark's name, instead of the log's."""
+MOST_BEGINNINGS = 3
+"""Of a test: one beside which the GPU was lost so often counts as failed, though nothing was said of it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--claims", type=Path, required=True, help="folder that the processes share")
     parser.addoption("--claims-order", type=Path, help="file that names tests, the first to run first")
+    parser.addoption("--claims-log", type=Path, help="what the sanitizer of this process writes")
     parser.addoption("--claims-until", type=float, default=float("inf"), help="Unix time after which none begins")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Claims(config.option.claims, config.option.claims_until), "claims")
+    given = config.option
+    config.pluginmanager.register(Claims(given.claims, given.claims_until, given.claims_log), "claims")
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,11 +74,30 @@ def claim_of(key: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
+def is_lost() -> bool:
+    """Whether a kernel has left this process without its GPU."""
+    try:
+        import cupy
+    except ImportError:
+        return False
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return True
+    return False
+
+
+def begun_in(folder: Path) -> Counter[str]:
+    """How often each test has begun."""
+    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    return Counter(line["test"] for line in lines if line["outcome"] == BEGUN)
+
+
 class Claims:
     """Of one process."""
 
-    def __init__(self, folder: Path, until: float) -> None:
-        self._folder, self._until = folder, until
+    def __init__(self, folder: Path, until: float, log: Path | None = None) -> None:
+        self._folder, self._until, self._log = folder, until, log
         self._mine: set[str] = set()
         self._outcomes: dict[str, str] = {}
 
@@ -84,8 +113,18 @@ class Claims:
             # As if another test of the module came next, so that its fixtures stay.
             runtestprotocol(item, nextitem=item.parent)  # type: ignore[arg-type]
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-            self._write(item.nodeid, self._outcomes.get(item.nodeid, "passed"))
+            outcome = self._outcomes.get(item.nodeid, "passed")
+            if self._log is not None and outcome == "failed" and is_lost():
+                self._leave(item.nodeid, self._log)
+            self._write(item.nodeid, outcome)
         return True
+
+    def _leave(self, test: str, log: Path) -> NoReturn:
+        """End the process, which has lost its GPU."""
+        if findings_of(log) or begun_in(self._folder)[test] >= MOST_BEGINNINGS:
+            self._write(test, "failed")
+        log.with_suffix(LOST).touch()
+        pytest.exit("the GPU is lost")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The worst of set-up, call and end is what became of a test."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compute_sanitizer.claims import BEGUN, COLLECTED
-
 SAID = re.compile(r"^=+ (\S.*)$", re.MULTILINE)
 """Lines of a report begin so, and details of it with more spaces."""
 NOTHING = re.compile(
@@ -21,7 +19,24 @@ NOTHING = re.compile(
 )
 """Lines that report nothing: races have lines of their own beside the summary, and pytest tells of its failures."""
 
+LOST = re.compile(r"Program hit ")
+"""Lines that tell of a GPU that is lost, whoever is to blame."""
+
 KINDS = ("passed", "skipped", "failed")
+BEGUN = "begun"
+COLLECTED = "collected.txt"
+"""File of the names of all tests."""
+
+
+def said_in(log: Path) -> list[str]:
+    """What a sanitizer has reported, line by line."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return [line for line in SAID.findall(text) if not NOTHING.match(line)]
+
+
+def findings_of(log: Path) -> list[str]:
+    """Of it, what tells of the process itself."""
+    return [line for line in said_in(log) if not LOST.match(line)]
 
 
 @dataclass(frozen=True)
@@ -50,10 +65,7 @@ class Report:
                     outcomes[test], seconds[test] = line["outcome"], line["at"] - begun[test]["at"]
         collected = folder / COLLECTED
         names = collected.read_text().splitlines() if collected.exists() else []
-        said = collections.Counter(
-            line for path in sorted(folder.glob("sanitizer-*.log"))
-            for line in SAID.findall(path.read_text(errors="replace")) if not NOTHING.match(line)
-        )  # fmt: skip
+        said = collections.Counter(line for path in sorted(folder.glob("sanitizer-*.log")) for line in said_in(path))
         abandoned = frozenset(line["claim"] for test, line in begun.items() if test not in outcomes)
         return cls(outcomes, [name for name in names if name not in outcomes], seconds, said, abandoned)
 

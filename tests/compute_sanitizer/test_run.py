@@ -6,10 +6,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from compute_sanitizer.__main__ import main
+from compute_sanitizer.claims import is_lost
 from compute_sanitizer.report import Report
 
 TESTS = """
@@ -28,12 +30,22 @@ def test_shares_what_is_made(made, n):
 @pytest.mark.parametrize("n", range(6))
 def test_passes(n):
     time.sleep(0.05)
+    assert not os.path.exists(os.environ["MADE"] + ".lost")
 
 def test_fails():
     assert os.environ.get("DASKBOOST_MULTIPROCESSORS") is None
 
 def test_is_skipped():
     pytest.skip("so it is")
+
+def test_goes_wrong(request):
+    log = request.config.option.claims_log
+    if log is None or "WRONG" not in os.environ:
+        return
+    with open(log, "a") as file:
+        file.write(os.environ["WRONG"])
+    with open(os.environ["MADE"] + ".lost", "w"):
+        pytest.fail("the GPU is lost")
 
 def test_takes_long():
     time.sleep(float(os.environ.get("LONG", 0)))
@@ -76,12 +88,12 @@ def begun(folder: Path) -> list[str]:
 
 def test_each_test_runs_once_per_tool(toy: Path) -> None:
     rows = rows_of(toy, "--tools", "plain,memcheck", "--processes", "3")
-    assert (rows["plain"]["passed"], rows["plain"]["skipped"], rows["plain"]["failed"]) == (16, 1, [])
-    assert (rows["memcheck"]["passed"], rows["memcheck"]["skipped"]) == (15, 1)
+    assert (rows["plain"]["passed"], rows["plain"]["skipped"], rows["plain"]["failed"]) == (17, 1, [])
+    assert (rows["memcheck"]["passed"], rows["memcheck"]["skipped"]) == (16, 1)
     assert [name.split("::")[1] for name in rows["memcheck"]["failed"]] == ["test_fails"], "fewer multiprocessors"
     for tool, row in rows.items():
         names = begun(toy.parent / "claims" / tool)
-        assert len(names) == len(set(names)) == 17
+        assert len(names) == len(set(names)) == 18
         assert (row["not_run"], row["findings"]) == ([], {})
     assert rows["plain"]["kernels"] == rows["memcheck"]["kernels"]
     assert sorted((toy.parent / "made.txt").read_text()) == ["a", "a", "b", "b"], "once for each tool"
@@ -113,6 +125,53 @@ def test_a_context_is_not_shared_without_the_service(toy: Path, monkeypatch: pyt
         rows_of(toy, "--tools", "memcheck", "--processes", "1", "--mps")
 
 
+FAULT = "========= Invalid __global__ read of size 4 bytes\n========= Program hit error 719 on API call to cudaFree\n"
+LOSES = """
+import os
+
+from compute_sanitizer import claims
+
+claims.is_lost = lambda: os.path.exists(os.environ["MADE"] + ".lost")
+"""
+
+
+@pytest.mark.parametrize(("said", "processes"), [(FAULT, "1"), (FAULT, "4"), ("", "1")])
+def test_a_fault_costs_no_other_test(said: str, processes: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU is lost to all until the service has started anew; only the test to blame fails, once it is known."""
+    monkeypatch.setattr("compute_sanitizer.__main__.NOTICED_SECONDS", 1)
+    lost = toy.parent / "made.txt.lost"
+    service = toy.parent / "bin" / "nvidia-cuda-mps-control"
+    service.write_text(f'#!/bin/sh\n[ "$1" = -d ] || rm -f {lost}\n')
+    service.chmod(0o755)
+    (toy.parent / "conftest.py").write_text(LOSES)
+    monkeypatch.setenv("WRONG", said)
+    row = rows_of(toy, "--tools", "memcheck", "--processes", processes, "--mps")["memcheck"]
+    assert [name.split("::")[1] for name in row["failed"]] == ["test_fails", "test_goes_wrong"]
+    assert (row["passed"], row["skipped"], row["not_run"]) == (15, 1, [])
+    assert ("Invalid __global__ read of size 4 bytes" in row["findings"]) is bool(said)
+    names = [name.split("::")[1] for name in begun(toy.parent / "claims" / "memcheck")]
+    assert names.count("test_goes_wrong") == (1 if said else 3)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_gpu_that_no_longer_answers_is_lost(answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class RuntimeError719(Exception):
+        pass
+
+    def synchronize() -> None:
+        if not answers:
+            raise RuntimeError719
+
+    calls = SimpleNamespace(deviceSynchronize=synchronize, CUDARuntimeError=RuntimeError719)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=calls)))
+    assert is_lost() is not answers
+
+
+def test_without_cupy_no_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert not is_lost()
+
+
 def test_what_the_sanitizer_says_is_counted(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "SAYS", "========= Invalid __global__ read of size 4 bytes\n=========     at build+0x10\n=========\n"
@@ -136,9 +195,9 @@ def test_a_second_call_goes_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [name.split("::")[1] for name in rows["plain"]["not_run"]] == ["test_takes_long"]
     monkeypatch.setenv("LONG", "0")
     rows = rows_of(toy, "--tools", "plain", "--processes", "1")
-    assert (rows["plain"]["not_run"], rows["plain"]["passed"]) == ([], 16)
+    assert (rows["plain"]["not_run"], rows["plain"]["passed"]) == ([], 17)
     names = [name.split("::")[1] for name in begun(toy.parent / "claims" / "plain")]
-    assert len(names) == 18
+    assert len(names) == 19
     assert names.count("test_takes_long") == 2
 
 
