@@ -163,13 +163,14 @@ class Slot:
         self._tools = list(tools)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path()
-        self._n_started = 0
 
     def goes_on(self) -> bool:
         """False when no tool has more to do; starts what comes next."""
         if self._process is not None and self._process.poll() is None:
             if self._log.exists() and LOST_TRACK in self._log.read_text(errors="replace"):
                 self.end()
+            return True
+        if self.is_lost():  # since it was asked
             return True
         if self._process is not None and self._process.returncode >= 0:  # it has come to its end
             self._tools.pop(0)
@@ -180,7 +181,7 @@ class Slot:
 
     def is_lost(self) -> bool:
         """Whether the process has left the mark of one without its GPU."""
-        return self._log.with_suffix(LOST).exists() if self._n_started else False
+        return self._process is not None and self._log.with_suffix(LOST).exists()
 
     def end(self) -> None:
         """The process, its sanitizer and the workers that it has started."""
@@ -194,8 +195,8 @@ class Slot:
     def _start(self, tool: str) -> None:
         folder = self._folder / tool
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"{self._number}-{self._n_started}-{os.getpid()}-{time.monotonic_ns()}.log"
-        self._log, self._n_started = folder / f"sanitizer-{name}", self._n_started + 1
+        name = f"{self._number}-{time.time_ns()}.log"
+        self._log = folder / f"sanitizer-{name}"
         with (folder / f"pytest-{name}").open("wb") as output:
             self._process = subprocess.Popen(
                 self._command(tool, folder), cwd=ROOT, env=self._environment(tool), stdout=output,

@@ -17,14 +17,13 @@ import hashlib
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from _pytest.runner import runtestprotocol
-from compute_sanitizer.report import BEGUN, COLLECTED, findings_of
+from compute_sanitizer.report import BEGUN, COLLECTED, findings_of, lines_in
 
 LOST = ".lost"
 """Ending of a mark's name, instead of the log's."""
@@ -87,12 +86,6 @@ def is_lost() -> bool:
     return False
 
 
-def begun_in(folder: Path) -> Counter[str]:
-    """How often each test has begun."""
-    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-    return Counter(line["test"] for line in lines if line["outcome"] == BEGUN)
-
-
 class Claims:
     """Of one process."""
 
@@ -121,7 +114,8 @@ class Claims:
 
     def _leave(self, test: str, log: Path) -> NoReturn:
         """End the process, which has lost its GPU."""
-        if findings_of(log) or begun_in(self._folder)[test] >= MOST_BEGINNINGS:
+        beginnings = sum(line["test"] == test and line["outcome"] == BEGUN for line in lines_in(self._folder))
+        if findings_of(log) or beginnings >= MOST_BEGINNINGS:
             self._write(test, "failed")
         log.with_suffix(LOST).touch()
         pytest.exit("the GPU is lost")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,19 @@ NOTHING = re.compile(
 )
 """Lines that report nothing: races have lines of their own beside the summary, and pytest tells of its failures."""
 
-LOST = re.compile(r"Program hit ")
-"""Lines that tell of a GPU that is lost, whoever is to blame."""
+CONSEQUENCE = re.compile(r"Program hit ")
+"""Lines of calls that fail once the GPU is lost, whoever is to blame."""
 
 KINDS = ("passed", "skipped", "failed")
 BEGUN = "begun"
 COLLECTED = "collected.txt"
 """File of the names of all tests."""
+
+
+def lines_in(folder: Path) -> Iterator[dict[str, Any]]:
+    """What processes have written of tests, one process after the other."""
+    for path in sorted(folder.glob("*.jsonl")):
+        yield from map(json.loads, path.read_text().splitlines())
 
 
 def said_in(log: Path) -> list[str]:
@@ -36,7 +42,7 @@ def said_in(log: Path) -> list[str]:
 
 def findings_of(log: Path) -> list[str]:
     """Of it, what tells of the process itself."""
-    return [line for line in said_in(log) if not LOST.match(line)]
+    return [line for line in said_in(log) if not CONSEQUENCE.match(line)]
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,12 @@ class Report:
     @classmethod
     def of(cls, folder: Path) -> Report:
         outcomes, seconds, begun = {}, {}, {}
-        for path in sorted(folder.glob("*.jsonl")):
-            for line in map(json.loads, path.read_text().splitlines()):
-                test = line["test"]
-                if line["outcome"] == BEGUN:
-                    begun[test] = line
-                else:
-                    outcomes[test], seconds[test] = line["outcome"], line["at"] - begun[test]["at"]
+        for line in lines_in(folder):
+            test = line["test"]
+            if line["outcome"] == BEGUN:
+                begun[test] = line
+            else:
+                outcomes[test], seconds[test] = line["outcome"], line["at"] - begun[test]["at"]
         collected = folder / COLLECTED
         names = collected.read_text().splitlines() if collected.exists() else []
         said = collections.Counter(line for path in sorted(folder.glob("sanitizer-*.log")) for line in said_in(path))
@@ -80,4 +85,3 @@ class Report:
             "passed": len(of["passed"]), "skipped": len(of["skipped"]), "failed": sorted(of["failed"]),
             "not_run": sorted(self.not_run), "findings": dict(self.findings),
         }  # fmt: skip
-

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from compute_sanitizer.__main__ import main
 from compute_sanitizer.claims import is_lost
-from compute_sanitizer.report import Report
+from compute_sanitizer.report import Report, lines_in
 
 TESTS = """
 import os, time, pytest
@@ -82,8 +82,7 @@ def rows_of(toy: Path, *arguments: str, folder: str = "claims", results: str = "
 
 
 def begun(folder: Path) -> list[str]:
-    lines = [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-    return [line["test"] for line in lines if line["outcome"] == "begun"]
+    return [line["test"] for line in lines_in(folder) if line["outcome"] == "begun"]
 
 
 def test_each_test_runs_once_per_tool(toy: Path) -> None:
