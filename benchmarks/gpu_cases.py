@@ -170,9 +170,9 @@ CASES = {
         Case(
             Config(
                 "sparse_wide_best_first", "many_words", 1_000_000, 100_000, 0, grow_policy="lossguide",
-                max_leaves=255, **_WORDS,
+                max_leaves=255, **{**_WORDS, "trees": 10, "repeats": 2},
             ),
-            2, 5, {}, 35,
+            2, 5, {}, 90,
         ),
         Case(Config("sparse_many_bins", "indicators", 1_000_000, 5000, 8, **_WORDS, max_bin=4096), 2, 5, {}, 30),
         Case(
