@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,10 @@ def check_best_first(takes: Takes, n_trees: int = 1, draws: str = "", at_once: i
     steps = [each.count("choose_best") for each in takes.replays if not {"start_best", "finish_best"} & set(each)]
     assert steps
     assert min(steps) >= at_once, f"steps between two questions: {steps}"
+    trees = [
+        (len(unasked), len(asked) // len("rG")) for notes in takes.notes[1:]
+        for unasked, asked in re.findall("G(G+)((?:rG)+)l", said(notes))
+    ]  # fmt: skip
+    assert len(trees) == sum(takes.asked[1:]) * n_trees
+    for (before, questions), (unasked, _) in pairwise(trees):  # the last answer is no, and no step follows it
+        assert unasked == max(before + questions - 2, 1), f"replays without a question, then questions: {trees}"

@@ -116,6 +116,21 @@ def test_best_first_trees_that_ask_too_often_are_found(takes: Takes, monkeypatch
         check_best_first(takes)
 
 
+def test_best_first_trees_that_forget_the_last_ones_steps_are_found(
+    takes: Takes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow = BestFirstGrower.grow
+
+    def forgetful(self: BestFirstGrower, *arguments: Any) -> None:
+        self._unasked = 1
+        grow(self, *arguments)
+
+    monkeypatch.setattr(BestFirstGrower, "grow", forgetful)
+    fit(takes, {**BEST_FIRST, "max_leaves": 120, "max_depth": 8})
+    with pytest.raises(AssertionError, match="replays without a question"):
+        check_best_first(takes)
+
+
 @pytest.mark.parametrize("skips", [False, True])
 def test_a_step_that_waits_is_found(skips: bool, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
     search = BestFirstGrower._best_per_node

@@ -145,6 +145,28 @@ def test_frames(place: Place, rng: np.random.Generator) -> None:
     assert found.schema.kinds == expected.schema.kinds
 
 
+def test_features_of_frames_do_not_go_to_the_host(
+    place: Place, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their types and nulls; margins do."""
+    table = frame(rng)
+    given = place.frame(table)
+
+    def go_to_the_host(*_: Any, **__: Any) -> None:
+        raise AssertionError("a column goes to the host")
+
+    with monkeypatch.context() as patch:
+        for kind in (type(given), type(given["f"])):
+            for name in {"to_arrow", "to_pandas", "to_numpy"} & set(dir(kind)):
+                patch.setattr(kind, name, go_to_the_host)
+        (batch,) = make_source(given).batches()
+        with pytest.raises(AssertionError, match="goes to the host"):
+            list(make_source(given, base_margin=place.frame(table["y"])).batches())
+    assert isinstance(batch.features, DeviceDenseRows)
+    expected = host_features(next(iter(make_source(table).batches())).features)
+    np.testing.assert_array_equal(host_features(batch.features).values, expected.values)
+
+
 def refusal(**arguments: Any) -> str:
     with pytest.raises(DataError) as caught:
         list(make_source(**arguments).batches())
