@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from kernels.beside import jobs
-from kernels.emulation import MOST_TESTS
+from kernels.emulation import ALWAYS, MOST_TESTS
 from kernels.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """What waits for jobs comes last: it has nothing else to do, and leaves them all cores.
 
     Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
-    them large.
+    them large, and those that are always run there.
     """
     items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
     if MOST_TESTS not in os.environ:
@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     emulated = [item for item in items if item.get_closest_marker("emulated")]
     small = [item for item in emulated if not item.get_closest_marker("large")]
     kept = {id(item) for item in small[:: -(-len(small) // int(os.environ[MOST_TESTS])) or 1]}
+    always = set(ALWAYS.read_text().splitlines())
+    kept |= {id(item) for item in small if item.nodeid in always}
     left_out = {id(item) for item in emulated} - kept
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]

@@ -141,14 +141,23 @@ WIDE = [5] * 40
 @pytest.mark.parametrize("n_bins", [N_BINS, WIDE, [300, *N_BINS]], ids=["narrow", "wide", "many bins"])
 @pytest.mark.parametrize("encoding", VIEWS)
 def test_rows_taken_from_views(encoding: str, n_bins: list[int]) -> None:
-    """Each row has the symbols that it had, in histograms and on a walk; there are more than expected."""
     if max(n_bins) > 255 and "uint8" in encoding:
         pytest.skip("they have no room")
+    check_rows_taken(encoding, n_bins)
+
+
+@pytest.mark.emulated
+def test_rows_of_two_bytes_are_taken() -> None:
+    check_rows_taken("emulated uint16", [300])
+
+
+def check_rows_taken(encoding: str, n_bins: list[int]) -> None:
+    """Each row has the symbols that it had, in histograms and on a walk; there are more than expected."""
     rng, layout, threads = np.random.default_rng(6), make_layout(n_bins), EagerThreads(2)
     parts = [make_symbols(rng, n, n_bins) for n in (50, 3, 20)]
     chosen = [np.flatnonzero(rng.random(len(part)) < 0.4) for part in parts]
     chosen[1] = chosen[1][:0]
-    views = [make_view(encoding, part, layout) for part in parts]
+    views = [make_view(encoding, part, layout, 2) for part in parts]
     n_rows, room = sum(map(len, chosen)), room_of(views[0], layout, "columns" in encoding)
     for taken in ([np.arange(2)] * 3, chosen):  # in place of others
         room.clear()

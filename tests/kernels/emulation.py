@@ -40,10 +40,13 @@ SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
 MOST_TESTS = "DASKBOOST_MOST_TESTS"
-"""Environment variable: run at most so many emulated tests of each file, evenly chosen, none of them large."""
+"""Environment variable: run at most so many emulated tests of each file, evenly chosen, none of them large, and those
+of `ALWAYS`."""
+ALWAYS = HERE / "sanitized.txt"
+"""Names tests that together launch kernels with every value of every constant."""
 LAUNCHES = "DASKBOOST_LAUNCHES"
-"""Environment variable: a file that gains a line for every entry point that several threads have run, and whether they
-ran out of order."""
+"""Environment variable: a file that gains a line for every entry point that several threads have run, and for every
+value of a constant that it was compiled with; whether they ran out of order."""
 
 
 ONE_AT_A_TIME = threading.Lock()
@@ -125,14 +128,14 @@ class EmulatedRuntime:
         """Of any source, such as a test's own."""
         assert variant.least_sm <= self.sm, f"{variant} needs sm_{variant.least_sm}"
         path = library(source, variant, self.finds_races)
-        return EmulatedKernel(self, path, source.name, source.entries(variant)[entry])
+        return EmulatedKernel(self, path, source.name, variant, source.entries(variant)[entry])
 
 
 class EmulatedKernel:
     """An entry point that g++ compiled."""
 
-    def __init__(self, runtime: EmulatedRuntime, path: Path, file: str, entry: Entry) -> None:
-        self._runtime, self._entry, self._path, self._file = runtime, entry, path, file
+    def __init__(self, runtime: EmulatedRuntime, path: Path, file: str, variant: Variant, entry: Entry) -> None:
+        self._runtime, self._entry, self._path, self._file, self._variant = runtime, entry, path, file, variant
         self._function = getattr(_load(path), f"emulate_{entry.name}")
         self._function.restype = ctypes.c_char_p
 
@@ -153,7 +156,8 @@ class EmulatedKernel:
         if message is not None:
             raise EmulationError(f"{self._entry.name}: {self._in_words(message.decode(), bound)}")
         if grid * block > 1 and (path := os.environ.get(LAUNCHES)):
-            _note(path, launch_line(self._file, self._entry.name, self._runtime.seed != 0))
+            for line in launch_lines(self._file, self._entry.name, self._variant, self._runtime.seed != 0):
+                _note(path, line)
 
     def _in_words(self, message: str, bound: list[Any]) -> str:
         """An error as it is, or races with their lines."""
@@ -164,9 +168,10 @@ class EmulatedKernel:
         return describe(message, self._path, arrays)
 
 
-def launch_line(file: str, entry: str, out_of_order: bool) -> str:
+def launch_lines(file: str, entry: str, variant: Variant, out_of_order: bool) -> list[str]:
     """What the file of `LAUNCHES` says of an entry point."""
-    return f"{file} {entry} {'out of order' if out_of_order else 'in order'}"
+    values = [f"{name}={value}" for name, value in variant.constants]
+    return [f"{file} {what} {'out of order' if out_of_order else 'in order'}" for what in (entry, *values)]
 
 
 @cache

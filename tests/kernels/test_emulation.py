@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels.emulation import LAUNCHES, EmulatedRuntime, EmulationError, launch_line
+from kernels.emulation import LAUNCHES, EmulatedRuntime, EmulationError, launch_lines
 
 from daskboost.devices.gpu.kernel_source import kernel_file, parse
 
@@ -53,7 +53,9 @@ def test_launches_are_noted_by_their_order(tmp_path: Path, monkeypatch: pytest.M
     launch("unset_shared", 1, 1, np.zeros(1, np.uint32), seed=1)
     for seed in (0, 0, 2, 1):
         launch("reverse", 1, 64, np.arange(64, dtype=np.int32), seed=seed)
-    assert path.read_text().splitlines() == [launch_line("toys", "reverse", late) for late in (False, True)]
+    assert path.read_text().splitlines() == [
+        line for late in (False, True) for line in launch_lines("toys", "reverse", ASSEMBLER, late)
+    ]
 
 
 def test_a_missing_barrier_shows() -> None:

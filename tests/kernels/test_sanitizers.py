@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 from kernels.beside import ROOT, jobs, run_python
-from kernels.emulation import LAUNCHES, MOST_TESTS, SANITIZE, launch_line
+from kernels.emulation import ALWAYS, LAUNCHES, MOST_TESTS, SANITIZE, launch_lines
 from kernels.test_emulation import line_of
 
 from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
@@ -39,12 +39,11 @@ TESTS = [
 ]
 """Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
 OF_KERNELS, OF_OTHERS = 16, 8
-"""Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them. Together
-they launch every entry point out of order."""
+"""Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them."""
 
 
 def launched_by(path: str) -> frozenset[str]:
-    """Run a file's emulated tests; lines of the entry points that they launched, see `launch_line`."""
+    """Run a file's emulated tests; lines of what they launched, see `launch_lines`."""
     most = OF_KERNELS if path.startswith(("tests/kernels", "tests/devices")) else OF_OTHERS
     with tempfile.NamedTemporaryFile("r") as launches:
         command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
@@ -63,15 +62,15 @@ def test_nothing_is_found_under_sanitizers(path: str) -> None:
 @pytest.mark.slow
 @pytest.mark.beside
 def test_every_kernel_runs_out_of_order_under_sanitizers() -> None:
-    """Every entry point of `kernels/` is launched by some test marked `emulated` whose runtime has a seed; the runs are
-    those from above."""
+    """Every entry point of `kernels/`, and every value of every constant, is launched by some test marked `emulated`
+    whose runtime has a seed; the runs are those from above."""
     launched = frozenset[str]().union(*(jobs.result(launched_by, path) for path in TESTS))
-    entries = {
-        launch_line(name, entry, out_of_order=True)
-        for name in kernel_names()
-        for entry in kernel_file(name).entries(kernel_file(name).variants[0])
-    }
-    assert entries - launched == set()
+    wanted = {
+        line
+        for file in map(kernel_file, kernel_names()) for variant in file.variants for entry in file.entries(variant)
+        for line in launch_lines(file.name, entry, variant, out_of_order=True)
+    }  # fmt: skip
+    assert wanted - launched == set(), f"name tests that launch these in {ALWAYS.relative_to(ROOT)}"
 
 
 CASES = {
