@@ -20,7 +20,7 @@ from strategies.trees import Data, make_data, quantized
 from daskboost import train
 from daskboost.cluster import coordinator, rounding
 from daskboost.cluster.device_rounds import DeviceRounds
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import cuda, sorted_entries
 from daskboost.devices.gpu.best_first import STEPS
 
 N_ROUNDS = 4
@@ -88,6 +88,12 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Takes:
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # some rounds are asked for together
     monkeypatch.setattr(rounding, "SMALL_ROWS", 0)
     return found
+
+
+def search_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sparse rows are searched in sorted entries, however few cells their histograms had."""
+    for name in ("LEAST_CELLS", "CELLS_PER_ENTRY"):
+        monkeypatch.setattr(sorted_entries, name, 0)
 
 
 def data_of(params: dict[str, Any]) -> Data:

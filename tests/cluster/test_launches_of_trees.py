@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from cluster.takes_of_rounds import Takes, fit, takes
+from cluster.takes_of_rounds import Takes, fit, search_entries, takes
 
-from daskboost.devices.gpu import plans, sorted_entries
+from daskboost.devices.gpu import plans
 
 __all__ = ["takes"]
 
@@ -34,8 +34,7 @@ def test_all_nodes_of_a_level_share_launches(
 ) -> None:
     how, searching = OF_ROWS[rows]
     if rows == "sorted entries":
-        monkeypatch.setattr(sorted_entries, "LEAST_CELLS", 0)
-        monkeypatch.setattr(sorted_entries, "CELLS_PER_ENTRY", 0)
+        search_entries(monkeypatch)
     fit(takes, {"max_depth": depth, "min_child_weight": 0}, **how)
     found = launches(takes)
     assert {found[kernel] for kernel in searching | {"choose_splits"}} == {depth}

@@ -7,10 +7,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster.takes_of_rounds import BEST_FIRST, GROUP, GROWTH, N_ROWS, START, Takes, check, check_best_first, fit, takes
+from cluster.takes_of_rounds import (
+    BEST_FIRST,
+    GROUP,
+    GROWTH,
+    N_ROWS,
+    START,
+    Takes,
+    check,
+    check_best_first,
+    fit,
+    search_entries,
+    takes,
+)
 
 from daskboost.cluster import rounding
-from daskboost.devices.gpu import plans, sorted_entries
+from daskboost.devices.gpu import plans
 from daskboost.devices.gpu.best_first import STEPS
 from daskboost.objectives.regression import SquaredError
 
@@ -50,8 +62,7 @@ def test_a_round_is_a_graph_of_sorted_entries_too(
     name: str, takes: Takes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose search takes so long that best-first trees ask before each one."""
-    monkeypatch.setattr(sorted_entries, "LEAST_CELLS", 0)
-    monkeypatch.setattr(sorted_entries, "CELLS_PER_ENTRY", 0)
+    search_entries(monkeypatch)
     fit(takes, BEST_FIRST if name == "best first" else GROWTH[name], **ROWS["csr"])
     assert "best_in_tiles" in {note.what for note in takes.in_graphs}
     if name == "best first":

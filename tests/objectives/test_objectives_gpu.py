@@ -80,19 +80,42 @@ def test_a_kernel_is_lost_with_the_gradients_it_computes() -> None:
     assert kernel_of(CustomObjective(lambda label, margin: (margin, margin))) is None
 
 
+NAMES = [*(n for n in objective_names() if not n.startswith("test:")), "flatter"]
+HOW: dict[str, dict[str, Any]] = {
+    "packed trees of the host": {"gradient_precision": "packed", "interaction_constraints": [[0, 1], [1, 2, 3]]},
+    "samples": {"out_of_core": "sampled", "subsample": 0.3},
+}
+"""That sum leaves up, and draw rows, by what their kernels compute of labels and margins."""
+
+
 @pytest.mark.parametrize("where", [
     pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
 ])  # fmt: skip
-@pytest.mark.parametrize("name", [*(n for n in objective_names() if not n.startswith("test:")), "flatter"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n_rows", [300, 5_000])
 def test_models_have_the_cpus_bytes(name: str, n_rows: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small and large data, weighted, through the messages of an engine."""
     if where == "emulated":
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=2))
+    check_bytes(name, n_rows, {"subsample": 0.7})
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", HOW)
+def test_models_have_the_cpus_bytes_where_other_kernels_know_the_loss(
+    how: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=7))
+    check_bytes(name, 5_000, HOW[how])
+
+
+def check_bytes(name: str, n_rows: int, more: dict[str, Any]) -> None:
+    """Of a model of weighted rows."""
     data = make_data(np.random.default_rng(1), "binary:logistic", n_rows, 4, n_values=20, missing=0.1, weighted=True)
     data.y[:] += name == "reg:gamma"
     objective = Flatter() if name == "flatter" else make_objective(name, PARAMS)
-    params = {"objective": objective, "max_depth": 2, "n_jobs": 1, "subsample": 0.7}
+    params = {"objective": objective, "max_depth": 2, "n_jobs": 1, **more}
     if name.startswith("multi:"):
         params |= {"objective": name, "num_class": 3}
     found = []
