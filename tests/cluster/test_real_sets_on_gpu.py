@@ -24,8 +24,8 @@ GROWTH: dict[str, dict[str, Any]] = {
     "symmetric": {"max_depth": 5, "grow_policy": "symmetric"},
     "lossguide": {"max_depth": 0, "max_leaves": 24, "grow_policy": "lossguide"},
 }
-ROWS_AND_ROUNDS = {"emulated": (3_000, 2), "cuda": (None, 5)}
-"""Of a set, None for all: the emulation takes seconds for more."""
+ROWS_AND_ROUNDS = {"emulated": (5_000, 2), "cuda": (None, 5)}
+"""Of a set, None for all: the emulation takes seconds for more. Up to `SMALL_ROWS` are small data."""
 
 
 CASES = [
