@@ -10,14 +10,20 @@ import atexit
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = dict(os.environ)
+"""Of the session as it began: tests that run beside a job change theirs for a while, and would find the job's files in
+folders that they have for themselves."""
+SCRATCH = tempfile.gettempdir()
+"""Likewise."""
 Result = TypeVar("Result")
 
 
@@ -61,13 +67,18 @@ jobs = Jobs()
 """Of this session."""
 
 
+def scratch_file() -> IO[str]:
+    """An empty file with a name, for a process to write to; gone once it is closed."""
+    return tempfile.NamedTemporaryFile("r", dir=SCRATCH)
+
+
 def run_python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python at the root of the repository, with the modules that tests have, behind tests that run at the same time;
     ended with this process."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), ENVIRONMENT.get("PYTHONPATH", "")))
     process = subprocess.Popen(
         ["nice", "-n", "10", sys.executable, *command], cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), **environment}, stdout=subprocess.PIPE,
+        env={**ENVIRONMENT, "PYTHONPATH": path.rstrip(os.pathsep), **environment}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     atexit.register(process.kill)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
-from kernels.beside import ROOT, Jobs, run_python
+from kernels.beside import ENVIRONMENT, ROOT, Jobs, run_python, scratch_file
 
 
 def test_jobs_run_once_and_one_at_a_time_until_somebody_waits() -> None:
@@ -41,8 +44,17 @@ def test_what_a_job_raises_is_told_and_others_go_on() -> None:
 
 
 def test_a_process_has_its_environment_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the folders of modules that this one was started with."""
+    """And that of the session, its folders of modules among it, whatever a test beside has set."""
+    monkeypatch.setenv("PATH", "nowhere")
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     code = "import os, sys, kernels.beside; print(os.environ['GIVEN'], os.environ['PYTHONPATH']); sys.exit(3)"
     done = run_python("-c", code, GIVEN="here")
-    assert (done.returncode, done.stdout) == (3, f"here {ROOT}:{ROOT / 'tests'}:elsewhere\n")
+    folders = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "tests"), ENVIRONMENT.get("PYTHONPATH"))))
+    assert (done.returncode, done.stdout) == (3, f"here {folders}\n")
+
+
+def test_files_of_jobs_are_not_among_those_of_a_test_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that give temporary files a folder look for what was left there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with scratch_file() as file:
+        assert Path(file.name).exists() and list(tmp_path.iterdir()) == []

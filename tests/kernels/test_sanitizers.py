@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from functools import cache
 
 import pytest
-from kernels.beside import ROOT, jobs, run_python
+from kernels.beside import ROOT, jobs, run_python, scratch_file
 from kernels.emulation import ALWAYS, LAUNCHES, MOST_TESTS, SANITIZE, launch_lines
 from kernels.test_emulation import line_of
 
@@ -45,7 +44,7 @@ OF_KERNELS, OF_OTHERS = 16, 8
 def launched_by(path: str) -> frozenset[str]:
     """Run a file's emulated tests; lines of what they launched, see `launch_lines`."""
     most = OF_KERNELS if path.startswith(("tests/kernels", "tests/devices")) else OF_OTHERS
-    with tempfile.NamedTemporaryFile("r") as launches:
+    with scratch_file() as launches:
         command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
         done = run(*command, **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
