@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import importlib.util
 import os
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from kernels.beside import jobs
+from kernels.beside import WAIT_SECONDS, jobs
 from kernels.emulation import ALWAYS, MOST_TESTS
 from kernels.runtimes import RUNTIMES
 
@@ -49,6 +51,8 @@ into shared memory that blocks clear for the few rows they have, and the bytes d
 
 
 def pytest_configure() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests press Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if fewer := os.environ.get(MULTIPROCESSORS):
         from daskboost.devices.gpu.cuda import CudaRuntime
 
@@ -68,6 +72,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     them large, and those that are always run there.
     """
     items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
+    for item in items:
+        if item.get_closest_marker("beside"):
+            item.add_marker(pytest.mark.timeout(WAIT_SECONDS))
     if MOST_TESTS not in os.environ:
         return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
@@ -91,6 +98,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("beside"):
+        faulthandler.cancel_dump_traceback_later()  # nothing hangs but, at most, its job
     if item.get_closest_marker("gpu") and (reason := _gpu_missing()):
         pytest.skip(reason)
 

@@ -112,7 +112,7 @@ def during_fit(action: Callable[[], Any], after_s: float = 0.3) -> Iterator[Call
             each.result()
 
 
-def check_prompt(attempt: Callable[[], float], within_s: float, tries: int = 3) -> None:
+def check_prompt(attempt: Callable[[], float], within_s: float, tries: int = 5) -> None:
     """The best of some tries takes no longer: a promise kept, whatever else the machine does at times."""
     took: list[float] = []
     while not took or (min(took) > within_s and len(took) < tries):

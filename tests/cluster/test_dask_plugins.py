@@ -90,7 +90,7 @@ def test_a_closing_scheduler_first_tells_why(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(ChannelEngines, "close", slowly)
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        dask.config.set({"distributed.comm.timeouts.connect": "5s"}),
         local_cluster() as client,
         ThreadPoolExecutor(1) as pool,
     ):

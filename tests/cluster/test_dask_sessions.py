@@ -291,7 +291,7 @@ def test_extras_reach_engines_and_coordinator(client: Client, place: Any) -> Non
 @pytest.fixture
 def impatient() -> Iterator[None]:
     """Clients that lost their scheduler look for it for so long."""
-    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+    with dask.config.set({"distributed.comm.timeouts.connect": "5s"}):
         yield
 
 

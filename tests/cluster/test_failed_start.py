@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from training.test_leaks import own_threads
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import engine, in_process
@@ -15,9 +16,13 @@ from daskboost.cluster.in_process import LocalShards
 from daskboost.devices import choose
 from daskboost.errors import DeviceError
 
+__all__ = ["own_threads"]
+
 
 @pytest.mark.parametrize("which", ["device", "engine"])
-def test_engines_that_started_are_closed_at_once(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_that_started_are_closed_at_once(
+    which: str, own_threads: set[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(2)
     X, y = rng.normal(size=(9_000, 3)).astype(np.float32), rng.normal(size=9_000).astype(np.float32)
     made: list[Any] = []
@@ -40,7 +45,6 @@ def test_engines_that_started_are_closed_at_once(which: str, monkeypatch: pytest
 
     monkeypatch.setattr(in_process, "make_device", make)
     monkeypatch.setattr(engine.Engine, "_open", opened)
-    before = threading.active_count()
     with QuantizedDataset.from_dask(X, y, chunk_rows=3_000, max_bin=16) as data:
         (whole,) = data.shards.shards
         halves = [replace(whole, entries=own) for own in (whole.entries[:1], whole.entries[1:])]
@@ -48,4 +52,4 @@ def test_engines_that_started_are_closed_at_once(which: str, monkeypatch: pytest
         with pytest.raises(DeviceError, match="no room"):
             train({"device": "cpu", "n_jobs": 3}, data, 1)
     assert len(made) == 2
-    assert threading.active_count() == before
+    assert [thread.name for thread in own_threads - {threading.current_thread()} if thread.is_alive()] == []

@@ -29,7 +29,7 @@ def test_shares_what_is_made(made, n):
 
 @pytest.mark.parametrize("n", range(6))
 def test_passes(n):
-    time.sleep(0.05)
+    time.sleep(0.1)
     assert not os.path.exists(os.environ["MADE"] + ".lost")
 
 def test_fails():
@@ -55,6 +55,8 @@ import os, sys, time
 log = sys.argv[sys.argv.index("--log-file") + 1]
 with open(log, "w") as file:
     file.write("========= COMPUTE-SANITIZER\\n" + os.environ.get("SAYS", "") + "========= ERROR SUMMARY: 0 errors\\n")
+if "failure to track" in os.environ.get("SAYS", ""):
+    time.sleep(5)  # a real one takes long to start as well: it is to be ended before its first test
 os.execv({python!r}, sys.argv[sys.argv.index({python!r}):])
 """
 
@@ -137,7 +139,7 @@ claims.is_lost = lambda: os.path.exists(os.environ["MADE"] + ".lost")
 @pytest.mark.parametrize(("said", "processes"), [(FAULT, "1"), (FAULT, "4"), ("", "1")])
 def test_a_fault_costs_no_other_test(said: str, processes: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU is lost to all until the service has started anew; only the test to blame fails, once it is known."""
-    monkeypatch.setattr("compute_sanitizer.__main__.NOTICED_SECONDS", 1)
+    monkeypatch.setattr("compute_sanitizer.__main__.NOTICED_SECONDS", 3)
     lost = toy.parent / "made.txt.lost"
     service = toy.parent / "bin" / "nvidia-cuda-mps-control"
     service.write_text(f'#!/bin/sh\n[ "$1" = -d ] || rm -f {lost}\n')
@@ -190,7 +192,7 @@ def test_a_process_that_has_lost_track_is_ended(toy: Path, monkeypatch: pytest.M
 def test_a_second_call_goes_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where time was up in a test, it runs again; others do not."""
     monkeypatch.setenv("LONG", "60")
-    rows = rows_of(toy, "--tools", "plain", "--processes", "1", "--seconds", "6")
+    rows = rows_of(toy, "--tools", "plain", "--processes", "1", "--seconds", "12")
     assert [name.split("::")[1] for name in rows["plain"]["not_run"]] == ["test_takes_long"]
     monkeypatch.setenv("LONG", "0")
     rows = rows_of(toy, "--tools", "plain", "--processes", "1")

@@ -24,6 +24,10 @@ ENVIRONMENT = dict(os.environ)
 folders that they have for themselves."""
 SCRATCH = tempfile.gettempdir()
 """Likewise."""
+WAIT_SECONDS = 1500
+"""For a job, which others may keep from its core, most of the time."""
+TEST_SECONDS = 1200
+"""For a test within a job, likewise."""
 Result = TypeVar("Result")
 
 
@@ -70,6 +74,14 @@ jobs = Jobs()
 def scratch_file() -> IO[str]:
     """An empty file with a name, for a process to write to; gone once it is closed."""
     return tempfile.NamedTemporaryFile("r", dir=SCRATCH)
+
+
+def run_tests(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The emulated tests of a file."""
+    return run_python(
+        "-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}",
+        "-o", "faulthandler_timeout=0", **environment,
+    )  # fmt: skip
 
 
 def run_python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:

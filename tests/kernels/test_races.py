@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernels.beside import run_python
+from kernels.beside import jobs, run_tests
 from kernels.emulation import MOST_TESTS, EmulatedRuntime, EmulationError
 from kernels.races import RACES
 
@@ -83,11 +83,15 @@ SOME_TESTS = (
 """Of the stages whose threads share memory the cheapest: `kernels/README.md` says how all are run."""
 
 
+def watched(path: str) -> str:
+    """What a share of a file's emulated tests, evenly chosen, say under the detector."""
+    done = run_tests(path, **{RACES: "1", MOST_TESTS: "16"})
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return done.stdout
+
+
 @pytest.mark.slow
+@pytest.mark.beside(watched, "path")
 @pytest.mark.parametrize("path", SOME_TESTS)
 def test_kernels_have_no_races(path: str) -> None:
-    """A share of a file's emulated tests, evenly chosen."""
-    command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
-    done = run_python(*command, **{RACES: "1", MOST_TESTS: "16"})
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    assert " passed" in done.stdout
+    assert " passed" in jobs.result(watched, path)

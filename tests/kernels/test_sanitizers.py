@@ -7,7 +7,7 @@ import subprocess
 from functools import cache
 
 import pytest
-from kernels.beside import ROOT, jobs, run_python, scratch_file
+from kernels.beside import ENVIRONMENT, ROOT, jobs, run_python, run_tests, scratch_file
 from kernels.emulation import ALWAYS, LAUNCHES, MOST_TESTS, SANITIZE, launch_lines
 from kernels.test_emulation import line_of
 
@@ -17,24 +17,24 @@ from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
 @cache
 def _library() -> str:
     """The sanitizer must be in the process before anything allocates."""
-    found = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    command = ["g++", "-print-file-name=libasan.so"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     return found.stdout.strip()
 
 
-def run(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python with the sanitizers. Its own leaks are none of ours, and fibers have stacks of their own."""
-    environment = {
+def sanitizers() -> dict[str, str]:
+    """The environment of a Python that has them. Its own leaks are none of ours; fibers have stacks of their own."""
+    return {
         SANITIZE: "1", "LD_PRELOAD": _library(), "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }  # fmt: skip
-    return run_python(*command, **environment, **more)
 
 
 TESTS = [
     path.relative_to(ROOT).as_posix()
     for path in sorted((ROOT / "tests").rglob("test_*.py"))
     if path.name not in ("test_sanitizers.py", "test_races.py")
-    and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends", path.read_text())
+    and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends|\bPlace\b", path.read_text())
 ]
 """Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
 OF_KERNELS, OF_OTHERS = 16, 8
@@ -45,8 +45,7 @@ def launched_by(path: str) -> frozenset[str]:
     """Run a file's emulated tests; lines of what they launched, see `launch_lines`."""
     most = OF_KERNELS if path.startswith(("tests/kernels", "tests/devices")) else OF_OTHERS
     with scratch_file() as launches:
-        command = ("-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider")
-        done = run(*command, **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
+        done = run_tests(path, **sanitizers(), **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
         return frozenset(launches.read().splitlines())
 
@@ -56,6 +55,11 @@ def launched_by(path: str) -> frozenset[str]:
 @pytest.mark.parametrize("path", TESTS)
 def test_nothing_is_found_under_sanitizers(path: str) -> None:
     jobs.result(launched_by, path)
+
+
+def test_what_is_always_run_is_of_files_that_are() -> None:
+    files = {line.split("::")[0] for line in ALWAYS.read_text().splitlines()}
+    assert files - set(TESTS) == set()
 
 
 @pytest.mark.slow
@@ -89,7 +93,7 @@ import numpy as np
 from kernels.test_emulation import launch
 launch({entry!r}, 1, 1, {arguments}, shared=16)
 """
-    done = run("-c", code)
+    done = run_python("-c", code, **sanitizers())
     assert done.returncode != 0
     assert complaint in done.stderr
     assert f"toys.cu:{line_of('// ' + entry)}" in done.stderr, done.stderr
