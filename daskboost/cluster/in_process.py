@@ -30,6 +30,7 @@ from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.dtypes import Bool
 from daskboost.errors import EngineError
+from daskboost.tracebacks import without_locals
 
 if TYPE_CHECKING:
     from daskboost.data.manifest import ChunkRecord
@@ -115,6 +116,7 @@ def _close_all(stores: Sequence[ChunkStore]) -> None:
         store.close()
 
 
+@without_locals()
 def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, margin_of: MarginOf | None = None,
                   n_engines: int = 1, spill_directory: str | Path | None = None,
                   host_memory_limit: int | None = None, beside: LocalShards | None = None
@@ -161,6 +163,7 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
         raise
 
 
+@without_locals()
 def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report,
              shared: SharedViews | None = None) -> Progress:  # fmt: skip
     """Run a fit over shards of this process: one engine per shard; a single one may share its views with other fits."""

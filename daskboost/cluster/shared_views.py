@@ -85,5 +85,6 @@ class SharedViews:
     def close(self) -> None:
         """Free the views."""
         self._sources.clear()
-        for device in self._devices.values():
+        devices, self._devices = self._devices, {}
+        for device in devices.values():
             device.close()

@@ -46,6 +46,7 @@ from daskboost.data.weights import total_weight
 from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import DatasetFormatError, StorageError
+from daskboost.tracebacks import without_locals
 
 T = TypeVar("T")
 CHUNK_BYTES = 2**25
@@ -209,6 +210,7 @@ class BuildOptions:
     None where it is the CPU, which reads aligned symbols fastest."""
 
 
+@without_locals()
 def describe(source: Source, options: BuildOptions, runner: Runner, reference: DatasetInfo | None) -> DatasetInfo:
     """Read the source once and decide cuts, layout and row ids.
 
@@ -225,7 +227,8 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     weights = total_weight(source, runner.apply) if reference is None else None
     exponent = None if weights is None else weight_exponent(weights)
     capacity = None if reference is not None else default_capacity(options.max_bin, source.schema.n_features)
-    sizes, total = runner.fold(source, partial(summarize, capacity=capacity, exponent=exponent))
+    on_device = source.spec.device_memory_limit
+    sizes, total = runner.fold(source, partial(summarize, capacity=capacity, exponent=exponent, device_bytes=on_device))
     total.stats.check_trainable()
     present, lacked = total.stats.n_rows - total.missing, total.missing > 0
     n_entries = int(present.sum())
@@ -251,12 +254,16 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     )  # fmt: skip
 
 
-def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, threads: int) -> PartitionSummary:
+def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, device_bytes: int | None, threads: int
+              ) -> PartitionSummary:  # fmt: skip
     """The first read of one partition; without a capacity, no sketch."""
     features = batch.features
     sketch = None
     if capacity is not None:
-        sketch = sketch_batch(features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads)
+        sketch = sketch_batch(
+            features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
+            device_bytes=device_bytes,
+        )  # fmt: skip
         missing = sketch.missing
     else:
         missing = _missing(features, threads)
@@ -276,15 +283,22 @@ def _missing(features: AnyFeatures, threads: int) -> Any:
 
 def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
     def read_again(refinement: Refinement) -> DataSketch:
-        return runner.fold(source, partial(refine, refinement=refinement, exponent=exponent))[1]
+        again = partial(
+            refine, refinement=refinement, exponent=exponent, device_bytes=source.spec.device_memory_limit
+        )
+        return runner.fold(source, again)[1]
 
     assert total.sketch is not None
     return cuts_of_sketch(total.sketch, read_again, max_bin)
 
 
-def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, threads: int) -> DataSketch:
+def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, device_bytes: int | None, threads: int
+           ) -> DataSketch:  # fmt: skip
     """A further read of one partition, where the first sketch was too coarse for the promised rank error."""
-    return refine_batch(batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads)
+    return refine_batch(
+        batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads,
+        device_bytes=device_bytes,
+    )  # fmt: skip
 
 
 def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,25 +18,22 @@ from daskboost.data.rows import DeviceDenseRows, DeviceSparseRows
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.features import Matrix, as_float32, convert
 from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
+from daskboost.devices.gpu.lack_of_memory import lack_of_memory
 from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
 from daskboost.dtypes import Bool
-from daskboost.errors import DataTypeError, DeviceError
+from daskboost.errors import DataTypeError
 
 Columns = tuple[Hashable, ...] | None
 
 
-@contextmanager
-def device_memory() -> Iterator[None]:
-    """Within it, a GPU's lack of memory (CuPy's is a MemoryError) is an error that says what to do."""
-    try:
-        yield
-    except MemoryError as error:
-        raise DeviceError(
-            f"the GPU's memory does not hold the rows and what is made of them ({error}): free what else is there, "
-            "pass X in float32, which is not copied, in smaller partitions, or from the host's memory, or spread a "
-            "Dask collection over more GPUs"
-        ) from error
+def device_memory() -> AbstractContextManager[None]:
+    """Within it, a GPU's lack of memory is an error that says what to do."""
+    return lack_of_memory(
+        lambda error: f"the GPU's memory does not hold the rows and what is made of them ({error}): free what else is "
+        "there, pass X in float32, which is not copied, in smaller partitions, or from the host's memory, or spread a "
+        "Dask collection over more GPUs"
+    )
 
 
 @contextmanager

@@ -169,6 +169,7 @@ def sketch_batch(
     capacity: int,
     weight_exponent: int | None = None,
     max_workers: int = 1,
+    device_bytes: int | None = None,
 ) -> DataSketch:
     """Sketch one batch of rows.
 
@@ -184,6 +185,9 @@ def sketch_batch(
         :func:`weight_exponent` of the whole data, given exactly where `weight` is.
     max_workers : int, default 1
         Threads; the result does not depend on them.
+    device_bytes : int, optional
+        Of a GPU's memory, what may be taken beside features that lie there; with less, fewer features are counted at a
+        time, one at least.
 
     Raises
     ------
@@ -193,7 +197,7 @@ def sketch_batch(
     weights = _checked_weights(features, weight, weight_exponent)
     capacities = np.full(features.n_features, capacity, np.int64)
     columns = np.arange(features.n_features)
-    table, missing = _count(features, weights, columns, capacities, None, max_workers)
+    table, missing = _count(features, weights, columns, capacities, None, max_workers, _scratch_bytes(device_bytes))
     return DataSketch(table, missing, features.n_rows, weight_exponent)
 
 
@@ -204,6 +208,7 @@ def refine_batch(
     *,
     weight_exponent: int | None = None,
     max_workers: int = 1,
+    device_bytes: int | None = None,
 ) -> DataSketch:
     """Sketch, of one batch of rows, only the values inside the heavy cells; other arguments as :func:`sketch_batch`.
 
@@ -211,8 +216,15 @@ def refine_batch(
     """
     weights = _checked_weights(features, weight, weight_exponent)
     columns = np.flatnonzero(np.diff(refinement.offsets))
-    table, missing = _count(features, weights, columns, refinement.capacities, refinement, max_workers)
+    table, missing = _count(
+        features, weights, columns, refinement.capacities, refinement, max_workers, _scratch_bytes(device_bytes)
+    )
     return DataSketch(table, np.zeros_like(missing), features.n_rows, weight_exponent)
+
+
+def _scratch_bytes(device_bytes: int | None) -> int | None:
+    """What is not lost to CuPy's pool, which rounds up."""
+    return None if device_bytes is None else max(0, device_bytes) * 15 // 16
 
 
 def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | None, exponent: int | None) -> Any:

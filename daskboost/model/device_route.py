@@ -15,10 +15,12 @@ from daskboost.data.read import ReadSpec, require_length
 from daskboost.data.source import missing_value
 from daskboost.devices.gpu.features import as_float32
 from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
+from daskboost.devices.gpu.lack_of_memory import lack_of_memory
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.runtime import Runtime, active
-from daskboost.errors import DataError, DataTypeError, DeviceError
+from daskboost.errors import DataError, DataTypeError
 from daskboost.model.output import PredictRequest
+from daskboost.tracebacks import without_locals
 
 
 def array_module(x: Any) -> Any:
@@ -46,11 +48,19 @@ def predict_on_device(request: PredictRequest, x: Any, base_margin: Any, missing
     return predict_block(request, spec, x, None if margin_columns else base_margin)
 
 
+@without_locals()
 def predict_block(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any = None, where: str = "") -> Any:
     """Predict one partition, whose type is a GPU library's; a CuPy array. `where` : what messages call it."""
     runtime = runtime_of(as_device_array(x) if device_kind(x) == "cupy" else x)
+
+    def has_no_room(error: Exception) -> str:
+        return (
+            f"the GPU's memory does not hold the prediction ({error}; {format_bytes(runtime.free_bytes)} are free): "
+            "predict fewer rows at a time"
+        )
+
     try:
-        with active(runtime):
+        with lack_of_memory(has_no_room), active(runtime):
             rows = _values(spec, x, runtime)
             if spec.margin_columns is not None:
                 base_margin = x[list(spec.margin_columns)]
@@ -63,11 +73,6 @@ def predict_block(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: 
         if not where:
             raise
         raise type(error)(f"{where}: {error}") from error
-    except MemoryError as error:  # CuPy's is one
-        raise DeviceError(
-            f"the GPU's memory does not hold the prediction ({error}; {format_bytes(runtime.free_bytes)} are free): "
-            "predict fewer rows at a time"
-        ) from error
 
 
 def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:

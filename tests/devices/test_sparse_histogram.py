@@ -11,7 +11,7 @@ from devices.histograms import build, sparse
 from kernels.emulation import EmulatedRuntime
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu import sparse_columns
+from daskboost.devices.gpu import sparse_columns, views
 from daskboost.devices.gpu.runtime import to_host
 from daskboost.dtypes import Int64
 
@@ -53,6 +53,19 @@ def test_sparse_rows_by_feature_and_by_row(
     np.testing.assert_array_equal(build(view, layout, segments, g, h, data=data), expected)
     assert view._columns is not None
     assert (to_host(view._columns._states) != -1).any() == by_feature
+
+
+def test_hardly_any_entries(runtime: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block may want more tiles than there are, and than 32 bits count: 10M rows of one entry in 16,000 slots do."""
+    monkeypatch.setattr(views, "LEAST_ENTRIES_PER_SLOT", 1 << 33)
+    n_bins = [3, 50]
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 500, n_bins)
+    symbols[3:] = layout.n_bins
+    g, h = make_pairs(rng, 500)
+    view, segments = sparse(runtime, symbols, layout), segments_of(rng, [200, 300], 500)
+    np.testing.assert_array_equal(
+        build(view, layout, segments, g, h), slots_added(segments, symbols, layout, g, h)
+    )
 
 
 @pytest.mark.emulated

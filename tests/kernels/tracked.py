@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,18 +138,15 @@ class TrackedRuntime(EmulatedRuntime):
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph keeps the arrays that were made while it was recorded, and replays make none."""
-        kept: list[Any] = []
         self.recorded.append(work)
-        place = len(self.recorded) - 1
+        return partial(self._replay, len(self.recorded) - 1, [])
 
-        def replay() -> None:
-            try:
-                if kept:
-                    DeviceLike.meter = None
-                else:
-                    DeviceLike.kept = kept
-                self.recorded[place]()
-            finally:
-                DeviceLike.meter, DeviceLike.kept = self.meter, None
-
-        return replay
+    def _replay(self, place: int, kept: list[Any]) -> None:
+        try:
+            if kept:
+                DeviceLike.meter = None
+            else:
+                DeviceLike.kept = kept
+            self.recorded[place]()
+        finally:
+            DeviceLike.meter, DeviceLike.kept = self.meter, None

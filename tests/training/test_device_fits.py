@@ -15,9 +15,10 @@ from strategies.pairs import every_pair
 from strategies.trees import Data, make_data
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
-from daskboost.data import blocks
+from daskboost.data import blocks, build
 from daskboost.data.device_chunk import joined_runs
 from daskboost.data.device_read import dense_rows
+from daskboost.devices.gpu import sketch as gpu_sketch
 from daskboost.errors import DeviceError
 
 __all__ = ["place"]
@@ -75,6 +76,30 @@ def test_model_and_files_are_the_hosts(
         there.save(tmp_path / "there")
     assert store.counters().device_bytes == 0
     assert files(tmp_path / "there") == files(tmp_path / "host")
+
+
+@pytest.mark.parametrize("kind", ["array", "csr"])
+def test_a_limit_of_memory_has_fewer_features_counted_at_a_time(
+    kind: str, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every read that counts."""
+    together: list[tuple[int, bool]] = []
+    begin = gpu_sketch._Batch.__init__
+
+    def noted(batch: Any, runtime: Any, source: Any, columns: Any, *rest: Any) -> None:
+        together.append((len(columns), rest[-1] is not None))
+        begin(batch, runtime, source, columns, *rest)
+
+    monkeypatch.setattr(gpu_sketch._Batch, "__init__", noted)
+    monkeypatch.setattr(build, "default_capacity", lambda *_: 40)  # too few cells, whose values are counted again
+    given = place.csr(scipy.sparse.csr_matrix(data.X)) if kind == "csr" else place.array(data.X)
+    found = []
+    for limit, batches in ((None, (6,)), (2 * gpu_sketch.SERIES_BYTES * 16 // 15 + 1, (2, 2, 2)), (1, 6 * (1,))):
+        together.clear()
+        with quantized(given, data.y, None, device_memory_limit=limit) as dataset:
+            assert together == [(width, again) for again in (False, True) for width in batches]
+            found.append([column.tobytes() for column in (dataset.cuts.values, dataset.cuts.offsets)])
+    assert found[0] == found[1] == found[2]
 
 
 def test_evaluation_sets_and_earlier_models(place: Place, data: Data) -> None:

@@ -14,6 +14,7 @@ from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.candidates import GpuCandidates
 from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
+from daskboost.devices.gpu.lack_of_memory import lack_of_memory
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
@@ -29,7 +30,6 @@ from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
-from daskboost.errors import DeviceError
 
 T = TypeVar("T")
 
@@ -165,16 +165,15 @@ class GpuDevice:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """CuPy's lack of memory is Python's MemoryError. All work on the device is done within, where it is the current
-        one."""
-        try:
-            with active(self._runtime):
-                yield
-        except MemoryError as error:
-            raise DeviceError(
-                f"the GPU's memory does not hold the fit ({error}; {format_bytes(self._runtime.free_bytes)} are free): "
-                "use more GPUs, fewer bins (max_bin) or device='cpu'"
-            ) from error
+        """All work on the device is done within, where it is the current one."""
+        with lack_of_memory(self._has_no_room), active(self._runtime):
+            yield
+
+    def _has_no_room(self, error: Exception) -> str:
+        return (
+            f"the GPU's memory does not hold the fit ({error}; {format_bytes(self._runtime.free_bytes)} are free): "
+            "use more GPUs, fewer bins (max_bin) or device='cpu'"
+        )
 
     def close(self) -> None:
         streams, self._streams = self._streams, []

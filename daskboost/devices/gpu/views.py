@@ -268,9 +268,11 @@ class SparseView:
         rows, common = (self._indptr, self._slots, n_rows, n_slots), (order, pairs, out.view(np.uint64))
         if self._fits:
             least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
+            # Any number, where rows have hardly any entries.
+            least_tiles = min(max(1, least_rows // tiles.tile_rows), np.iinfo(np.int32).max)
             runtime.kernel("histogram_sparse", "add_shared", SMALL=small)(
-                runtime.multiprocessors, BUILD_THREADS, *rows, max(1, least_rows // tiles.tile_rows), *tiles.arguments,
-                *common, shared_bytes=CELL_BYTES * n_slots,
+                runtime.multiprocessors, BUILD_THREADS, *rows, least_tiles, *tiles.arguments, *common,
+                shared_bytes=CELL_BYTES * n_slots,
             )  # fmt: skip
             return
         many_rows = np.iinfo(np.int64).max
