@@ -78,7 +78,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rows_of(toy: Path, *arguments: str, folder: str = "claims", results: str = "results") -> dict[str, dict[str, Any]]:
     """By tool."""
     parent = toy.parent
-    main([*arguments, "--folder", str(parent / folder), "--results", str(parent / results), "--", str(toy)])
+    places = ["--folder", str(parent / folder), "--results", str(parent / results)]
+    main([*arguments, *places, "--", f"--rootdir={parent}", str(toy)])  # for tests' names, wherever this checkout is
     lines = (parent / results / "gpu_sanitizers.jsonl").read_text().splitlines()
     return {row["tool"]: row for row in map(json.loads, lines)}
 
