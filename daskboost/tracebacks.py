@@ -5,10 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from traceback import walk_tb
 from types import CellType, FrameType, FunctionType
 
 PACKAGES = {__name__.partition(".")[0], "cupy", "cupyx", "rmm"}
 """Whose functions' variables are forgotten: ours, and those that ours give a GPU's memory to."""
+GOES_ON = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+"""Kinds of functions that may have stopped without having ended."""
 
 
 @contextmanager
@@ -29,30 +33,50 @@ def without_locals() -> Iterator[None]:
 
 def forget_locals(error: BaseException) -> None:
     """Of functions that have ended, in the tracebacks of an exception and of what led to it."""
-    left, seen = [error], set[int]()
+    known_callers = set[FrameType]()
+    for each in _all_of(error):
+        for frame, _ in walk_tb(each.__traceback__):
+            if _is_ours(frame):
+                _forget(frame)
+            _forget_callers(frame, known_callers)
+
+
+def _all_of(error: BaseException) -> Iterator[BaseException]:
+    """The exception, its causes, and those of a group."""
+    left, known = [error], set[int]()
     while left:
         each = left.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        left += [other for other in (each.__cause__, each.__context__) if other is not None]
-        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-        place = each.__traceback__
-        while place is not None:
-            if str(place.tb_frame.f_globals.get("__name__")).partition(".")[0] in PACKAGES:
-                _forget(place.tb_frame)
-            place = place.tb_next
+        if id(each) not in known:
+            known.add(id(each))
+            left += [other for other in (each.__cause__, each.__context__) if other is not None]
+            left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+            yield each
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in PACKAGES
 
 
 def _forget(frame: FrameType) -> None:
-    """The frame's variables, those too that functions and comprehensions within have seen: frames of theirs refer to
-    them by the function, not by a variable that could be cleared."""
-    held = gc.get_referents(frame)
-    functions = [each for each in held if isinstance(each, FunctionType) and each.__code__ is frame.f_code]
-    from_outside = {id(cell) for function in functions for cell in function.__closure__ or ()}
-    own = [each for each in held if isinstance(each, CellType) and id(each) not in from_outside]
+    """The frame's variables, those too that functions and comprehensions within have read: a frame of theirs refers to
+    them by its function's closure, which cannot be cleared."""
+    referents = gc.get_referents(frame)
+    functions = [each for each in referents if isinstance(each, FunctionType) and each.__code__ is frame.f_code]
+    closure = {id(cell) for function in functions for cell in function.__closure__ or ()}
     with suppress(RuntimeError):  # it is still running, here or in another thread
         frame.clear()
-        for cell in own if functions else ():
-            with suppress(ValueError):  # it is empty
-                del cell.cell_contents
+        for cell in referents if functions else ():
+            if isinstance(cell, CellType) and id(cell) not in closure:
+                with suppress(ValueError):  # it is empty
+                    del cell.cell_contents
+
+
+def _forget_callers(frame: FrameType, known: set[FrameType]) -> None:
+    """Variables of what called it, if that has ended since: an exception may be kept, and raised by the next call."""
+    caller = frame.f_back
+    while caller is not None and caller not in known:
+        known.add(caller)
+        if _is_ours(caller) and not caller.f_code.co_flags & GOES_ON:
+            with suppress(RuntimeError):
+                caller.clear()
+        caller = caller.f_back

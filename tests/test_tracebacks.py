@@ -128,6 +128,58 @@ def test_functions_that_run_keep_their_variables() -> None:
     assert ours(outer)() == 3
 
 
+def test_calls_that_ended_since_are_forgotten() -> None:
+    """An exception that was kept came from a call of before, which its frames still name."""
+    failures: list[Exception] = []
+
+    def attempt(rows: Rows) -> None:
+        copy = rows
+        try:
+            raise LookupError(f"kept beside {len([copy])}")
+        except LookupError as error:
+            failures.append(error)
+
+    def first(rows: Rows) -> None:
+        more = [rows]
+        attempt(*more)
+
+    def later(rows: Rows) -> None:
+        raise failures.pop()
+
+    attempt = ours(attempt)
+    calls, rows = (ours(first), ours(later)), Rows()
+    alive = weakref.ref(rows)
+    calls[0](rows)
+    del rows
+    gc.collect()
+    assert alive() is not None, "frames refer to what called them"
+    error, stayed = kept(calls[1])
+    assert not stayed and alive() is None
+    assert str(error) == "kept beside 1"
+
+
+def test_generators_that_may_go_on_are_left_alone() -> None:
+    """They stopped in a call that the exception names, and have not ended."""
+
+    def numbers() -> Iterator[int]:
+        number = 0
+        while True:
+            try:
+                fail()
+            except LookupError as error:
+                caught.append(error)
+            yield number
+            number += 1
+
+    caught: list[Exception] = []
+    each = ours(numbers)()
+    assert next(each) == 0
+    raised = caught.pop()
+    raised.__traceback__ = raised.__traceback__ and raised.__traceback__.tb_next  # of `fail` alone
+    forget_locals(raised)
+    assert (next(each), next(each)) == (1, 2)
+
+
 def test_what_others_share_with_ours_stays() -> None:
     """A function's variables from outside are not its own."""
     shared = Rows()

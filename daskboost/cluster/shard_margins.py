@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkHandle
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Device, StreamingDevice, View
+from daskboost.devices.device import Array, Device, StreamingDevice, View
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.dtypes import Bool
 from daskboost.errors import DataError
@@ -193,8 +194,12 @@ class ShardMargins:
 
     def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
         """What adds a tree to the margins of one chunk."""
-        walk, vectors = self._device.walker(tree), tree.value.ndim == 2
-        return lambda index, view: walk(view, self.margins[index] if vectors else self.margins[index][:, output])
+        return partial(self._add, self._device.walker(tree), None if tree.value.ndim == 2 else output)
+
+    def _add(self, walk: Callable[[View, Array], None], output: int | None, index: int, view: View) -> None:
+        """`output` : None for trees with vectors."""
+        margins = self.margins[index]
+        walk(view, margins if output is None else margins[:, output])
 
 
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from daskboost.cluster.lockstep import Lockstep
@@ -68,13 +69,12 @@ class SharedViews:
             source = self._sources[key]
         if not source.is_resident:
             return lambda: self.lockstep.items(source.own_views, rank)
+        return partial(self._resident, source)
 
-        def resident() -> Iterator[tuple[int, View]]:
-            self.lockstep.check()
-            with self._lock:  # the first fit that comes makes them
-                return iter(list(source.views()))
-
-        return resident
+    def _resident(self, source: ShardMargins) -> Iterator[tuple[int, View]]:
+        self.lockstep.check()
+        with self._lock:  # the first fit that comes makes them
+            return iter(list(source.views()))
 
     @property
     def gpu_bytes(self) -> int:

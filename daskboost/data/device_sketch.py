@@ -18,7 +18,7 @@ from daskboost.dtypes import Int64
 MANY_THIN = BATCH_ENTRY_SERIES
 """Columns of few entries that are worth a sort."""
 FREE_SHARE = 2
-"""Of free memory, where nobody says how much may be used, a sort takes this part at most."""
+"""Of free memory a sort takes this part at most."""
 
 
 def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,
@@ -73,7 +73,9 @@ def _counted(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacit
     thin = present <= capacities
     if not isinstance(source, Entries) or intervals is not None or thin.sum() < MANY_THIN:
         return count_keys(runtime, source, columns, capacities, *rest)
-    room_bytes = runtime.free_bytes // FREE_SHARE if scratch_bytes is None else scratch_bytes
+    room_bytes = runtime.free_bytes // FREE_SHARE
+    if scratch_bytes is not None:
+        room_bytes = min(room_bytes, scratch_bytes)
     if room_bytes < least_bytes(len(source.values), present[thin]):
         return count_keys(runtime, source, columns, capacities, *rest)
     found = count_thin(runtime, source, columns[thin], present[thin], room_bytes, weights, threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,10 +111,8 @@ class PreparedFit:
         spec, n_rounds = self.spec, self.spec.first_iteration + len(self.spec.learning_rates)
 
         def report(iteration: int, progress: Progress) -> bool:
-            info = RoundInfo(
-                iteration, n_rounds, progress.history,
-                lambda: make_booster(spec, self.dtrain, progress, self.earlier),
-            )  # fmt: skip
+            snapshot = partial(make_booster, spec, self.dtrain, progress, self.earlier)
+            info = RoundInfo(iteration, n_rounds, progress.history, snapshot)
             if self.evals_result is not None:
                 self.evals_result.update(progress.history)
             return any([callback.after_round(info) for callback in self.callbacks])

@@ -156,7 +156,8 @@ def test_columns_without_any_value(runtime: Runtime, weighted: bool, monkeypatch
 
 
 @pytest.mark.parametrize(("scratch", "free", "n_sorted"), [
-    (None, 1 << 30, 650), (None, 100_000, 0), (3_000_000, 0, 650), (200_000, 0, 650), (50_000, 0, 0),
+    (None, 1 << 30, 650), (None, 100_000, 0), (3_000_000, 1 << 30, 650), (200_000, 1 << 30, 650), (50_000, 1 << 30, 0),
+    (3_000_000, 100_000, 0),
 ])  # fmt: skip
 def test_hundreds_of_thin_columns_are_sorted(
     scratch: int | None, free: int, n_sorted: int, runtime: Runtime, rng: np.random.Generator,

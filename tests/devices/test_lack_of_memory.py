@@ -9,7 +9,7 @@ from daskboost.devices.gpu.lack_of_memory import OUT_OF_MEMORY, is_lack, lack_of
 from daskboost.errors import DeviceError
 
 
-class CudaError(RuntimeError):
+class CUDADriverError(RuntimeError):
     """As CuPy's CUDADriverError and CUDARuntimeError."""
 
     def __init__(self, status: int, text: str = "") -> None:
@@ -17,7 +17,7 @@ class CudaError(RuntimeError):
         self.status = status
 
 
-CudaError.__module__ = "cupy_backends.cuda.api.driver"
+CUDADriverError.__module__ = "cupy_backends.cuda.api.driver"
 
 
 class OutOfMemoryError(MemoryError):
@@ -33,9 +33,9 @@ class UsersError(RuntimeError):
     status = OUT_OF_MEMORY
 
 
-LACKS = (MemoryError("std::bad_alloc: out_of_memory: RMM"), OutOfMemoryError(), CudaError(OUT_OF_MEMORY))
+LACKS = (MemoryError("std::bad_alloc: out_of_memory: RMM"), OutOfMemoryError(), CUDADriverError(OUT_OF_MEMORY))
 ILLEGAL_ADDRESS = 700
-OTHERS = (CudaError(ILLEGAL_ADDRESS), UsersError(), ValueError())
+OTHERS = (CUDADriverError(ILLEGAL_ADDRESS), UsersError(), ValueError())
 
 
 @pytest.mark.parametrize("error", LACKS, ids=repr)

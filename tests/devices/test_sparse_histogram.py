@@ -56,7 +56,7 @@ def test_sparse_rows_by_feature_and_by_row(
 
 
 def test_hardly_any_entries(runtime: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block may want more tiles than there are, and than 32 bits count: 10M rows of one entry in 16,000 slots do."""
+    """A block may want more tiles than there are, and than 32 bits count, as of 10M rows with one entry in all."""
     monkeypatch.setattr(views, "LEAST_ENTRIES_PER_SLOT", 1 << 33)
     n_bins = [3, 50]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 500, n_bins)

@@ -60,12 +60,17 @@ def test_a_callback_stops_training(data: QuantizedDataset) -> None:
 
 
 def test_an_exception_in_a_callback_ends_the_fit(data: QuantizedDataset) -> None:
+    """And what it was told is still good."""
+    told: list[RoundInfo] = []
+
     class Broken(Callback):
         def after_round(self, info: RoundInfo) -> bool:
+            told.append(info)
             raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         train(PARAMS, data, 10, callbacks=[Broken()])
+    assert told[0].snapshot() == train(PARAMS, data, 1)
 
 
 @pytest.mark.parametrize("rates", [[0.5, 0.25, 0.125], lambda i: 0.5 / 2**i])

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 from data.test_upload import small_blocks
-from devices.test_lack_of_memory import CudaError
+from devices.test_lack_of_memory import CUDADriverError
 from kernels.emulation import EmulatedKernel
 from kernels.tracked import PoolMeter, TrackedRuntime
 from model.random_models import random_booster, random_rows
@@ -18,14 +19,18 @@ from model.test_device_predict import fake
 from training.test_device_memory_limit import FITS, PARAMS, chunked, least_of, no_thread_is_left, rows, runtime
 from training.test_stream_failures import Interrupt
 
-from daskboost import QuantizedDataset, tracebacks, train, train_many
+from daskboost import QuantizedDataset, plan, tracebacks, train, train_many
+from daskboost.cluster import coordinator
+from daskboost.devices.gpu import sorted_entries
 from daskboost.devices.gpu.lack_of_memory import OUT_OF_MEMORY
 from daskboost.errors import DataError, DeviceError
 from daskboost.objectives.multiclass import SoftProb
 
 __all__ = ["no_thread_is_left", "rows", "runtime", "small_blocks"]
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.large]  # the same launches as of other fits, many times
+
+NAMES = ("samples", "classes", "absolute error", "lossguide", "symmetric", "certified", "sampled", "packed", "vectors")
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +39,15 @@ def stand_ins_are_forgotten_as_cupys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracebacks, "PACKAGES", tracebacks.PACKAGES | {"kernels", "numpy", __name__})
 
 
+@pytest.fixture(autouse=True)
+def rounds_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU's, which take a millisecond; one that fails is told when it is the next."""
+    monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
+
+
 def ended(runtime: TrackedRuntime, error: type[BaseException], call: Callable[[], Any]) -> BaseException:
     """The exception of a call, of whose device arrays none is left while it is kept."""
-    before = runtime.meter.bytes
+    before = runtime.meter.peak_bytes = runtime.meter.bytes
     with pytest.raises(error) as caught:
         call()
     gc.collect()  # exceptions and functions' variables refer to each other, as `make_device` knows
@@ -44,76 +55,6 @@ def ended(runtime: TrackedRuntime, error: type[BaseException], call: Callable[[]
     assert runtime.meter.peak_bytes > before
     assert runtime.meter.bytes == before
     return caught.value
-
-
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes that a device has, in a list; 0 for any."""
-    count, room = PoolMeter.count, [0]
-
-    def bounded(meter: PoolMeter, array: Any) -> None:
-        if meter.bytes + array.nbytes > room[0] > 0:
-            raise MemoryError("no more")
-        count(meter, array)
-
-    monkeypatch.setattr(PoolMeter, "count", bounded)
-    return room
-
-
-SHARES = (0.02, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.999)
-"""Of what would be enough."""
-
-
-def scored(values: Any, labels: Any) -> tuple[str, float]:
-    raise LookupError("the metric's own")
-
-
-def pulled(margins: Any, labels: Any) -> tuple[Any, Any]:
-    raise LookupError("the objective's own")
-
-
-@pytest.mark.parametrize("name", ["samples", "absolute error", "lossguide", "certified", "sampled", "vectors"])
-@pytest.mark.parametrize("streams", [False, True], ids=["resident", "streamed"])
-def test_interrupted_fits(name: str, streams: bool, rows: dict[str, Any], runtime: TrackedRuntime) -> None:
-    params = {**PARAMS, **FITS[name], "max_bin": 16}
-    with chunked(rows) as dataset:
-        if streams:
-            params["device_memory_limit"] = 3 * least_of(dataset)
-        ended(runtime, KeyboardInterrupt, lambda: train(params, dataset, 3, callbacks=[Interrupt()]))
-
-
-def test_users_own_functions(rows: dict[str, Any], runtime: TrackedRuntime) -> None:
-    with chunked(rows) as dataset:
-        for given in ({"objective": pulled}, {"custom_metric": scored, "evals": [(dataset, "rows")]}):
-            error = ended(runtime, LookupError, partial(train, PARAMS, dataset, 3, **given))
-            assert "own" in str(error)
-
-
-def test_models_that_are_trained_together(rows: dict[str, Any], runtime: TrackedRuntime) -> None:
-    with chunked(rows) as dataset:
-        for limit in (None, least_of(dataset)):
-            given = [{**PARAMS, "device_memory_limit": limit, "max_depth": depth} for depth in (2, 3)]
-            call = partial(train_many, given, dataset, 3, callbacks=lambda _: [Interrupt()])
-            ended(runtime, KeyboardInterrupt, call)
-
-
-@pytest.mark.parametrize("name", ["samples", "classes", "lossguide", "symmetric", "certified", "sampled", "vectors"])
-def test_a_full_gpu(name: str, rows: dict[str, Any], runtime: TrackedRuntime, room: list[int]) -> None:
-    """At any moment of a fit, which is clear about it and can be had again."""
-    if FITS[name].get("num_class"):
-        rows = {**rows, "y": np.arange(len(rows["y"])) % 5}
-    params = {**PARAMS, **FITS[name]}
-    with chunked(rows) as dataset:
-        expected = train(params, dataset, 2).to_bytes()
-        runtime.recorded.clear()
-        gc.collect()
-        peak = runtime.meter.peak_bytes
-        for share in SHARES:
-            room[0] = int(peak * share)
-            error = ended(runtime, DeviceError, partial(train, params, dataset, 2))
-            assert "the GPU's memory does not hold the fit (no more" in str(error)
-        room[0] = peak
-        assert train(params, dataset, 2).to_bytes() == expected
 
 
 class Launches:
@@ -133,8 +74,9 @@ class Launches:
 
     def ends(self, n: int, runtime: TrackedRuntime, call: Callable[[], Any]) -> None:
         """Fail in some of the `n` launches of a call, by Ctrl-C or for lack of memory."""
-        for last in range(1, n + 1, max(1, n // 9)):
-            for error in (KeyboardInterrupt(), MemoryError("no more"), CudaError(OUT_OF_MEMORY, "no more")):
+        errors = KeyboardInterrupt(), MemoryError("no more"), CUDADriverError(OUT_OF_MEMORY, "no more")
+        for i, last in enumerate(range(1, n + 1, max(1, n // 6))):
+            for error in errors if n < 6 else [errors[i % 3]]:
                 self.count, self.last, self.error = 0, last, error
                 if isinstance(error, KeyboardInterrupt):
                     ended(runtime, KeyboardInterrupt, call)
@@ -142,6 +84,109 @@ class Launches:
                     text = str(ended(runtime, DeviceError, call))
                     assert "the GPU's memory does not hold" in text and "(no more" in text
         self.last = 0
+
+
+def data_of(name: str, rows: dict[str, Any]) -> QuantizedDataset:
+    if FITS[name].get("num_class"):
+        rows = {**rows, "y": np.arange(len(rows["y"])) % 5}
+    return chunked(rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("streams", [False, True], ids=["resident", "streamed"])
+def test_fits(
+    name: str, streams: bool, rows: dict[str, Any], runtime: TrackedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended between rounds, and within them."""
+    params = {**PARAMS, **FITS[name]}
+    with data_of(name, rows) as dataset:
+        if streams:
+            params["device_memory_limit"] = plan({**params, "device_memory_limit": 1}, dataset).total_bytes
+            assert plan(params, dataset).resident is not None
+        ended(runtime, KeyboardInterrupt, lambda: train(params, dataset, 3, callbacks=[Interrupt()]))
+        launches = Launches(monkeypatch)
+        expected = train(params, dataset, 2).to_bytes()
+        runtime.recorded.clear()
+        launches.ends(launches.count, runtime, partial(train, params, dataset, 2))
+        assert train(params, dataset, 2).to_bytes() == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_full_gpu(
+    name: str, rows: dict[str, Any], runtime: TrackedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any moment of a fit, which is clear about it and can be had again."""
+    count, room = PoolMeter.count, [0]
+
+    def bounded(meter: PoolMeter, array: Any) -> None:
+        if meter.bytes + array.nbytes > room[0] > 0:
+            raise MemoryError("no more")
+        count(meter, array)
+
+    monkeypatch.setattr(PoolMeter, "count", bounded)
+    params = {**PARAMS, **FITS[name]}
+    with data_of(name, rows) as dataset:
+        expected = train(params, dataset, 2).to_bytes()
+        runtime.recorded.clear()
+        gc.collect()
+        peak = runtime.meter.peak_bytes
+        for share in (0.02, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.999):
+            room[0] = int(peak * share)
+            error = ended(runtime, DeviceError, partial(train, params, dataset, 2))
+            assert "the GPU's memory does not hold the fit (no more" in str(error)
+        room[0] = peak
+        assert train(params, dataset, 2).to_bytes() == expected
+
+
+def test_sorted_entries(
+    runtime: TrackedRuntime, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_entries, "pays", lambda *_: True)
+    X = scipy.sparse.random(5_000, 60, 0.05, "csr", random_state=rng)
+    with QuantizedDataset.from_dask(X, rng.random(5_000) < 0.5, max_bin=16, n_jobs=1) as dataset:
+        launches = Launches(monkeypatch)
+        train(PARAMS, dataset, 2)
+        runtime.recorded.clear()
+        launches.ends(launches.count, runtime, partial(train, PARAMS, dataset, 2))
+
+
+@pytest.mark.parametrize("calls", [1, 3, 5])
+def test_users_own_functions(calls: int, rows: dict[str, Any], runtime: TrackedRuntime) -> None:
+    """In a round that was asked for together with those before it, too."""
+    left = [0]
+
+    def pulled(margins: Any, labels: Any) -> tuple[Any, Any]:
+        left[0] -= 1
+        if left[0] == 0:
+            raise LookupError("the objective's own")
+        return margins - labels, np.ones_like(margins)
+
+    def scored(values: Any, labels: Any) -> tuple[str, float]:
+        left[0] -= 1
+        if left[0] == 0:
+            raise LookupError("the metric's own")
+        return "own", 1.0
+
+    with chunked(rows) as dataset:
+        for given in ({"objective": pulled}, {"custom_metric": scored, "evals": [(dataset, "rows")]}):
+            left[0] = calls
+            error = ended(runtime, LookupError, partial(train, PARAMS, dataset, 9, **given))
+            assert "own" in str(error)
+
+
+def test_models_that_are_trained_together(
+    rows: dict[str, Any], runtime: TrackedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches = Launches(monkeypatch)
+    with chunked(rows) as dataset:
+        for limit in (None, least_of(dataset)):
+            given = [{**PARAMS, "device_memory_limit": limit, "max_depth": depth} for depth in (2, 3)]
+            call = partial(train_many, given, dataset, 3, callbacks=lambda _: [Interrupt()])
+            ended(runtime, KeyboardInterrupt, call)
+            launches.count = 0
+            train_many(given, dataset, 2)
+            runtime.recorded.clear()
+            launches.ends(launches.count, runtime, partial(train_many, given, dataset, 2))
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,11 @@ class CudaRuntime:
             finally:
                 graph = stream.end_capture()
 
-        def replay() -> None:
-            graph.launch(cuda.get_current_stream())
+        return partial(self._replay, graph, kept)
 
-        replay.kept = kept  # type: ignore[attr-defined]
-        return replay
+    def _replay(self, graph: Any, kept: list[Any]) -> None:
+        """`kept` : what the graph has addresses of."""
+        graph.launch(self.xp.cuda.get_current_stream())
 
     def copy_stream(self) -> CudaCopies:
         """A stream that does not wait for the default one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from daskboost.byte_sizes import format_bytes
@@ -136,8 +137,10 @@ class GpuDevice:
         )  # fmt: skip
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
-        columns = tree_columns(self._runtime, tree)
-        return lambda view, margin: walk_nodes(self._runtime, view, columns, margin)
+        return partial(self._walk, tree_columns(self._runtime, tree))
+
+    def _walk(self, columns: DeviceArray, view: GpuView, margin: DeviceArray) -> None:
+        walk_nodes(self._runtime, view, columns, margin)
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return [work(0, n_rows)]

@@ -9,6 +9,8 @@ from daskboost.errors import DeviceError
 
 OUT_OF_MEMORY = 2
 """`cudaErrorMemoryAllocation` of CUDA's runtime, and `CUDA_ERROR_OUT_OF_MEMORY` of its driver."""
+OF_CUDA = ("CUDARuntimeError", "CUDADriverError")
+"""CuPy's names of what these two raise; those of its libraries have numbers of their own."""
 
 
 @contextmanager
@@ -23,9 +25,10 @@ def lack_of_memory(message: Callable[[Exception], str]) -> Iterator[None]:
 
 
 def is_lack(error: Exception) -> bool:
-    """Whether a GPU has too little memory: CuPy's and RMM's error is a MemoryError, and so is NumPy's, of the host;
-    where CUDA itself takes memory, for modules and graphs, it says a number."""
-    module = type(error).__module__
+    """Whether a GPU has too little memory. CuPy's and RMM's errors are MemoryErrors, of which NumPy's alone tells that
+    it is of the host; where CUDA itself takes memory, for modules and graphs, its error has a number."""
+    kind = type(error)
     if isinstance(error, MemoryError):
-        return not module.startswith("numpy")
-    return module.startswith("cupy") and getattr(error, "status", None) == OUT_OF_MEMORY
+        return not kind.__module__.startswith("numpy")
+    of_cuda = kind.__module__.startswith("cupy") and kind.__name__ in OF_CUDA
+    return of_cuda and getattr(error, "status", None) == OUT_OF_MEMORY
