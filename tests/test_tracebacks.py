@@ -31,16 +31,16 @@ def fail() -> Any:
     raise LookupError("of a callback")
 
 
-def kept(function: Callable[..., Any], *arguments: Any) -> tuple[BaseException, bool]:
+def kept(function: Callable[..., Any]) -> tuple[BaseException, bool]:
     """The exception of a call with rows, and whether these are alive while it is kept."""
     rows = Rows()
     alive = weakref.ref(rows)
     try:
         with without_locals():
-            function(rows, *arguments)
+            function(rows)
     except BaseException as error:
         caught = error
-    del rows, arguments
+    del rows
     gc.collect()
     return caught, alive() is not None
 

@@ -85,6 +85,6 @@ class SharedViews:
     def close(self) -> None:
         """Free the views."""
         self._sources.clear()
-        devices, self._devices = self._devices, {}
-        for device in devices.values():
+        for device in self._devices.values():
             device.close()
+        self._devices.clear()

@@ -115,10 +115,8 @@ def test_work_that_fails_ends_its_capture(cupy: Cupy) -> None:
 
 def test_a_launch_that_fails_keeps_no_memory(cupy: Cupy) -> None:
     """Though somebody keeps the exception."""
-    replay = CudaRuntime(cupy, 0).record(lambda: cupy.cuda.get_allocator()(100))
+    replays = [CudaRuntime(cupy, 0).record(lambda: cupy.cuda.get_allocator()(100))]
     cupy.fails = True
-    replays = [replay]
-    del replay
     with pytest.raises(LookupError, match="the launch's own") as caught, without_locals():
         replays.pop()()
     assert cupy.alive == 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cluster.takes_of_rounds import search_entries
 from data.test_upload import small_blocks
 from devices.test_lack_of_memory import CUDADriverError
 from kernels.emulation import EmulatedKernel
@@ -21,7 +22,6 @@ from training.test_stream_failures import Interrupt
 
 from daskboost import QuantizedDataset, plan, tracebacks, train, train_many
 from daskboost.cluster import coordinator
-from daskboost.devices.gpu import sorted_entries
 from daskboost.devices.gpu.lack_of_memory import OUT_OF_MEMORY
 from daskboost.errors import DataError, DeviceError
 from daskboost.objectives.multiclass import SoftProb
@@ -144,9 +144,10 @@ def test_a_full_gpu(
 def test_sorted_entries(
     runtime: TrackedRuntime, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorted_entries, "pays", lambda *_: True)
+    search_entries(monkeypatch)
     X = scipy.sparse.random(5_000, 60, 0.05, "csr", random_state=rng)
-    with QuantizedDataset.from_dask(X, rng.random(5_000) < 0.5, max_bin=16, n_jobs=1) as dataset:
+    with QuantizedDataset.from_dask(X, rng.random(5_000) < 0.5, max_bin=16, n_jobs=1, encoding="csr") as dataset:
+        assert plan(PARAMS, dataset).by_entries
         launches = Launches(monkeypatch)
         train(PARAMS, dataset, 2)
         runtime.recorded.clear()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+from cluster.takes_of_rounds import search_entries
 from kernels.tracked import TrackedRuntime
 from strategies.saved_dataset import edit
 from training.plan_shapes import LOGISTIC, data_of, make_data, within
@@ -134,8 +135,7 @@ def test_sums_of_long_features_are_planned(depth: int, exponent: float, monkeypa
     """Entries are spread over features evenly, or as words are; in deep trees the sums of nodes take most."""
     runtime = TrackedRuntime(sm=90)  # with room for the nodes of deep levels
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: runtime)
-    for name in ("LEAST_CELLS", "CELLS_PER_ENTRY"):
-        monkeypatch.setattr(sorted_entries, name, 0)
+    search_entries(monkeypatch)
     rng = np.random.default_rng(11)
     n_rows, n_features = 5_000, 1_000
     share = np.arange(1, n_features + 1) ** -exponent
