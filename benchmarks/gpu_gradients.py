@@ -70,10 +70,11 @@ class Round:
     """Rows on the device and the launches of one round."""
 
     def __init__(self, config: Config, runtime: Runtime) -> None:
-        from daskboost.cluster.rounding import sample_bound, scale_rule, tree_keys
         from daskboost.devices.gpu.gradients import Quantizer, RoundGradients
         from daskboost.devices.gpu.losses import loss_source
         from daskboost.devices.gpu.rounding import DeviceRounding
+        from daskboost.devices.sampling import draws_below
+        from daskboost.fit.rounding import scale_rule, tree_keys
         from daskboost.objectives.base import kernel_of
         from daskboost.objectives.registry import make_objective
         from daskboost.params import TrainParams
@@ -93,9 +94,10 @@ class Round:
             raise ValueError(f"{config.objective} with {k} outputs has no kernel")
         self.rule = scale_rule(None)
         self.rounding = DeviceRounding(runtime, k)
-        self.rounding.put_keys(np.array([tree_keys(self.params, 0, output) for output in range(k)], np.uint64))
+        seed = self.params.random_state
+        self.rounding.put_keys(np.array([tree_keys(seed, 0, output) for output in range(k)], np.uint64))
         quantizer = Quantizer(runtime, [(0, 0)], n)
-        self.gradients = RoundGradients(source, quantizer, self.rounding, sample_bound(self.params))
+        self.gradients = RoundGradients(source, quantizer, self.rounding, draws_below(self.params.subsample))
         self.order, self.pairs = self.xp.empty(n, np.uint32), self.xp.empty(n, np.int32)
         self.bounds = self.xp.zeros((1, 2), np.int64)
 
@@ -113,22 +115,23 @@ class Round:
 
     def check(self) -> None:
         """The first rows are those of the array expressions, rounded by the host."""
-        from daskboost.cluster.messages import GradientRange
-        from daskboost.cluster.rounding import make_rounding
         from daskboost.devices.cpu.gradients import quantize_gradients
         from daskboost.devices.gpu.runtime import to_host
+        from daskboost.fit.messages import GradientRange
+        from daskboost.fit.rounding import Scales, joined_range
 
         self.range()
         self.scale()
         self.quantize_and_order()
         ranges = [GradientRange(*self.rounding.largest())]
-        made = make_rounding(self.params, self.config.objective, 0, 0, ranges, None)
+        scales = Scales(self.config.objective, self.params.random_state, self.params.subsample, 0, joined_range(ranges))
+        (made,) = scales.exact([0])
         n = min(CHECKED_ROWS, self.config.n_rows)
         g, h = self.objective.gradients(to_host(self.label[:n]), to_host(self.margin[:n]))
         order, pairs = np.empty(n, np.uint32), np.empty(n, np.int32)
-        scales = made.scale_g, made.scale_h, made.scale_w
+        factors = made.scale_g, made.scale_h, made.scale_w
         keys = np.uint64(made.round_key), np.uint64(made.sample_key), np.uint64(made.sample_below)
-        kept, _, _ = quantize_gradients(g[:, 0], h[:, 0], None, *scales, *keys, 0, 0, n, order, pairs)
+        kept, _, _ = quantize_gradients(g[:, 0], h[:, 0], None, *factors, *keys, 0, 0, n, order, pairs)
         np.testing.assert_array_equal(to_host(self.order[:kept]), order[:kept])
         np.testing.assert_array_equal(to_host(self.pairs[:kept]), pairs[:kept])
 

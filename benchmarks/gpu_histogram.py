@@ -28,12 +28,13 @@ import numpy as np
 
 from benchmarks.gpu_floors import memory_ms, updates_ms
 from benchmarks.harness import RESULTS, record
-from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows import BUILD_ROWS
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import DenseView, DeviceLayout
+
+PACKED_LIMIT = 4
 
 REPEATS = 20
 LAUNCHES = 10

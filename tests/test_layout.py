@@ -16,7 +16,8 @@ PACKAGE = ROOT / "daskboost"
 
 ORDER = (
     "dtypes", "byte_sizes", "errors", "tracebacks", "registry", "params", "hashing",
-    "devices", "exact_sum", "data", "encoding", "objectives", "metrics", "tree", "model", "cluster", "training",
+    "devices", "exact_sum", "data", "encoding", "objectives", "metrics", "tree", "model", "fit", "engine", "cluster",
+    "training",
     "monitor", "estimators",
 )  # fmt: skip
 """Imports only go left; `docs/design.md` has the reasons."""
@@ -134,7 +135,7 @@ def test_importing_the_package_stays_light() -> None:
 
 
 def test_engines_and_coordinator_know_nothing_of_dask() -> None:
-    statement = "import daskboost.cluster.engine, daskboost.cluster.coordinator, daskboost.cluster.in_process"
+    statement = "import daskboost.engine.engine, daskboost.fit.coordinator, daskboost.cluster.in_process"
     assert loaded_by(statement, "dask", "distributed", "pandas", "sklearn") == []
 
 

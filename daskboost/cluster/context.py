@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from daskboost.cluster.links import Engines, Peers
+from daskboost.cluster.links import Engines
 from daskboost.cluster.wire import WireError, decode, encode, register
 from daskboost.data.tiers import RamUse
+from daskboost.fit.links import Peers
 
 
 @register

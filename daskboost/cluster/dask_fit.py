@@ -10,21 +10,22 @@ from functools import partial
 from typing import Any
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
-from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
-from daskboost.cluster.engine import Engine, EngineSetup
-from daskboost.cluster.engine_kinds import engine_kind, engine_on
-from daskboost.cluster.fit_size import engine_setup, engine_size
-from daskboost.cluster.messages import WIRE_TYPES
 from daskboost.cluster.on_dask import run_fit_blocking
 from daskboost.cluster.priority import compute_in_batches
-from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.cluster.wire import register
 from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
+from daskboost.engine.engine import Engine, engine_on
+from daskboost.engine.fit_size import EnginePlace, engine_size
+from daskboost.engine.setup import EngineSetup, engine_setup
+from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import WorkerLostError
+from daskboost.fit.coordinator import fit
+from daskboost.fit.messages import WIRE_TYPES
+from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.tree.table import TreeTable
 
 GRADIENT_SHARE = 0.05
@@ -105,7 +106,7 @@ class Mirror:
             raise _StoppedByCallbackError
 
 
-def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees:
+def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeRounds:
     """An engine over the chunks that this worker holds."""
     compute_in_batches()
     spec: FitSpec = context.extras["spec"]
@@ -114,10 +115,10 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeTrees
     named = zip(message.names, message.n_partitions, strict=True)
     train, *evals = [_shard_here(place, name, expected, spec) for name, expected in named]
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
-    size = engine_size(spec, train, evals, keep_gradients=setup.keep_gradients, n_engines=context.n_engines)
+    size = engine_size(spec, train, evals, EnginePlace(keep_gradients=setup.keep_gradients))
     make = partial(make_device, spec.params.device, spec.layout, size=size)
-    engine = engine_on(make, threads, setup, train, evals, context.peers, kind=engine_kind(spec))
-    return WholeTrees(engine, spec, threads) if context.n_engines == 1 else engine
+    engine = engine_on(make, threads, partial(Engine, setup, train, evals, peers=context.peers))
+    return WholeRounds(engine, spec, threads) if context.n_engines == 1 else engine
 
 
 def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:
@@ -168,6 +169,6 @@ def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
 
     try:
         alone = context.engines.n_engines == 1
-        return fit(context.engines, spec, threads, report, whole_trees=alone).base_score
+        return fit(context.engines, spec, threads, report, whole_rounds=alone).base_score
     finally:
         threads.close()

@@ -17,7 +17,7 @@ from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
 from daskboost.cluster.dask_comms import accept_channel, open_channel
 from daskboost.cluster.links import Engine, Failure, PeerLostError
-from daskboost.cluster.reduce.peers_exchange import ChannelPeers
+from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
 from daskboost.cluster.wire import WireError, register
 

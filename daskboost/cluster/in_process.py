@@ -10,13 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.cluster.coordinator import FitSpec, Progress, Report, fit
-from daskboost.cluster.engine import Engine
-from daskboost.cluster.engine_kinds import engine_kind, engine_on
-from daskboost.cluster.fit_size import engine_setup, engine_size
 from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
-from daskboost.cluster.whole_trees import WholeTrees
 from daskboost.data.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import computed
@@ -29,7 +24,13 @@ from daskboost.data.tiers import RamUse
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.dtypes import Bool
+from daskboost.engine.engine import Engine, engine_on
+from daskboost.engine.fit_size import EnginePlace, engine_size
+from daskboost.engine.setup import engine_setup
+from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import EngineError
+from daskboost.fit.coordinator import fit
+from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.tracebacks import without_locals
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ class LocalShards:
         from daskboost.data.shard_files import write_chunk_files
 
         return [record for shard in self.shards for record in write_chunk_files(writer.directory, shard)]
+
+    @property
+    def owners(self) -> range:
+        """The engine that holds each shard."""
+        return range(len(self.shards))
 
     @property
     def device_bytes(self) -> int:
@@ -178,20 +184,19 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
         opened.callback(own.close)
         made: list[Engine] = []
         for each, peer in zip(sets, peers, strict=True):
-            decided = (None, None) if shared is None else (shared.n_resident, shared.stream_bytes)
-            size = engine_size(
-                spec, *each, n_engines=n_engines, n_resident=decided[0], stream_bytes=decided[1],
-                shares_views=shared is not None,
+            place = EnginePlace() if shared is None else EnginePlace(
+                n_resident=shared.n_resident, stream_bytes=shared.stream_bytes, shares_views=True
             )
+            size = engine_size(spec, *each, place)
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
-            made.append(engine_on(make, Threads(threads), setup, *each, peer, shared, engine_kind(spec)))
+            made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
             opened.callback(made[-1].close)
         # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
         alone = n_engines == 1 and made[0].device.split_kernels is not None
-        engines = LocalEngines([WholeTrees(made[0], spec, own)] if alone else made, peers)
+        engines = LocalEngines([WholeRounds(made[0], spec, own)] if alone else made, peers)
         opened.callback(engines.close)
         try:
-            return fit(engines, spec, own, report, whole_trees=alone)
+            return fit(engines, spec, own, report, whole_rounds=alone)
         except EngineError as error:
             if error.__cause__ is None:
                 raise

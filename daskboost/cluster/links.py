@@ -1,8 +1,7 @@
 """How a coordinator talks to its engines, and engines to each other, whatever carries the words.
 
-`Engines` is the coordinator's side, `Peers` an engine's side, `Engine` what must stand behind them. Here are the two
-interfaces and their embodiment within one process; across a Dask cluster they are `ChannelEngines` and
-`ChannelPeers`.
+`Engines` is the coordinator's side, `Peers` (`fit/links.py`) an engine's side, `Engine` what must stand behind them.
+Here is their embodiment within one process; across a Dask cluster they are `ChannelEngines` and `ChannelPeers`.
 
 Every implementation keeps the same rules. A call is collective: all engines get a message and all reply, in engine
 order. The first failure ends the conversation: the others are told to stop, and every later call raises the same
@@ -19,12 +18,10 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.cluster.wire import register
 from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
-
-Array = npt.NDArray[Any]
+from daskboost.fit.links import Array
 
 
 class Engine(Protocol):
@@ -63,29 +60,6 @@ class Engines(Protocol):
 
     def close(self) -> None:
         """End all engines and free what they hold. Idempotent."""
-
-
-class Peers(Protocol):
-    """An engine's side: the other engines of the fit, itself included."""
-
-    @property
-    def rank(self) -> int:
-        """This engine's place in engine order, from 0."""
-
-    @property
-    def n_peers(self) -> int:
-        """How many engines take part, this one included."""
-
-    def exchange(self, parts: Sequence[Array], /) -> list[Array]:
-        """All-to-all: `parts[i]` goes to engine i; returns what each engine sent here, in rank order.
-
-        Collective: every engine calls it equally often. The part for oneself comes back as it is.
-
-        Raises
-        ------
-        PeerLostError
-            Another engine failed, so this exchange can never complete.
-        """
 
 
 class PeerLostError(DaskBoostError, RuntimeError):

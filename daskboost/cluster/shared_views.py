@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from daskboost.cluster.lockstep import Lockstep
-from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.data.shard import Shard
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.device import Device, StreamingDevice, View
-from daskboost.dtypes import Bool
-
-Views = Callable[[], Iterator[tuple[int, View]]]
-TRAINING, EVALUATION = 1, 0
-"""Ranks of passes (see `Lockstep.items`)."""
+from daskboost.engine.shard_margins import ShardMargins, ViewRoom, Views
 
 
 class SharedViews:
@@ -44,28 +40,23 @@ class SharedViews:
         self._devices: dict[tuple[str, int], Device] = {}
         self._lock = threading.Lock()
 
-    def of(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, room_bytes: int, rank: int,
-           n_resident: int | None, stream_bytes: int) -> Views:  # fmt: skip
-        """The views of a shard on a fit's device, as `ShardMargins.views` gives them.
-
-        `room_bytes` : for column-major copies; what the first fit has decides. `n_resident`, `stream_bytes` : see
-        `ShardMargins`.
-        """
+    def of(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, rank: int) -> Views:
+        """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them; the room for column-major
+        copies that the first fit has decides."""
         on_gpu = device.split_kernels is not None
         place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
         chunks = tuple(entry.handle.key for entry in shard.entries)
-        # How a GPU joins chunks does not depend on the room, which later fits, beside the first one's copies, lack.
-        key = (id(shard.store), chunks, place, layout.width, room_bytes > 0 and not on_gpu, n_resident, stream_bytes)
+        # Chunk joining on a GPU ignores free memory, because later fits share the views and may have less.
+        has_columns = room.column_bytes > 0 and not on_gpu
+        key = (id(shard.store), chunks, place, layout.width, has_columns, room.n_resident, room.stream_bytes)
         if on_gpu and not self.copies_columns:
-            room_bytes = 0
+            room = replace(room, column_bytes=0)
         with self._lock:
             if key not in self._sources:
                 own = self._devices.get((place, layout.width))
                 if own is None:
                     own = self._devices[place, layout.width] = make_device(place, layout, Threads(self._n_threads))
-                self._sources[key] = ShardMargins(  # views alone
-                    shard, own, layout, has_missing, 0, room_bytes, n_resident=n_resident, stream_bytes=stream_bytes
-                )
+                self._sources[key] = ShardMargins(shard, own, layout, 0, room)  # views alone
             source = self._sources[key]
         if not source.is_resident:
             return lambda: self.lockstep.items(source.own_views, rank)

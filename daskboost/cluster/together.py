@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from daskboost.cluster.coordinator import FitSpec, Progress, Report
-from daskboost.cluster.fit_size import engine_size, shard_size
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.cluster.lockstep import Lockstep
-from daskboost.cluster.row_groups import places_on_disk
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan
 from daskboost.devices.plan import FitSize, Plan
+from daskboost.engine.fit_size import EnginePlace, engine_size, shard_size
+from daskboost.engine.row_groups import places_on_disk
+from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.params import split_device
 
 T = TypeVar("T")
@@ -186,8 +186,8 @@ def _room_on_gpu(members: Sequence[Member], n_threads: int, most: int) -> Room:
     runtime = get_runtime(split_device(members[0].spec.params.device)[1])
     sizes = [
         engine_size(
-            member.spec, member.train.shards[0], [each.shards[0] for each in member.evals], n_threads=n_threads,
-            shares_views=True,
+            member.spec, member.train.shards[0], [each.shards[0] for each in member.evals],
+            EnginePlace(n_threads=n_threads, shares_views=True),
         )
         for member in members
     ]

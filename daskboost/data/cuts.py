@@ -18,6 +18,7 @@ from daskboost.data.borders import choose_borders
 from daskboost.data.cell_counts import CellCounts
 from daskboost.data.key_counts import values_of
 from daskboost.data.sketch import DataSketch, Refinement
+from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Bool, Float32, Int32
 from daskboost.errors import DataError, ParameterError
 
@@ -63,6 +64,15 @@ class Cuts:
     @property
     def total_bins(self) -> int:
         return len(self.values) + self.n_features
+
+    def slot_layout(self, width: int = 1) -> SlotLayout:
+        """Return where features lie in histograms: their bins, and one slot for missing values where the training data
+        has any.
+
+        `width` : columns of gradients that trees search side by side.
+        """
+        slots = self.n_bins.astype(np.int64) + self.has_missing
+        return SlotLayout(np.concatenate([[0], np.cumsum(slots)]).astype(np.int64), self.n_bins, width)
 
     def of(self, feature: int) -> Float32:
         """The cut points of one feature."""

@@ -27,6 +27,8 @@ View = Any
 """A chunk as the device's row loops see it."""
 Array = Any
 """An array in the device's memory."""
+GradientColumn = Any
+"""One output's g and h of a chunk: a pair of columns, float32 of shape (rows,), or what `LossRows.columns` gives."""
 
 
 class Rows(Protocol):

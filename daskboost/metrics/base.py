@@ -147,6 +147,10 @@ class Metric(ABC, Generic[StateT]):
         return cls()
 
 
+AnyMetric = Metric[Any]
+"""A metric, whatever it knows about rows."""
+
+
 def evaluate(metric: Metric[Any], label: Array, prediction: Array, weight: Array | None = None) -> float:
     """The metric of arrays that are all there is."""
     from daskboost.data.labels import LabelStats

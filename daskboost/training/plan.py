@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.engine import COLUMN_BYTES
-from daskboost.cluster.fit_size import engine_size, equal_chunks, fit_size, set_size
 from daskboost.cluster.in_process import LocalShards
-from daskboost.cluster.rounding import is_small
 from daskboost.data.build import DatasetInfo, default_chunk_rows, most_rows
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.data.source import kind_of, make_source
@@ -23,14 +20,16 @@ from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import FitSize, Plan
 from daskboost.devices.set_size import SetSize
+from daskboost.engine.fit_size import EnginePlace, FitOutline, engine_size, equal_chunks, fit_size, set_size
+from daskboost.engine.setup import COLUMN_BYTES
 from daskboost.errors import DaskBoostError, ParameterError
+from daskboost.fit.recipe import make_recipe
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device
 from daskboost.training.checks import check_rounds
 from daskboost.training.contradictions import check_contradictions, check_metrics
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.train import make_spec, objective_params, split_rules
-from daskboost.tree.constraints import has_directions
+from daskboost.training.train import make_spec, objective_params
 
 
 def plan(
@@ -137,18 +136,14 @@ def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequenc
     """Of the engine with most rows."""
     objective = make_objective(params.objective, objective_params(params))
     spec = make_spec(params, objective, data, n_rounds, evals, None, None, ())
-    threads = _n_threads(params)
+    place = EnginePlace(n_threads=_n_threads(params))
     if isinstance(data.shards, LocalShards):
         shards = data.shards.shards
         rank = max(range(len(shards)), key=lambda i: shards[i].n_rows)
         others = [each.shards.shards[rank] for each, _ in evals]
-        return engine_size(spec, shards[rank], others, n_engines=len(shards), n_threads=threads)
+        return engine_size(spec, shards[rank], others, place)
     train, *others = (_largest_share(each.info, each.shards.owners) for each in (data, *(each for each, _ in evals)))
-    return fit_size(
-        params, objective, spec.rules, spec.layout.n_slots, train, others, n_rounds=n_rounds,
-        most_slots=spec.layout.most_slots, small_data=spec.small_data, has_weight=data.info.has_weight,
-        n_engines=len(set(data.shards.owners)), n_threads=threads,
-    )  # fmt: skip
+    return fit_size(FitOutline.of(spec), train, others, has_weight=data.info.has_weight, place=place)
 
 
 def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
@@ -206,17 +201,14 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
     total = n_features * bins if per_row is None else min(n_features * bins, int(n_rows * per_row) + n_features)
     has_missing = missing or per_row is not None
     objective = make_objective(params.objective, objective_params(params))
-    rules = split_rules(params, objective, np.full(n_features, has_directions(params.monotone_constraints), np.int32))
     sets: list[SetSize] = []
     for shape in shapes:  # evaluation sets take what is left of the budget
         taken = sum(each.stored_bytes for each in sets)
         sets.append(_share(shape, bins + has_missing, params, n_workers, taken))
     train, *others = sets
-    return fit_size(
-        params, objective, rules, total + n_features * has_missing, train, others, n_rounds=n_rounds,
-        most_slots=bins + has_missing, small_data=is_small(params, n_rows), has_weight=weight, n_engines=n_workers,
-        n_threads=_n_threads(params),
-    )  # fmt: skip
+    recipe, n_slots = make_recipe(params, objective, n_rows, n_workers), total + n_features * has_missing
+    outline = FitOutline(params, objective, recipe, n_slots, bins + has_missing, n_rounds)
+    return fit_size(outline, train, others, has_weight=weight, place=EnginePlace(n_threads=_n_threads(params)))
 
 
 def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, taken_bytes: int) -> SetSize:

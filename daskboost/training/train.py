@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster import rounding
-from daskboost.cluster.coordinator import EarlyStopping, FitSpec, Progress, Report
-from daskboost.cluster.engine import slot_layout
-from daskboost.cluster.fit_size import histogram_width
 from daskboost.cluster.in_process import LocalShards, fit_here
 from daskboost.data.rows import FeatureSchema
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
+from daskboost.fit.recipe import make_recipe
+from daskboost.fit.spec import EarlyStopping, FitSpec, Progress, Report
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
@@ -180,14 +178,15 @@ def make_spec(
     if init_model is not None and dtrain.info.init_model_digest is None:
         earlier = tuple(rebin(tree, dtrain) for tree in init_model.trees)
         best = _best_of(init_model)
+    n_engines = len({owner for data in (dtrain, *(each for each, _ in evals)) for owner in data.shards.owners})
+    recipe = make_recipe(params, objective, dtrain.n_rows, n_engines)
     return FitSpec(
-        params=params, objective=objective,
+        params=params, objective=objective, recipe=recipe,
         metrics=[[metric.prepare(data.info.stats) for metric in made] for data, _ in evals],
-        cuts=cuts, layout=slot_layout(cuts, histogram_width(params, objective)), rules=rules,
+        cuts=cuts, layout=cuts.slot_layout(recipe.columns), rules=rules,
         interaction_groups=interaction_groups(params.interaction_constraints, schema),
         learning_rates=learning_rates(params, n_rounds, callbacks), eval_names=[name for _, name in evals],
         feature_sizes=dtrain.info.feature_sizes, largest_weight=max(dtrain.info.stats.max_weight, 1e-30),
-        small_data=rounding.is_small(params, dtrain.n_rows),
         early_stopping=None if early_stopping_rounds is None else EarlyStopping(early_stopping_rounds),
         earlier_trees=earlier, earlier_outputs=() if init_model is None or not earlier else init_model.tree_outputs,
         first_iteration=0 if init_model is None else init_model.n_iterations,
@@ -227,7 +226,7 @@ def make_booster(spec: FitSpec, dtrain: QuantizedDataset, progress: Progress, in
     outputs = progress.outputs[len(spec.earlier_trees) :]
     trees = (*init_model.trees, *new) if init_model is not None else tuple(new)
     pointers = init_model.iteration_indptr if init_model is not None else (0,)
-    per_round = len(spec.tree_outputs)
+    per_round = len(spec.recipe.tree_outputs)
     added = tuple(pointers[-1] + per_round * (i + 1) for i in range(len(new) // per_round))
     attributes = {} if init_model is None else {k: v for k, v in init_model.attributes.items() if k not in BEST}
     if progress.best_iteration is not None and progress.best_score is not None:

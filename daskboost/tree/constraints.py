@@ -39,14 +39,6 @@ def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
     return out
 
 
-def has_directions(value: Any) -> bool:
-    """Whether `monotone_constraints` hold for any feature, whatever the features are."""
-    if value is None:
-        return False
-    entries = value.values() if isinstance(value, Mapping) else _entries(value)
-    return any(_direction(value, entry) for entry in entries)
-
-
 def _entries(value: Any) -> Iterable[Any]:
     """Of a sequence, or of one written out as XGBoost takes it."""
     entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value

@@ -26,22 +26,29 @@ def regular_of(rules: SplitRules) -> Regular:
     )
 
 
-def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules | None:
-    """The rules of trees that can grow without the host; None where a tree's growth needs it.
+def needs_host(params: TrainParams) -> str:
+    """Say why trees of these parameters grow with the host; empty where a device can grow them by itself.
 
     Features that depend on a node's path from the root, or are drawn for each node, are the host's to decide; so are,
     for trees that grow best first, features drawn for each level.
     """
-    if params.interaction_constraints is not None or (params.colsample_bynode < 1 and not rules.symmetric):
-        return None
-    if params.grow_policy == "lossguide":
-        most_leaves = leaf_limit(params)
-        possible = 0 < most_leaves <= MOST_LEAVES and params.colsample_bylevel == 1
-    else:
-        most_leaves = params.max_leaves
-        possible = params.depth_limit <= DEEPEST
-    if not possible:
-        return None
+    by_node = params.colsample_bynode < 1 and params.grow_policy != "symmetric"
+    best_first = params.grow_policy == "lossguide"
+    reasons = {
+        "interaction_constraints depend on a node's path": params.interaction_constraints is not None,
+        "colsample_bynode draws features for each node": by_node,
+        "colsample_bylevel draws features for levels that best-first trees do not have":
+            best_first and params.colsample_bylevel < 1,
+        f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
+            best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
+        f"levels without the host have room for {DEEPEST} at most": not best_first and params.depth_limit > DEEPEST,
+    }  # fmt: skip
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules:
+    """The rules of trees that grow without the host."""
+    most_leaves = leaf_limit(params) if params.grow_policy == "lossguide" else params.max_leaves
     return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, most_leaves, params.gamma)
 
 

@@ -7,7 +7,7 @@ outside of graphs; the words that are documented are written down here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -18,10 +18,10 @@ from kernels.apart import LAUNCH, READ, RECORD, REPLAY, UPLOAD, ApartRuntime, No
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import train
-from daskboost.cluster import coordinator, rounding
-from daskboost.cluster.device_rounds import DeviceRounds
 from daskboost.devices.gpu import cuda, sorted_entries
 from daskboost.devices.gpu.best_first import STEPS
+from daskboost.engine.whole_rounds import WholeRounds
+from daskboost.fit import coordinator, rounding
 
 N_ROUNDS = 4
 N_ROWS = 1_500
@@ -55,10 +55,10 @@ class Takes:
     asked: list[int] = field(default_factory=list)
     notes: list[list[Note]] = field(default_factory=list)
 
-    def note(self, take: Callable[[], Iterator[Any]], n: int) -> list[Any]:
+    def note(self, take: Callable[[], tuple[Any, ...]], n: int) -> tuple[Any, ...]:
         """The rounds of a take."""
         begin = len(self.runtime.notes)
-        rounds = list(take())
+        rounds = take()
         self.asked.append(n)
         self.notes.append(self.runtime.notes[begin:])
         return rounds
@@ -82,8 +82,8 @@ class Takes:
 
 @pytest.fixture
 def takes(monkeypatch: pytest.MonkeyPatch) -> Takes:
-    found, take = Takes(ApartRuntime(seed=5)), DeviceRounds.take
-    monkeypatch.setattr(DeviceRounds, "take", lambda self, n: iter(found.note(lambda: take(self, n), n)))
+    found, take = Takes(ApartRuntime(seed=5)), WholeRounds._take
+    monkeypatch.setattr(WholeRounds, "_take", lambda self, n: found.note(lambda: take(self, n), n))
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: found.runtime)
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # some rounds are asked for together
     monkeypatch.setattr(rounding, "SMALL_ROWS", 0)

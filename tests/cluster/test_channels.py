@@ -23,7 +23,7 @@ from daskboost.cluster.channel_engines import ChannelEngines
 from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
 from daskboost.cluster.links import PeerLostError
-from daskboost.cluster.reduce.peers_exchange import ChannelPeers
+from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
 from daskboost.cluster.wire import WireError
 from daskboost.errors import EngineError, FitCancelledError, WorkerLostError

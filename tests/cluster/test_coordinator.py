@@ -10,11 +10,10 @@ import pytest
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import train
-from daskboost.cluster import messages as m
-from daskboost.cluster.outbox import Outbox
-from daskboost.cluster.reduce.strategies import AmongPeers, AtCoordinator, make_reduction
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.fit.outbox import Outbox
+from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo
 from daskboost.tree.split import SplitRules
 
@@ -124,7 +123,7 @@ class Engines:
     def __init__(self, n_engines: int) -> None:
         self.n_engines = n_engines
 
-    def ask(self, message: m.Done) -> list[m.Done]:
+    def ask(self, message: Any, /) -> list[Any]:
         return [message] * self.n_engines
 
 

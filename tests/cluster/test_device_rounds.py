@@ -15,11 +15,12 @@ from strategies.streams import keep_on_gpu
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.cluster import coordinator, device_rounds
-from daskboost.cluster.device_rounds import DeviceRounds
 from daskboost.devices.gpu import cuda, memory
 from daskboost.devices.plan import SMALL_ROWS
+from daskboost.engine import device_grower
+from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, DeviceError
+from daskboost.fit import coordinator
 from daskboost.training.callbacks import Callback, RoundInfo
 
 GROWTH: dict[str, dict[str, Any]] = {
@@ -67,13 +68,14 @@ def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     if request.param == "emulated":
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
     asked: list[int] = []
-    take = DeviceRounds.take
+    take = WholeRounds._take
 
-    def noted(self: DeviceRounds, n: int) -> Any:
-        asked.append(n)
+    def noted(self: WholeRounds, n: int) -> Any:
+        if self._engine.device.without_host:
+            asked.append(n)
         return take(self, n)
 
-    monkeypatch.setattr(DeviceRounds, "take", noted)
+    monkeypatch.setattr(WholeRounds, "_take", noted)
     return asked
 
 
@@ -259,7 +261,7 @@ def test_growers_without_memory_say_so(taken: list[int], monkeypatch: pytest.Mon
     def full(*_: Any, **__: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(device_rounds, "TreeGrower", full)
+    monkeypatch.setattr(device_grower, "TreeGrower", full)
     data = make_data(np.random.default_rng(13), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     with pytest.raises(DeviceError, match="the GPU's memory does not hold the fit"):
         trained(data, {"max_depth": 4}, "cuda")

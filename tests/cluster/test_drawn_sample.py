@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from cluster.test_certified import is_sampled
 from cluster.test_same_bytes import gpu
 from strategies.trees import make_data, quantized
 
-from daskboost.cluster import certified_rows, drawn_sample
-from daskboost.cluster.drawn_sample import DrawnRows
 from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.runtime import to_host
+from daskboost.engine import certifying
+from daskboost.engine.certifying import CertifiedTrees
 from daskboost.training.train import train
 
 __all__ = ["gpu"]
@@ -25,26 +26,25 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]
     """Keys of what engines draw, and the rows that each has drawn, in numpy's arrays."""
     found: list[tuple[int, dict[str, Any]]] = []
 
-    class Watched(DrawnRows):
-        def start(self, key: int) -> None:
-            super().start(key)
-            self.key = key
+    drawing = CertifiedTrees._drawing
 
-        def taken(self) -> Any:
-            rows = super().taken()
-            for group, margin in zip(rows.groups, rows.margins, strict=True):
-                own = {"ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin}
-                all_margins = np.concatenate([to_host(each) for each in self._of.margins])
-                all_ids = np.concatenate([
-                    np.arange(first, first + part.stop - part.start)
-                    for each in self._of.groups for part, first in each.parts()
-                ])  # fmt: skip
-                found.append((self.key, {name: to_host(values).copy() for name, values in own.items()} | {
-                    "all_margins": all_margins.copy(), "all_ids": all_ids
-                }))  # fmt: skip
-            return rows
+    def watched(self: CertifiedTrees, key: int | None) -> Iterator[Any]:
+        yield from drawing(self, key)
+        if key is None:
+            return
+        rows, every = self._sample.gradients.rows.train, self._sets.train
+        for group, margin in zip(rows.groups, rows.margins, strict=True):
+            own = {"ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin}
+            all_margins = np.concatenate([to_host(each) for each in every.margins])
+            all_ids = np.concatenate([
+                np.arange(first, first + part.stop - part.start)
+                for each in every.groups for part, first in each.parts()
+            ])  # fmt: skip
+            found.append((key, {name: to_host(values).copy() for name, values in own.items()} | {
+                "all_margins": all_margins.copy(), "all_ids": all_ids
+            }))  # fmt: skip
 
-    monkeypatch.setattr(certified_rows, "DrawnRows", Watched)
+    monkeypatch.setattr(CertifiedTrees, "_drawing", watched)
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_sample_may_have_more_rows_than_expected(monkeypatch: pytest.MonkeyPat
     params = {"objective": "multi:softprob", "num_class": 5, "max_depth": 3, "out_of_core": "certified", "n_jobs": 1,
               "device": "cpu", "certify_tolerance": 0.01}  # fmt: skip
     for expected in (sample_rows, lambda *_: 10):
-        monkeypatch.setattr(drawn_sample, "sample_rows", expected)
+        monkeypatch.setattr(certifying, "sample_rows", expected)
         with quantized(data, partitions=3) as dataset:
             models.append(train(params, dataset, 4).to_bytes())
     assert models[0] == models[1]

@@ -15,9 +15,6 @@ from kernels.emulation import EmulatedRuntime
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import evaluation
-from daskboost.cluster.evaluated_rows import EvaluatedRows
-from daskboost.cluster.evaluation import Evaluator
-from daskboost.cluster.row_groups import row_groups
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.labels import LabelStats
 from daskboost.data.shard import ShardChunk
@@ -28,6 +25,9 @@ from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Bool, Float32
+from daskboost.engine.evaluated_rows import EvaluatedRows
+from daskboost.engine.evaluation import Evaluator
+from daskboost.engine.row_groups import row_groups
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import fit_size
 from daskboost.cluster.dask_data import LIVING_BYTES, chunk_budget
-from daskboost.cluster.engine import EngineSetup
-from daskboost.cluster.row_groups import row_groups
 from daskboost.data.cuts import Cuts
 from daskboost.data.pack import DenseLayout
 from daskboost.data.rows import DenseRows, RowBatch
 from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
 from daskboost.devices.cpu.device import CpuDevice
+from daskboost.engine import setup
+from daskboost.engine.row_groups import row_groups
+from daskboost.engine.setup import EngineSetup
 
 GROUP_ROWS = CpuDevice.group_rows
 
@@ -40,7 +40,7 @@ def test_gradients_computed_twice_chunks_apart_and_no_columns_give_the_same_byte
     with QuantizedDataset.from_dask(features, label, weight=rng.uniform(1, 2, 3_000), chunk_rows=700) as data:
         expected = train(params, data, 4).to_bytes()
         frugal = partial(EngineSetup, keep_gradients=False, column_bytes=column_bytes)
-        monkeypatch.setattr(fit_size, "EngineSetup", frugal)
+        monkeypatch.setattr(setup, "EngineSetup", frugal)
         assert train(params, data, 4).to_bytes() == expected
 
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 from reference import gradients as reference
+from strategies.roundings import make_rounding
 
-from daskboost.cluster import messages as m
-from daskboost.cluster.rounding import PACKED_LIMIT, make_rounding, scale_rule
 from daskboost.dtypes import Float32
+from daskboost.fit import messages as m
 from daskboost.objectives.base import Objective
 from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, SquaredError
 from daskboost.params import TrainParams
@@ -42,25 +42,6 @@ def test_noise_is_within_its_bound(kind: str, rng: np.random.Generator) -> None:
     assert bound <= N_ROWS / 2**30 * square
     assert bound / 100 < noise_of(g) <= bound
 
-
-def test_packed_gradients_are_few_levels_without_bias(rng: np.random.Generator) -> None:
-    """Sums over rows that a split would tell apart keep their expectation, also of gradients far below one quantum."""
-    g = np.concatenate([rng.normal(size=N_ROWS), np.full(N_ROWS, 0.02), [8.0]]).astype(np.float32)
-    h = np.concatenate([rng.random(2 * N_ROWS) * 1e-2, [1.0]]).astype(np.float32)
-    top = m.GradientRange(np.array([8.0]), np.array([1.0]))
-    rounding = make_rounding(TrainParams(), "reg:squarederror", 0, 0, [top], None, packed=True)
-    assert (rounding.scale_g, rounding.scale_h) == (PACKED_LIMIT / 8, PACKED_LIMIT)
-    rows = np.array(reference.quantize(g, h, rounding))
-    assert (np.abs(rows[:, 1]) <= PACKED_LIMIT).all() and ((rows[:, 2] >= 0) & (rows[:, 2] <= PACKED_LIMIT)).all()
-    for part in (slice(0, N_ROWS), slice(N_ROWS, 2 * N_ROWS)):
-        for values, column, unit in ((g, 1, rounding.units[0]), (h, 2, rounding.units[1])):
-            error = rows[part, column].sum() * unit - values[part].sum(dtype=np.float64)
-            assert abs(error) < 4 * math.sqrt(N_ROWS) * unit / 2  # a rounding's variance is at most 1/4 quantum
-
-
-def test_small_data_are_never_packed() -> None:
-    with pytest.raises(ValueError, match="gradients of small data are never packed"):
-        scale_rule(10.0, packed=True)
 
 
 @pytest.mark.parametrize("ratio", [2**10, 2**15])

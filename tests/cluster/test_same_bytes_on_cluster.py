@@ -22,8 +22,8 @@ from strategies.trees import make_data
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import coordinator, dask_data
 from daskboost.cluster.dask_tasks import map_workers
-from daskboost.cluster.reduce.strategies import AmongPeers, AtCoordinator, make_reduction
 from daskboost.data.pack import CsrLayout, DenseLayout
+from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction
 
 if TYPE_CHECKING:
     from distributed import Client

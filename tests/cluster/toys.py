@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext
-from daskboost.cluster.links import Engines, Peers
+from daskboost.cluster.links import Engines
 from daskboost.cluster.wire import register
 from daskboost.errors import DataError
+from daskboost.fit.links import Peers
 
 
 @register

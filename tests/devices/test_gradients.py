@@ -12,13 +12,14 @@ from devices.backends import EagerThreads, make_layout, unpack
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import gradients as reference
+from strategies.roundings import make_rounding
 
-from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import QUANTUM_LIMIT, SUM_LIMIT, make_rounding, scale
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Rounding
 from daskboost.devices.plan import SMALL_ROWS
 from daskboost.dtypes import Float32
+from daskboost.fit.messages import GradientRange
+from daskboost.fit.rounding import QUANTUM_LIMIT, SUM_LIMIT, scale
 from daskboost.params import TrainParams
 
 

@@ -12,12 +12,13 @@ from devices.backends import LARGE, make_layout, make_pairs, make_symbols, segme
 from devices.histograms import build, dense, sparse
 from reference import histogram as reference
 
-from daskboost.cluster.rounding import PACKED_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu import sparse_columns, views
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.feature_groups import LEAST_COLUMNS, MOST_GROUP_BYTES, FeatureGroups, feature_groups
 from daskboost.dtypes import Int64
+
+PACKED_LIMIT = 4
 
 
 def naive(symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, missing: bool = True) -> Int64:

@@ -11,12 +11,12 @@ import pytest
 from devices.backends import make_layout
 from reference import residuals as reference
 
-from daskboost.cluster import messages as m
-from daskboost.cluster.quantiles import residual_quantiles, weight_scale
 from daskboost.devices.cpu.residuals import count_residuals, sortable_key
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Float32
+from daskboost.fit import messages as m
+from daskboost.fit.quantiles import residual_quantiles, weight_scale
 
 
 class Counting:
@@ -25,7 +25,7 @@ class Counting:
     def __init__(self, parts: Sequence[tuple[Float32, Float32, Float32, Any]]) -> None:
         self.n_engines, self._parts = len(parts), parts
 
-    def ask(self, message: m.ResidualCounts) -> list[m.Counts]:
+    def ask(self, message: Any, /) -> list[Any]:
         replies = []
         for label, margin, weight, leaf in self._parts:
             counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
@@ -87,7 +87,7 @@ class CountingOnGpu:
         chunk.bounds[:10] = xp.asarray(np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1).astype(np.int64))
         self._columns = xp.asarray(label), xp.asarray(margin), None if weight is None else xp.asarray(weight)
 
-    def ask(self, message: m.ResidualCounts) -> list[m.Counts]:
+    def ask(self, message: Any, /) -> list[Any]:
         counts = self._rows.count_residuals(
             0, message.leaves, *self._columns, message.weight_scale, message.prefixes, message.known_bits,
             message.next_bits,

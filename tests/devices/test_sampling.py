@@ -24,7 +24,6 @@ from objectives.losses import PARAMS
 from reference import histogram
 from reference.sampling import cell_of, drawn, threshold_of
 
-from daskboost.cluster.sampled import sample_threshold
 from daskboost.devices.cpu.candidates import CpuCandidates
 from daskboost.devices.cpu.views import DenseView, SlotLayout
 from daskboost.devices.device import Candidates
@@ -35,6 +34,7 @@ from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, cell_norms
+from daskboost.fit.samplers import sample_threshold
 from daskboost.objectives.base import kernel_of
 from daskboost.objectives.registry import make_objective
 

@@ -12,10 +12,10 @@ from devices.backends import EagerThreads, make_layout, make_pairs, make_symbols
 from reference import histogram
 from reference import split as reference
 
-from daskboost.cluster.reduce.shares import feature_shares, narrow
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SCRATCH_SLOTS, SlotLayout
 from daskboost.dtypes import Int64
+from daskboost.fit.shares import feature_shares, narrow
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine, sibling
 
 N_BINS = [4, 1, 7, 2, 5]

@@ -35,7 +35,6 @@ from reference import split as reference
 from reference.split import Rows
 from strategies.pairs import every_pair
 
-from daskboost.cluster.reduce.shares import feature_shares
 from daskboost.devices.cpu import chunk_order
 from daskboost.devices.cpu import histogram as kernels
 from daskboost.devices.cpu.rows import CpuRows, Rounding, walk
@@ -44,6 +43,7 @@ from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.runtime import to_host
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
+from daskboost.fit.shares import feature_shares
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
 
 N_BINS = [4, 1, 17, 2, 5]

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from devices.backends import unpack
 from reference import gradients as reference
+from strategies.roundings import make_rounding, sample_bound
 
-from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import make_rounding, sample_bound, scale_rule, tree_keys
 from daskboost.devices.gpu.gradients import Quantizer, RoundGradients
 from daskboost.devices.gpu.losses import loss_source
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.fit.messages import GradientRange
+from daskboost.fit.rounding import scale_rule, tree_keys
 from daskboost.objectives.base import Objective, kernel_of
 from daskboost.params import TrainParams
 
@@ -123,8 +124,9 @@ def check_round(device: DeviceRounds, objective: Objective, small: bool, iterati
     total = sum_of_weights(chunks) if small else None
     searched = weights_of(chunks, objective, small) if by_weight else []
     most = float(max(np.max(each) for each in searched)) if by_weight else 0.0
-    roundings = [make_rounding(params, "any", iteration, k, ranges, total, False, most) for k in range(n_outputs)]
-    device.rounding.put_keys(np.array([tree_keys(params, iteration, k) for k in range(n_outputs)], np.uint64))
+    roundings = [make_rounding(params, "any", iteration, k, ranges, total, most) for k in range(n_outputs)]
+    keys = [tree_keys(params.random_state, iteration, k) for k in range(n_outputs)]
+    device.rounding.put_keys(np.array(keys, np.uint64))
     device.start(total, most)
     largest = device.rounding.largest()
     np.testing.assert_array_equal(largest, [ranges[0].largest_g, ranges[0].largest_h])

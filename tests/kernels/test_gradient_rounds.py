@@ -11,14 +11,15 @@ from kernels.emulation import EmulatedRuntime
 from kernels.gradient_rounds import DeviceRounds, check_round, make_chunks, sum_of_weights
 from objectives.losses import LOSSES
 from reference import gradients as reference
+from strategies.roundings import make_rounding, sample_bound
 
-from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import check_range, make_rounding, sample_bound, scale_rule, tree_keys
 from daskboost.devices.gpu.gradients import ALL, TILE_ROWS, Quantizer, RoundGradients, stretches
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.errors import DataError
+from daskboost.fit.messages import GradientRange
+from daskboost.fit.rounding import check_range, scale_rule, tree_keys
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams
@@ -142,13 +143,13 @@ def test_stored_gradients_go_the_same_way(by_weight: bool, runtime: Runtime, rng
     round_ = RoundGradients(source, Quantizer(runtime, [(0, 0)], n), rounding, by_weight=by_weight)
     order, pairs, bounds = xp.zeros(n, np.uint32), xp.zeros(n, np.int32), xp.zeros((1, 2), np.int64)
     params = TrainParams()
-    rounding.put_keys(np.array([tree_keys(params, 0, k) for k in range(3)], np.uint64))
+    rounding.put_keys(np.array([tree_keys(params.random_state, 0, k) for k in range(3)], np.uint64))
     round_.find_range()
     rounding.find_scales(scale_rule(None, largest_searched=largest))
     ranges = [GradientRange(np.abs(g).max(axis=0).astype(np.float64), h.max(axis=0).astype(np.float64))]
     for output in (2, 0, 1):
         round_.quantize(output, order, pairs, bounds)
-        made = make_rounding(params, "any", 0, output, ranges, None, False, largest)
+        made = make_rounding(params, "any", 0, output, ranges, None, largest)
         expected = reference.quantize(g[:, output], weight if by_weight else h[:, output], made, 0)
         found = [(row, *pair) for row, *pair in zip(to_host(order), *unpack(to_host(pairs)), strict=True)]
         assert found == expected
@@ -168,7 +169,7 @@ def test_outputs_quantized_together(name: str, given: Any, small: bool, share: f
     chunks = make_chunks(rng, objective, [n], True)
     chunks[0].label[:] = rng.integers(0, 4, n)
     device, params = DeviceRounds(runtime, objective, chunks, small, share), TrainParams(subsample=share)
-    device.rounding.put_keys(np.array([tree_keys(params, 3, k) for k in range(4)], np.uint64))
+    device.rounding.put_keys(np.array([tree_keys(params.random_state, 3, k) for k in range(4)], np.uint64))
     total = sum_of_weights(chunks) if small else None
     device.start(total)
     expected = []
@@ -215,7 +216,7 @@ def test_a_recorded_round_gives_the_same_again(runtime: Runtime, rng: np.random.
         for chunk, margin in zip(chunks, device.margins, strict=True):
             chunk.margin[:] += np.float32(0.25)
             margin[:] = device.xp.asarray(chunk.margin)
-        device.rounding.put_keys(np.array([tree_keys(TrainParams(), iteration, 0)], np.uint64))
+        device.rounding.put_keys(np.array([tree_keys(0, iteration, 0)], np.uint64))
         replay()
         replayed = [device.found(index) for index in range(2)], device.rounding.sums_of(0)
         check_round(device, objective, False, iteration, 0.5)

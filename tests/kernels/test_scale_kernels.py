@@ -10,12 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
 from reference import gradients as reference
+from strategies.roundings import make_rounding
 
-from daskboost.cluster.messages import GradientRange
-from daskboost.cluster.rounding import QUANTUM_LIMIT, make_rounding, scale_rule
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.plan import SMALL_ROWS
+from daskboost.fit.messages import GradientRange
+from daskboost.fit.rounding import QUANTUM_LIMIT, scale_rule
 from daskboost.params import TrainParams
 
 
@@ -31,7 +32,7 @@ def scales_on(runtime: Runtime, tops: Any, total_weight: float | None, largest_s
 
 
 def scales_by_host(tops: Any, total_weight: float | None, largest_searched: float = 0.0) -> list[tuple[float, ...]]:
-    ranges, given = [GradientRange(*tops.astype(np.float64))], (total_weight, False, largest_searched)
+    ranges, given = [GradientRange(*tops.astype(np.float64))], (total_weight, largest_searched)
     made = [make_rounding(TrainParams(), "any", 0, k, ranges, *given) for k in range(tops.shape[1])]
     return [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in made]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from daskboost import QuantizedDataset
-from daskboost.cluster import in_process, shard_margins, together
-from daskboost.cluster.fit_size import engine_size
+from daskboost.cluster import in_process, together
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices import stream_groups
 from daskboost.devices.gpu import plans
+from daskboost.engine import shard_margins
+from daskboost.engine.fit_size import EnginePlace, engine_size
 
 
 def bytes_of_twos(dataset: QuantizedDataset) -> int:
@@ -28,8 +30,11 @@ def stream_by_twos(monkeypatch: pytest.MonkeyPatch, dataset: QuantizedDataset) -
 
 def keep_on_gpu(monkeypatch: pytest.MonkeyPatch, n_chunks: int) -> None:
     """From now on so many chunks of training sets stay on a GPU, and none of evaluation sets, whatever room it has."""
+    def keeping(spec: Any, train: Any, evals: Any, place: EnginePlace = EnginePlace()) -> Any:  # noqa: B008
+        return engine_size(spec, train, evals, replace(place, n_resident=n_chunks))
+
     for module in (in_process, together):
-        monkeypatch.setattr(module, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": n_chunks}))
+        monkeypatch.setattr(module, "engine_size", keeping)
 
 
 def noted_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:

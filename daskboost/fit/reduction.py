@@ -9,14 +9,14 @@ from typing import Protocol
 
 import numpy as np
 
-from daskboost.cluster import messages as m
-from daskboost.cluster.outbox import Outbox
-from daskboost.cluster.reduce.shares import total
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Int32
+from daskboost.fit import messages as m
+from daskboost.fit.outbox import Answers, Outbox
+from daskboost.fit.shares import total
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
 
 PEER_BYTES = 2**15
@@ -46,24 +46,25 @@ class AtCoordinator:
         self._engines = engines
         self._buffers = Buffers()
         self._search = SplitSearch(layout, rules, threads, (0, len(layout.n_bins)))
-        self._root: list[m.PartialHistograms] = []
+        self._root: Answers[m.PartialHistograms] | None = None
 
     def start_tree(self, start: m.StartTree) -> list[m.RootSums]:
-        """The root's histograms come in the same round trip, for the first search."""
-        sums, self._root = self._engines.ask_all(start, self._grow(None, np.zeros(1, np.int32)))
-        return sums
+        """Start a tree; the root's histograms come in the same round trip, for the first search."""
+        sums = self._engines.later(start)
+        self._root = self._build(None, np.zeros(1, np.int32))
+        return sums.get()
 
     def search(self, splits: RowSplits | None, nodes: OpenNodes) -> Candidates:
-        replies, self._root = self._root, []
-        if not replies:
-            replies = self._engines.ask(self._grow(splits, nodes.built))
-        return self._search.search(nodes, total([part.sums for part in replies], self._buffers))
+        answers, self._root = self._root, None
+        if answers is None:
+            answers = self._build(splits, nodes.built)
+        return self._search.search(nodes, total([part.sums for part in answers.get()], self._buffers))
 
-    def _grow(self, splits: RowSplits | None, built: Int32) -> m.Grow:
-        return m.Grow(splits, built, None, compact=self._engines.n_engines > 1)
+    def _build(self, splits: RowSplits | None, built: Int32) -> Answers[m.PartialHistograms]:
+        return self._engines.later(m.Build(splits, built, compact=self._engines.n_engines > 1))
 
     def end_tree(self) -> None:
-        self._root = []
+        self._root = None
         self._search.forget()
 
 
@@ -79,10 +80,10 @@ class AmongPeers:
         return self._engines.ask(start)
 
     def search(self, splits: RowSplits | None, nodes: OpenNodes) -> Candidates:
-        return combine(self._engines.ask(m.Grow(splits, nodes.built, nodes, compact=True)))
+        return combine(self._engines.ask(m.Search(splits, nodes)))
 
     def end_tree(self) -> None:
-        """Engines forget their histograms when the next tree starts."""
+        """Do nothing: engines forget their histograms when the next tree starts."""
 
 
 def make_reduction(name: str, engines: Outbox, layout: SlotLayout, rules: SplitRules, threads: Threads

@@ -1,28 +1,22 @@
-"""Rounds of the only engine of a fit whose trees grow on its device, one launch behind the other.
+"""Trees that grow on an engine's device, one launch behind the other: the host is asked for no decision within a tree.
 
-`coordinator.grown_rounds` gives the same rounds and serves all fits; this is for those that need the host for no
-decision within a tree (`tree/device_trees.py: growth_rules`).
+`fit/host_grower.py` grows the same trees and serves all fits; this grower is for those of one engine whose recipe and
+plan do without the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from daskboost.cluster import messages as m
-from daskboost.cluster.coordinator import FitSpec, total_weight_of
-from daskboost.cluster.engine import Engine
-from daskboost.cluster.outbox import Outbox
-from daskboost.cluster.rounding import check_range, sample_bound, scale_rule, tree_keys
-from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.devices.gpu.best_first import BestFirstGrower
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
-from daskboost.devices.gpu.growth import GrowthRules, TreeGrower, TreeInputs, TreeTables
+from daskboost.devices.gpu.growth import TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.losses import LossRows, StoredChunk
 from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE, searched_nodes
 from daskboost.devices.gpu.recorder import Recorder
@@ -32,20 +26,26 @@ from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import CSR, SparseView, walk_trees
+from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
+from daskboost.engine.engine import Engine, TreesOnAllRows
+from daskboost.engine.shard_margins import ShardMargins
+from daskboost.fit.rounding import check_range, scale_rule, tree_keys
+from daskboost.fit.samplers import RoundRows
+from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, regular_of, tree_tables
 from daskboost.tree.table import TreeTable
 
 
-def device_rounds(engine: Engine, spec: FitSpec) -> DeviceRounds | None:
-    """The rounds of a fit over this engine alone; None where its plan has trees that need the host."""
-    kernels, rows = engine.device.split_kernels, engine.rows
-    rules = growth_rules(spec.params, spec.search_rules)
-    if not engine.device.without_host or rules is None or kernels is None or not isinstance(rows, GpuRows):
-        return None
-    with engine.device.errors():
-        return DeviceRounds(engine, rows, spec, kernels, rules, rows.chunks[0].n_trees)
+class RowsOnDevice:
+    """All rows, in every round: the recorded round finds the range of their gradients by itself."""
+
+    def rows(self, iteration: int) -> RoundRows:
+        return RoundRows(iteration)
+
+    def expect(self, iteration: int) -> None:
+        """Ask for nothing."""
 
 
 @dataclass(frozen=True)
@@ -57,49 +57,48 @@ class TreeGroup:
     inputs: TreeInputs
 
 
-class DeviceRounds:
-    """Grows rounds; `device_rounds` makes it.
+class DeviceGrower:
+    """Grows the trees of rounds on a device.
 
     Parameters
     ----------
     engine : Engine
-    rows : GpuRows
-        The engine's.
+        The only one of the fit, on a GPU whose plan has trees that do without the host.
     spec : FitSpec
-    kernels : SplitKernels
-        Of the engine's device.
-    rules : GrowthRules
-    n_trees : int
-        Outputs of a round whose trees grow together.
+    total_weight : float or None
+        Of all rows, where data are small.
     """
 
-    def __init__(self, engine: Engine, rows: GpuRows, spec: FitSpec, kernels: SplitKernels, rules: GrowthRules,
-                 n_trees: int) -> None:  # fmt: skip
-        self._engine, self._rows, self._spec, self._rules = engine, rows, spec, rules
-        self._runtime, params = kernels.runtime, spec.params
+    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None) -> None:
+        device, trees = engine.device, engine.trees
+        assert isinstance(trees, TreesOnAllRows) and device.split_kernels is not None
+        rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
+        assert isinstance(rows, GpuRows)
+        self._device, self._sets, self._float_gradients = device, engine.sets, trees.gradients
+        self._rows, self._spec, self._rules = rows, spec, growth_rules(params, spec.search_rules)
+        self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
+        self._exact_rule = scale_rule(total_weight)
+        self._scale_rule = scale_rule(total_weight, largest_searched=spec.largest_searched)
         self._source = self._gradient_source()
+        self._below = draws_below(spec.recipe.subsample)
+        by_weight = spec.recipe.searched == "weights"
         self._gradients = RoundGradients(
-            self._source, rows.quantizers[0], self._rounding, sample_bound(params), by_weight=spec.searches_weights
+            self._source, rows.quantizers[0], self._rounding, self._below, by_weight=by_weight
         )
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = kernels.runtime.xp.empty(1)
         shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
         self._every_feature = shares == {1} and not params.ignored_features
-        self._groups = self._make_groups(kernels, n_trees)
+        self._groups = self._make_groups(kernels, rows.chunks[0].n_trees)
         self._queue = Recorder(kernels.runtime)
-        self._next = 0
         self._refit = Refit(
-            kernels.runtime, self._rounding, regular_of(spec.rules), rows.quantizers[0], sample_bound(params)
-        ) if spec.refits else None  # fmt: skip
-        self._set_rules(None)
-
-    def _set_rules(self, total_weight: float | None) -> None:
-        """Decide how gradients are scaled; `total_weight` of all rows where data are small."""
-        spec, self._exact_rule = self._spec, scale_rule(total_weight)
-        self._scale_rule = scale_rule(
-            total_weight, packed=spec.packs_gradients, largest_searched=spec.largest_searched
-        )
+            kernels.runtime, self._rounding, regular_of(spec.rules), rows.quantizers[0], self._below
+        ) if spec.recipe.refits else None  # fmt: skip
+        n_rounds = min(ROUNDS_AT_ONCE, len(spec.learning_rates))
+        n_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
+        self._memory = self._runtime.xp.empty((n_rounds, n_bytes), np.uint8)
+        self._batch = Batch(self._memory)
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All outputs, `n_trees` at a time; the last group may be smaller."""
@@ -124,7 +123,7 @@ class DeviceRounds:
 
     def _entry_search(self, kernels: SplitKernels) -> EntrySearch | None:
         """What finds splits without histograms, where the plan is to do without."""
-        ((_, view),) = self._engine.train.views()
+        ((_, view),) = self._sets.train.views()
         if not isinstance(view, SparseView) or view.sorted_entries is None:
             return None
         rules = self._rules
@@ -132,46 +131,30 @@ class DeviceRounds:
         return EntrySearch(kernels, view.sorted_entries, n_nodes)
 
     def _gradient_source(self) -> Source:
-        losses = self._engine.losses
+        losses = self._float_gradients.losses
         if isinstance(losses, LossRows):
             return losses.sources[0]
-        stored = self._engine.gradients_of(0)  # filled by `compute_gradients`
-        return StoredChunk(self._runtime, *stored, self._engine.row_weights(0))
+        stored = self._float_gradients.of(0)  # filled in each round
+        return StoredChunk(self._runtime, *stored, self._float_gradients.row_weights(0))
 
-    def take(self, n: int) -> Iterator[m.Round]:
-        """The next `n` rounds, or as many as there are or fit; what fails in one comes after those before it.
+    def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
+        """Grow the trees of a round and add them to all margins.
 
-        The host waits once, unless rounds are evaluated.
+        What is returned gives the trees; the host waits for all rounds that it has not fetched then, which may be
+        `ROUNDS_AT_ONCE` at most.
         """
-        with self._engine.device.errors():
-            yield from self._take(n)
+        with self._device.errors():
+            if self._batch.is_over:
+                self._batch = Batch(self._memory)
+            self._grow_round(rows.iteration, learning_rate, self._batch.next())
+        return partial(self._trees_of, rows.iteration, self._batch, self._batch.n_grown - 1)
 
-    def _take(self, n: int) -> Iterator[m.Round]:
-        start, round_bytes = self._next, sum(len(group.grower.tables.memory) for group in self._groups)
-        rates = self._spec.learning_rates[start : start + min(n, ROUNDS_AT_ONCE)]
-        if start == 0 and self._spec.small_data:
-            self._set_rules(total_weight_of(Outbox(Alone(self._engine))))
-        trees = self._runtime.xp.empty((len(rates), round_bytes), np.uint8)
-        metrics: list[tuple[m.MetricParts, ...]] = []
-        failure: Exception | None = None
-        for place, rate in enumerate(rates):
-            try:
-                self._grow_round(start + place, rate, trees[place])
-                metrics.append((self._engine.handle(m.Evaluate()),) if self._spec.eval_names else ())
-            except Exception as error:  # such as an objective's
-                if not metrics:
-                    raise
-                failure = error
-                break
-        self._next += len(metrics)
-        host = to_host(trees)
-        for place, found in enumerate(metrics):
-            yield m.Round(tuple(self._finished(start + place, host[place])), found)
-        if failure is not None:
-            raise failure
+    def _trees_of(self, iteration: int, batch: Batch, place: int) -> tuple[TreeTable, ...]:
+        with self._device.errors():
+            return tuple(self._finished(iteration, batch.fetched()[place]))
 
-    def _finished(self, index: int, memory: UInt8) -> Iterator[TreeTable]:
-        """The trees of the fit's round `index` from their tables, in the order of outputs.
+    def _finished(self, iteration: int, memory: UInt8) -> Iterator[TreeTable]:
+        """The trees of a round from their tables, in the order of outputs.
 
         Raises
         ------
@@ -183,20 +166,20 @@ class DeviceRounds:
             end = begin + len(group.grower.tables.memory)
             tables = TreeTables(memory[begin:end], len(group.outputs), group.grower.tables.capacity)
             for largest in tables.rounding[:, 2:].tolist():
-                check_range(self._spec.objective.name, self._spec.first_iteration + index, *largest)
+                check_range(self._spec.objective.name, iteration, *largest)
             yield from tree_tables(tables, self._spec.cuts)
             begin = end
 
-    def _grow_round(self, index: int, learning_rate: float, out: DeviceArray) -> None:
+    def _grow_round(self, iteration: int, learning_rate: float, out: DeviceArray) -> None:
         """Grow the trees of a round, add them to all margins and copy their tables to `out`."""
-        spec, iteration = self._spec, self._spec.first_iteration + index
+        spec, seed = self._spec, self._spec.params.random_state
         outputs = range(spec.objective.n_outputs)
         overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
-        self._rounding.put_keys(np.array([tree_keys(spec.params, iteration, output) for output in outputs], np.uint64))
-        if not isinstance(self._engine.losses, LossRows):
-            self._engine.compute_gradients(0, find_range=False)  # the recorded round does
-        ((_, view),) = self._engine.train.views()
-        takes_all = sample_bound(spec.params) == ALL
+        self._rounding.put_keys(np.array([tree_keys(seed, iteration, output) for output in outputs], np.uint64))
+        if not isinstance(self._float_gradients.losses, LossRows):
+            self._float_gradients.compute(0, find_range=False)  # the recorded round does
+        ((_, view),) = self._sets.train.views()
+        takes_all = self._below == ALL
         reaches_leaves = takes_all and view.symbol_bytes == CSR and self._refit is None
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], takes_all, reaches_leaves)
         begin = 0
@@ -205,7 +188,7 @@ class DeviceRounds:
                 overwrite(self._runtime, group.inputs.allowed, self._drawn_features(iteration, group.outputs))
             before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
             group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)
-            for margins in self._engine.evals:
+            for margins in self._sets.evals:
                 if not margins.is_resident:  # what is read from files cannot be recorded
                     self._walk(margins, group)
             memory = group.grower.tables.memory
@@ -232,7 +215,7 @@ class DeviceRounds:
         )
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
-        train, grower = self._engine.train, group.grower
+        train, grower = self._sets.train, group.grower
         if self._refit is None and rows.reaches_leaves and isinstance(grower, TreeGrower):
             for leaves, output in zip(grower.leaves, group.outputs, strict=True):
                 rows.add_leaf_values(leaves, grower.tables.values, train.margins[0][:, output])
@@ -242,7 +225,7 @@ class DeviceRounds:
             first, columns = group.outputs.start, [self._source.columns(output) for output in group.outputs]
             margins = train.margins[0][:, first : group.outputs.stop]
             self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._learning_rate, margins)
-        for evaluated in self._engine.evals:
+        for evaluated in self._sets.evals:
             if evaluated.is_resident:
                 self._walk(evaluated, group)
 
@@ -256,13 +239,32 @@ def _groups_of(n_outputs: int, n_trees: int) -> list[range]:
     return [range(first, min(first + n_trees, n_outputs)) for first in range(0, n_outputs, n_trees)]
 
 
-class Alone:
-    """One engine, asked by a call."""
+class Batch:
+    """Rounds whose trees' tables lie on the device until the host fetches them together.
 
-    n_engines = 1
+    Parameters
+    ----------
+    memory : device array
+        uint8, shape (rounds, bytes of a round's tables); used again by the next batch.
+    """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, memory: DeviceArray) -> None:
+        self._memory = memory
+        self._fetched: UInt8 | None = None
+        self.n_grown = 0
 
-    def ask(self, message: object, /) -> list[object]:
-        return [self._engine.handle(message)]
+    @property
+    def is_over(self) -> bool:
+        """Whether another round needs another batch."""
+        return self._fetched is not None
+
+    def next(self) -> DeviceArray:
+        """Return the memory of the next round's tables."""
+        self.n_grown += 1
+        return self._memory[self.n_grown - 1]
+
+    def fetched(self) -> UInt8:
+        """Return the tables of all rounds in the host's memory; the batch is over then."""
+        if self._fetched is None:
+            self._fetched = to_host(self._memory[: self.n_grown])
+        return self._fetched

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.cluster.messages import ResidualCounts
-from daskboost.cluster.outbox import AsksEngines
 from daskboost.data.key_counts import values_of
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
+from daskboost.fit.messages import ResidualCounts
+from daskboost.fit.outbox import AsksEngines
 
 DIGITS = (11, 11, 10)
 WEIGHT_BITS = 20
@@ -34,7 +34,7 @@ def residual_quantiles(engines: AsksEngines, output: int, leaves: Int32, alpha: 
     known = 0
     for bits in DIGITS:
         request = ResidualCounts(output, leaves, prefixes, known, bits, weight_scale(largest_weight))
-        counts = sum(reply.counts for reply in engines.ask(request))
+        counts: Int64 = np.sum([reply.counts for reply in engines.ask(request)], axis=0)
         running = below[:, None] + np.cumsum(counts, axis=1)
         if target is None:
             total = running[:, -1]

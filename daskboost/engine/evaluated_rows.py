@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.row_groups import RowGroup
-from daskboost.cluster.shard_margins import ShardMargins
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard, ShardChunk
 from daskboost.devices.device import Array, Device
 from daskboost.dtypes import Bool, Int32
+from daskboost.engine.row_groups import RowGroup
+from daskboost.engine.shard_margins import ShardMargins
 
 
 class EvaluatedRows:

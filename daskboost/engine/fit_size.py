@@ -1,15 +1,12 @@
-"""What an engine needs to know of its fit, and what the fit's memory depends on, from the fit and its shards."""
+"""What a fit's memory depends on, from the fit and its shards."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.cluster.coordinator import FitSpec
-from daskboost.cluster.engine import EngineSetup
-from daskboost.cluster.quantiles import DIGITS
 from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
@@ -19,12 +16,14 @@ from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients
 from daskboost.devices.set_size import ChunkSize, SetSize
 from daskboost.devices.stream_groups import kept_first
+from daskboost.fit.quantiles import DIGITS
+from daskboost.fit.recipe import Recipe
+from daskboost.fit.spec import FitSpec
 from daskboost.metrics.registry import make_metric
-from daskboost.objectives.base import Objective, kernel_of, scores_weights
+from daskboost.objectives.base import Objective, kernel_of
 from daskboost.objectives.custom import CustomObjective
-from daskboost.params import ON_SAMPLES, TrainParams
-from daskboost.tree.device_trees import drawn_sets, growth_rules, leaf_limit
-from daskboost.tree.split import SplitRules
+from daskboost.params import TrainParams
+from daskboost.tree.device_trees import drawn_sets, leaf_limit
 
 WORD_ENDS = 8
 """Bytes that a chunk's words have behind its symbols, at most: of the last one, and its guard."""
@@ -108,64 +107,79 @@ def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, a
     )  # fmt: skip
 
 
-def engine_setup(spec: FitSpec) -> EngineSetup:
-    """What every engine of a fit knows of it."""
-    return EngineSetup(
-        spec.cuts, spec.objective, spec.metrics, spec.search_rules, width=spec.layout.width, small_data=spec.small_data,
-        packed=spec.packs_gradients, by_weight=spec.searches_weights, vector_leaves=spec.has_vector_leaves,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class FitOutline:
+    """What the memory of a fit depends on, apart from its rows and the place where an engine runs."""
+
+    params: TrainParams
+    objective: Objective
+    recipe: Recipe
+    n_slots: int
+    """Of a histogram."""
+    most_slots: int
+    """Of a feature."""
+    n_rounds: int
+
+    @classmethod
+    def of(cls, spec: FitSpec) -> FitOutline:
+        """The outline of a specified fit."""
+        layout = spec.layout
+        return cls(
+            spec.params, spec.objective, spec.recipe, layout.n_slots, layout.most_slots, len(spec.learning_rates)
+        )
 
 
-def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], *, keep_gradients: bool = True,
-                n_engines: int = 1, n_threads: int = 1, n_resident: int | None = None, stream_bytes: int | None = None,
-                shares_views: bool = False) -> FitSize:  # fmt: skip
-    """Of the fit of an engine with these shards; `shares_views` with fits that may have histograms, so that none has
-    sorted entries; `n_resident` : chunks of the training set that a GPU keeps, where that is decided, and then it keeps
-    none of evaluation sets; `stream_bytes` : of groups of streamed chunks, likewise."""
+@dataclass(frozen=True)
+class EnginePlace:
+    """Where an engine runs, and what is decided for it beforehand."""
+
+    keep_gradients: bool = True
+    n_threads: int = 1
+    n_resident: int | None = None
+    """Chunks of the training set that a GPU keeps, where that is decided; then it keeps none of evaluation sets."""
+    stream_bytes: int | None = None
+    """Of groups of streamed chunks, where that is decided."""
+    shares_views: bool = False
+    """Whether other fits share the views, which may have histograms, so that none has sorted entries."""
+
+
+def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: EnginePlace = EnginePlace()
+                ) -> FitSize:  # fmt: skip
+    """Return what the memory of an engine's fit over these shards depends on."""
     n_features = spec.cuts.n_features
     found = fit_size(
-        spec.params, spec.objective, spec.rules, spec.layout.n_slots,
-        replace(shard_size(train, n_features), feature_sizes=spec.feature_sizes),
-        [shard_size(shard, n_features, train) for shard in evals], n_rounds=len(spec.learning_rates),
-        most_slots=spec.layout.most_slots, small_data=spec.small_data,
+        FitOutline.of(spec), replace(shard_size(train, n_features), feature_sizes=spec.feature_sizes),
+        [shard_size(shard, n_features, train) for shard in evals],
         has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
-        keep_gradients=keep_gradients, n_engines=n_engines, n_threads=n_threads,
+        place=place,
     )  # fmt: skip
-    if shares_views:
+    if place.shares_views:
         found = replace(found, may_sort_entries=False)
-    found = found if stream_bytes is None else found.streaming(stream_bytes)
-    return found if n_resident is None else found.keeping(n_resident)
+    found = found if place.stream_bytes is None else found.streaming(place.stream_bytes)
+    return found if place.n_resident is None else found.keeping(place.n_resident)
 
 
-def fit_size(params: TrainParams, objective: Objective, rules: SplitRules, n_slots: int, train: SetSize,
-             evals: Sequence[SetSize], *, most_slots: int, n_rounds: int, small_data: bool, has_weight: bool,
-             keep_gradients: bool = True, n_engines: int = 1, n_threads: int = 1) -> FitSize:  # fmt: skip
+def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, has_weight: bool,
+             place: EnginePlace) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
+    params, objective, recipe = outline.params, outline.objective, outline.recipe
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
-    leaf_counts = 0 if objective.adaptive_quantiles is None else 8 << max(DIGITS)
-    vectors = params.has_vector_leaves(objective.n_outputs)
-    needs_host = growth_rules(params, rules) is None or objective.adaptive_quantiles is not None or vectors
-    needs_host = needs_host or n_engines > 1 or not 0 < train.n_rows <= MOST_ROWS
-    needs_host = needs_host or params.out_of_core in ON_SAMPLES
     return FitSize(
-        train=train, evals=tuple(evals), n_slots=n_slots, most_slots=most_slots, n_outputs=objective.n_outputs,
-        grow_policy=params.grow_policy, depth=params.depth_limit, max_leaves=leaf_limit(params), n_rounds=n_rounds,
-        small_data=small_data, has_weight=has_weight, keep_gradients=keep_gradients,
-        gpu_gradients=_gpu_gradients(objective, stored=vectors), leaf_count_bytes=leaf_counts, n_threads=n_threads,
+        train=train, evals=tuple(evals), n_slots=outline.n_slots, most_slots=outline.most_slots,
+        n_outputs=recipe.n_outputs, grow_policy=params.grow_policy, depth=params.depth_limit,
+        max_leaves=leaf_limit(params), n_rounds=outline.n_rounds, small_data=recipe.small_data, has_weight=has_weight,
+        keep_gradients=place.keep_gradients, n_threads=place.n_threads,
+        gpu_gradients=_gpu_gradients(objective, stored=recipe.vector_leaves),
+        leaf_count_bytes=0 if recipe.quantiles is None else 8 << max(DIGITS),
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        without_host=not needs_host, samples_rows=params.subsample < 1, drawn_sets=drawn_sets(params),
+        without_host=recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS,
+        samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         may_sort_entries=params.grow_policy != "symmetric",
-        width=histogram_width(params, objective), sketched=params.sketch_outputs > 0,
-        refits=params.packs_gradients(small_data) or scores_weights(params, objective),
-        resident_share=params.resident_share if params.out_of_core == "certified" else 0.0,
-        drawn_share=params.subsample if params.out_of_core == "sampled" else 0.0,
+        width=recipe.columns, sketched=recipe.searched == "sketch", refits=recipe.searched == "weights",
+        resident_share=recipe.share if recipe.rows == "certified" else 0.0,
+        drawn_share=recipe.share if recipe.rows == "drawn" else 0.0,
     )  # fmt: skip
-
-
-def histogram_width(params: TrainParams, objective: Objective) -> int:
-    """What trees search side by side: one output, all outputs, or the columns of a sketch of them."""
-    return (params.sketch_outputs or objective.n_outputs) if params.has_vector_leaves(objective.n_outputs) else 1
 
 
 def _gpu_gradients(objective: Objective, *, stored: bool) -> GpuGradients:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from daskboost.cluster.row_groups import places_on_disk, row_groups, streamed_places
 from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
 from daskboost.data.pack import DenseLayout, Layout
 from daskboost.data.shard import Shard
@@ -19,13 +19,48 @@ from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.device import Array, Device, StreamingDevice, View
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
-from daskboost.dtypes import Bool
+from daskboost.engine.row_groups import places_on_disk, row_groups, streamed_places
 from daskboost.errors import DataError
+
+Views = Callable[[], Iterator[tuple[int, View]]]
+"""Gives a fresh iterator over the index and view of each group of chunks; called once per pass."""
+TRAINING, EVALUATION = 1, 0
+"""Ranks of passes that several fits make together (see `Lockstep.items`)."""
+
+
+@dataclass(frozen=True)
+class ViewRoom:
+    """What a device may keep of a shard's bins."""
+
+    column_bytes: int = 0
+    """Room for column-major copies."""
+    n_resident: int | None = None
+    """Chunks that stay in a GPU's memory, the first by the order of `kept_first`; None for all. A CPU keeps those in
+    RAM."""
+    stream_bytes: int = 0
+    """Most packed bytes of streamed chunks that come to a GPU together."""
+
+
+class SharesViews(Protocol):
+    """Where views come from if several fits of a process train on the same data set."""
+
+    def of(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, rank: int) -> Views:
+        """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them."""
 
 
 class ShardMargins:
-    """Views and margins of one shard's chunks; `shared` gives the views where several fits share them. On a GPU stay
-    `n_resident` of the chunks, or all, and others stream in groups of up to `stream_bytes`; a CPU keeps those in RAM.
+    """Views and margins of one shard's chunks.
+
+    Parameters
+    ----------
+    shard : Shard
+    device : Device
+    layout : SlotLayout
+    n_outputs : int
+        Margins of a row.
+    room : ViewRoom
+    shared : Views, optional
+        The views, where several fits share them.
     """
 
     room_rows = 0
@@ -35,19 +70,19 @@ class ShardMargins:
     _stream: ChunkStream | None = None
     """Of these, once a pass over them has begun on a GPU."""
 
-    def __init__(self, shard: Shard, device: Device, layout: SlotLayout, has_missing: Bool, n_outputs: int,
-                 column_room: int = 0, shared: Callable[[], Iterator[tuple[int, View]]] | None = None,
-                 n_resident: int | None = None, stream_bytes: int = 0) -> None:  # fmt: skip
+    def __init__(self, shard: Shard, device: Device, layout: SlotLayout, n_outputs: int, room: ViewRoom,
+                 shared: Views | None = None) -> None:  # fmt: skip
         self.shard, self._device, self._shared, self.n_outputs = shard, device, shared, n_outputs
+        has_missing = np.diff(layout.offsets) - layout.n_bins
         self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
         self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
         self._kept: dict[int, View] = {}
-        self._column_room = column_room
+        self._column_room = room.column_bytes
         self._columns_pay = True
         on_gpu = isinstance(device, StreamingDevice)
-        self._streamed = streamed_places(shard, n_resident) if on_gpu else places_on_disk(shard)
-        room_bytes = math.inf if device.joins_for_free else column_room
-        self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed, stream_bytes)
+        self._streamed = streamed_places(shard, room.n_resident) if on_gpu else places_on_disk(shard)
+        room_bytes = math.inf if device.joins_for_free else room.column_bytes
+        self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed, room.stream_bytes)
         self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
 
     @property

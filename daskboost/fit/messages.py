@@ -1,28 +1,55 @@
 """What coordinator and engines say to each other: frozen requests and replies of plain arrays and numbers.
 
-Every request goes to all engines; every engine answers with one reply. Nothing here knows how they travel.
+Every request goes to all engines; every engine answers with one reply of the type that the request names. Nothing here
+knows how they travel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt32
+from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8, UInt32
 from daskboost.tree.split import Candidates, OpenNodes
 from daskboost.tree.table import TreeTable
 
+R = TypeVar("R")
+
+
+class Request(Generic[R]):
+    """A question that every engine answers with an `R`."""
+
 
 @dataclass(frozen=True)
-class LabelSums:
+class Done:
+    """A reply with nothing to report."""
+
+
+@dataclass(frozen=True)
+class ExactParts:
+    """Exact sums as arrays (`ExactSum.to_array`)."""
+
+    labels: UInt8
+    weights: UInt8
+
+
+@dataclass(frozen=True)
+class LabelSums(Request[ExactParts]):
     """Ask for what the base score is made of: exact sums of weighted labels and weights."""
 
 
 @dataclass(frozen=True)
-class ResidualCounts:
+class Counts:
+    """Integer counts of residuals; int64, shape (leaves, 2**next_bits)."""
+
+    counts: Int64
+
+
+@dataclass(frozen=True)
+class ResidualCounts(Request[Counts]):
     """Ask how many (weighted) residuals `label - margin` of each leaf share a key prefix and have each next digit.
 
     One round of a radix selection: exact quantiles of any number of rows in a few rounds of integer counts.
@@ -40,26 +67,18 @@ class ResidualCounts:
 
 
 @dataclass(frozen=True)
-class SetBaseMargin:
+class SetBaseMargin(Request[Done]):
     """Start all margins at `margin`, float64 of shape (outputs,), where the data brings no base margin."""
 
     margin: Float64
 
 
 @dataclass(frozen=True)
-class AddTree:
+class AddTree(Request[Done]):
     """Add a finished tree of an earlier fit to all margins, by bins."""
 
     tree: WalkArrays
     output: int
-
-
-@dataclass(frozen=True)
-class StartRound:
-    """Compute the gradients of all outputs, and a sketch of them where there is a projection."""
-
-    projection: Float32 | None = None
-    """float32, shape (outputs, columns); see `gradient_sketch.py`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +93,23 @@ class GradientRange:
 
 
 @dataclass(frozen=True)
-class StartTree:
+class StartRound(Request[GradientRange]):
+    """Compute the gradients of all outputs, and a sketch of them where there is a projection."""
+
+    projection: Float32 | None = None
+    """float32, shape (outputs, columns); see `gradient_sketch.py`."""
+
+
+@dataclass(frozen=True)
+class RootSums:
+    """Integer sums of a tree's root."""
+
+    sums: tuple[int, ...]
+    """Sums of g and h of each column."""
+
+
+@dataclass(frozen=True)
+class StartTree(Request[RootSums]):
     """Quantize the gradients that a tree searches, all sampled rows in the root."""
 
     columns: tuple[int, ...]
@@ -84,15 +119,16 @@ class StartTree:
 
 
 @dataclass(frozen=True)
-class RootSums:
-    sums: tuple[int, ...]
-    """Integer sums of g and h of each column."""
+class NodeSums:
+    """Integer sums of g and h, of one output after the other; int64, shape (nodes, 2 * outputs)."""
+
+    sums: Int64
 
 
 @dataclass(frozen=True)
-class LeafSums:
+class LeafSums(Request[NodeSums]):
     """Ask for exact sums over the rows of leaves of a tree that was searched on something else: on a sketch of its
-    outputs, or on packed gradients."""
+    outputs, or on weights in place of hessians."""
 
     outputs: tuple[int, ...]
     """All of them, or a tree's only one."""
@@ -102,42 +138,42 @@ class LeafSums:
 
 
 @dataclass(frozen=True)
-class SumsOfLeaves:
-    """int64, shape (leaves, 2 * outputs)."""
+class PartialHistograms:
+    """An engine's own histograms: pairs, int32 or int64, shape (built nodes, entries, 2), or words, int64, shape (built
+    nodes, entries)."""
 
-    sums: Int64
+    sums: Int64 | Int32
 
 
 @dataclass(frozen=True)
-class Grow:
-    """Apply splits and build histograms; where `search` is given, also reduce them among peers and search its nodes."""
+class Build(Request[PartialHistograms]):
+    """Apply splits and build the histograms of nodes, which are answered as they are."""
 
     splits: RowSplits | None
     built: Int32
     """Nodes whose histograms are built."""
-    search: OpenNodes | None
     compact: bool
     """Whether to send sums in as few bytes as hold them: worth it between processes only. The only engine of a fit need
     not, and may answer words (see `devices/cpu/histogram.py`)."""
 
 
 @dataclass(frozen=True)
-class PartialHistograms:
-    """An engine's own histograms: pairs, int32 or int64, shape (built nodes, entries, 2), or words, int64, shape (built
-    nodes, entries)."""
+class Search(Request[Candidates]):
+    """Apply splits and build histograms, reduce these among the engines by feature, and search each engine's share."""
 
-    sums: Any
+    splits: RowSplits | None
+    nodes: OpenNodes
 
 
 @dataclass(frozen=True)
-class ApplySplits:
+class ApplySplits(Request[Done]):
     """Apply splits without building anything."""
 
     splits: RowSplits
 
 
 @dataclass(frozen=True)
-class FinishTree:
+class FinishTree(Request[Done]):
     """Apply the last splits and add the leaf values to the margins of all data sets."""
 
     splits: RowSplits | None
@@ -150,26 +186,26 @@ class FinishTree:
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Ask for the metrics' partial states on all evaluation sets."""
-
-
-@dataclass(frozen=True)
 class MetricParts:
-    """States by (evaluation set, metric), as arrays."""
+    """Partial states by (evaluation set, metric), as arrays by their names."""
 
     states: list[list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class OnSample:
-    """A request to the engine of the sample's rows (`streamed_rows.py`), answered as it answers."""
-
-    request: Any
+class Evaluate(Request[MetricParts]):
+    """Ask for the metrics' partial states on all evaluation sets."""
 
 
 @dataclass(frozen=True)
-class StartBelow:
+class OnSample(Request[R]):
+    """A request to the trees that grow on a sample of the rows, answered as these answer it."""
+
+    request: Request[R]
+
+
+@dataclass(frozen=True)
+class StartBelow(Request[NodeSums]):
     """On the sample: quantize the gradients of an output and move its rows to nodes 0 to `n_places`, those whose
     numbers the leaves of `tree` hold as values."""
 
@@ -177,13 +213,6 @@ class StartBelow:
     rounding: Rounding
     tree: WalkArrays
     n_places: int
-
-
-@dataclass(frozen=True)
-class NodeSums:
-    """Integer sums of g and h; int64, shape (nodes, 2)."""
-
-    sums: Int64
 
 
 @dataclass(frozen=True)
@@ -196,24 +225,7 @@ class CertifiedTree:
     """A leaf's value is its place, -1 where it is not wanted."""
     n_places: int
     first_node: int
-    """What `Grow` adds to the tree's nodes when it asks for histograms of leaves, or of nodes with leaves below."""
-
-
-@dataclass(frozen=True)
-class Certify:
-    """Pass over all rows: margins of the trees finished since the last pass, gradients, histograms of these trees, and
-    the sample that others are grown on."""
-
-    trees: tuple[CertifiedTree, ...]
-    next_key: int | None
-    """Hash key of that sample; None to keep the one that is there."""
-
-
-@dataclass(frozen=True)
-class DrawShare:
-    """Pass over all rows for the first sample."""
-
-    key: int
+    """What `Build` and `Search` add to the tree's nodes when they name leaves, or nodes with leaves below."""
 
 
 @dataclass(frozen=True)
@@ -227,20 +239,20 @@ class Certified:
 
 
 @dataclass(frozen=True)
-class CountNorms:
-    """Count the norms of all rows' gradients (`devices/sampling.py`), for which margins alone are wanted."""
+class Certify(Request[Certified]):
+    """Pass over all rows: margins of the trees finished since the last pass, gradients, histograms of these trees, and
+    the sample that others are grown on."""
+
+    trees: tuple[CertifiedTree, ...]
+    next_key: int | None
+    """Hash key of that sample; None to keep the one that is there."""
 
 
 @dataclass(frozen=True)
-class DrawRows:
-    """Pass over all rows: margins of the trees finished since the last pass, gradients, norms; rows with
-    draw < norm / threshold are candidates of the round's sample."""
+class DrawShare(Request[Done]):
+    """Pass over all rows for the first sample."""
 
     key: int
-    """Hash key of the round's draws."""
-    threshold: float
-    most_rows: int
-    """An engine that finds more candidates keeps none."""
 
 
 @dataclass(frozen=True)
@@ -254,15 +266,34 @@ class Norms:
 
 
 @dataclass(frozen=True)
-class TakeSample:
-    """Of the candidates, take those with draw < norm / threshold, a larger threshold than they were drawn with."""
+class CountNorms(Request[Norms]):
+    """Count the norms of all rows' gradients (`devices/sampling.py`), for which margins alone are wanted."""
 
+
+@dataclass(frozen=True)
+class DrawRows(Request[Norms]):
+    """Pass over all rows: margins of the trees finished since the last pass, gradients, norms; rows with
+    draw < norm / threshold are candidates of the round's sample."""
+
+    key: int
+    """Hash key of the round's draws."""
     threshold: float
+    most_rows: int
+    """An engine that finds more candidates keeps none."""
 
 
 @dataclass(frozen=True)
 class SampleSize:
+    """How many rows an engine has in the sample."""
+
     n_rows: int
+
+
+@dataclass(frozen=True)
+class TakeSample(Request[SampleSize]):
+    """Of the candidates, take those with draw < norm / threshold, a larger threshold than they were drawn with."""
+
+    threshold: float
 
 
 @dataclass(frozen=True)
@@ -278,7 +309,7 @@ class PassReport:
 
     @property
     def values(self) -> dict[str, float]:
-        """By the names that users see."""
+        """The figures by the names that users see."""
         return {"passes": self.n_passes, "gain_lost": self.gain_lost, "splits_redone": self.n_redone}
 
 
@@ -293,19 +324,14 @@ class SampleReport:
 
     @property
     def values(self) -> dict[str, float]:
-        """By the names that users see."""
+        """The figures by the names that users see."""
         return {"passes": self.n_passes, "rows": self.n_rows}
 
 
 @dataclass(frozen=True)
-class GrowRounds:
-    """Grow the next `n` rounds whole, metrics and all; for the only engine of a fit. Answered by `Rounds`."""
-
-    n: int
-
-
-@dataclass(frozen=True)
 class Round:
+    """What a round has grown."""
+
     trees: tuple[TreeTable, ...]
     """One per output, or one of vector leaves."""
     metrics: tuple[MetricParts, ...]
@@ -316,46 +342,37 @@ class Round:
 
 @dataclass(frozen=True)
 class Rounds:
+    """Rounds in their order."""
+
     rounds: tuple[Round, ...]
 
 
 @dataclass(frozen=True)
-class Several:
-    """Requests in one message, answered by `Replies` in order: saves round trips."""
+class GrowRounds(Request[Rounds]):
+    """Grow the next `n` rounds whole, metrics and all; for the only engine of a fit."""
 
-    requests: tuple[Any, ...]
+    n: int
 
 
 @dataclass(frozen=True)
 class Replies:
+    """The replies to several requests, in their order."""
+
     replies: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class ExactParts:
-    """Exact sums as arrays (`ExactSum.to_array`)."""
+class Several(Request[Replies]):
+    """Requests in one message: saves round trips."""
 
-    labels: Any
-    weights: Any
-
-
-@dataclass(frozen=True)
-class Counts:
-    """int64, shape (leaves, 2**next_bits)."""
-
-    counts: Int64
-
-
-@dataclass(frozen=True)
-class Done:
-    """Nothing to report."""
+    requests: tuple[Request[Any], ...]
 
 
 WIRE_TYPES = (
-    LabelSums, ResidualCounts, SetBaseMargin, AddTree, StartRound, GradientRange, StartTree, RootSums, Grow,
-    LeafSums, SumsOfLeaves, OnSample, StartBelow, NodeSums, CertifiedTree, Certify, Certified, PassReport,
-    DrawShare, CountNorms, DrawRows, Norms, TakeSample, SampleSize, SampleReport, PartialHistograms, ApplySplits,
-    FinishTree, GrowRounds, Round, Rounds, Evaluate, MetricParts, Several, Replies, ExactParts, Counts, Done, Rounding,
-    RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
+    Done, ExactParts, LabelSums, Counts, ResidualCounts, SetBaseMargin, AddTree, GradientRange, StartRound, RootSums,
+    StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree, MetricParts, Evaluate,
+    OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms, DrawRows, SampleSize,
+    TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Replies, Several, Rounding, RowSplits, WalkArrays,
+    OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.evaluated_rows import EvaluatedRows
-from daskboost.cluster.row_groups import RowGroup, joined
 from daskboost.devices.device import Array, Device
 from daskboost.devices.gpu.metrics import SCORE_ROWS
+from daskboost.engine.evaluated_rows import EvaluatedRows
+from daskboost.engine.row_groups import RowGroup, joined
 from daskboost.metrics.base import Arrays, Metric
 from daskboost.objectives.base import Objective
 

@@ -1,0 +1,109 @@
+"""Trees that grow on rows drawn anew each round, by their gradients (`fit/samplers.py: DrawnRows`).
+
+In a pass over all chunks (`passes.py`) a chunk's gradients are computed, its rows drawn and copied out of its bins,
+since the chunk may be gone afterwards. Once all rows' norms are counted, the exact threshold is known: the rows that it
+leaves become the sample, with their gradients, which stand for those of all rows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from daskboost.devices.device import Device, SamplingDevice
+from daskboost.devices.sampling import RowsToDraw, Sample
+from daskboost.engine.answers import Answers
+from daskboost.engine.gradients import Gradients
+from daskboost.engine.passes import TakenRows, WaitingTrees
+from daskboost.engine.row_sets import RowSets
+from daskboost.engine.setup import EngineSetup
+from daskboost.engine.shard_margins import has_room
+from daskboost.engine.tree_rows import HistogramSearch, TreeRows, count_residuals, make_rows
+from daskboost.errors import DeviceError
+from daskboost.fit import messages as m
+from daskboost.fit.links import Peers
+
+
+class DrawnTrees:
+    """What an engine answers about such trees.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+        One that is a `SamplingDevice`.
+    sets : RowSets
+    peers : Peers, optional
+    """
+
+    def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
+        if not isinstance(device, SamplingDevice):
+            raise DeviceError("this device does not draw rows by their gradients; use device='cpu'")
+        self._setup, self._device, self._sets = setup, device, sets
+        sets.train.without_columns()
+        self._gradients = Gradients(setup, device, sets.rows, keep=False)
+        self._waiting = WaitingTrees(sets)
+        copies = partial(has_room, device.column_room(setup.column_bytes), sets.train.shard.layout)
+        self._candidates = device.candidates(setup.objective.n_outputs, copies)
+        given = Gradients(setup, device, TakenRows(sets.train).rows, keep=True, given=[])
+        self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), given)
+
+    @property
+    def answers(self) -> Answers:
+        """What answers each request about trees."""
+        return {
+            m.ResidualCounts: self._residual_counts,
+            m.CountNorms: self._count_norms,
+            m.DrawRows: self._draw_rows,
+            m.TakeSample: self._take_sample,
+            m.FinishTree: self._finish_tree,
+            m.Evaluate: lambda message: self._waiting.metric_parts(),
+        }
+
+    @property
+    def sample_answers(self) -> Answers:
+        """What answers requests to the sample."""
+        return {**self._sample.answers, m.FinishTree: self._finish_tree}
+
+    def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
+        """Count residuals of all rows, for the base score; of leaves, the sample is asked."""
+        return count_residuals(make_rows(self._setup, self._device, self._sets.rows), self._sets.rows, message)
+
+    def _count_norms(self, message: m.CountNorms) -> m.Norms:
+        self._candidates.start(0, np.inf, 0)
+        for index in range(len(self._sets.train.groups)):
+            self._candidates.add(None, self._rows_to_draw(index))
+        return m.Norms(self._candidates.counts, 0)
+
+    def _draw_rows(self, message: m.DrawRows) -> m.Norms:
+        self._hold(None)  # frees the last one
+        self._candidates.start(message.key, message.threshold, message.most_rows)
+        for index, view in self._waiting.pass_over_rows():
+            self._candidates.add(view, self._rows_to_draw(index))
+        return m.Norms(self._candidates.counts, self._candidates.n_drawn)
+
+    def _rows_to_draw(self, index: int) -> RowsToDraw:
+        """A chunk's rows with their gradients."""
+        gradients, rows = self._gradients, self._sets.rows
+        searched = gradients.row_weights(index) if self._setup.recipe.searched == "weights" else None
+        own = self._sets.train.margins[index], rows.labels[index], rows.weights[index]
+        pieces = self._sets.train.groups[index].pieces
+        return RowsToDraw(index, *own, pieces, gradients.all_outputs(index), searched)
+
+    def _take_sample(self, message: m.TakeSample) -> m.SampleSize:
+        sample = self._candidates.take(message.threshold)
+        self._hold(sample)
+        return m.SampleSize(0 if sample is None else sample.n_rows)
+
+    def _hold(self, sample: Sample | None) -> None:
+        """Have trees grow on other rows, or on none."""
+        given = [] if sample is None else [(sample.g, sample.h)]
+        self._sample.hold(TakenRows(self._sets.train, sample).rows, given)
+
+    def _finish_tree(self, message: m.FinishTree) -> m.Done:
+        self._waiting.add(message.tree, message.output)
+        return m.Done()
+
+    def close(self) -> None:
+        """Free nothing: memory goes with the arrays."""

@@ -1,0 +1,159 @@
+"""One shard on one device: a state machine that answers the coordinator's requests. It knows nothing of Dask.
+
+An engine holds what loops over rows; every decision (splits, leaf values, stopping) comes from the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from daskboost.data.shard import Shard
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.device import CertifyingDevice, Device
+from daskboost.engine.answers import Answers
+from daskboost.engine.certifying import CertifiedTrees
+from daskboost.engine.drawing import DrawnTrees
+from daskboost.engine.gradients import Gradients
+from daskboost.engine.row_sets import RowSets
+from daskboost.engine.setup import EngineSetup
+from daskboost.engine.shard_margins import SharesViews
+from daskboost.engine.tree_rows import HistogramSearch, TreeRows
+from daskboost.errors import DeviceError
+from daskboost.fit import messages as m
+from daskboost.fit.links import Peers
+
+R = TypeVar("R")
+
+
+class GrowsTrees(Protocol):
+    """The part of an engine that trees grow over: all rows, or a sample between passes over all of them."""
+
+    @property
+    def answers(self) -> Answers:
+        """What answers each request about trees."""
+
+    @property
+    def sample_answers(self) -> Answers:
+        """What answers requests to the sample; nothing where there is none."""
+
+    def close(self) -> None:
+        """Free what is not freed with the arrays."""
+
+
+class Engine:
+    """One worker's share of a fit.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    train : Shard
+        Training rows; may be empty.
+    evals : sequence of Shard
+        This engine's rows of each evaluation set; may be empty.
+    device : Device
+        Where the rows lie; closed by `close`.
+    peers : Peers, optional
+        The other engines; needed by `Search`.
+    shared : SharesViews, optional
+        Where views come from, if other fits of this process train on the same data set.
+    """
+
+    def __init__(self, setup: EngineSetup, train: Shard, evals: Sequence[Shard], device: Device,
+                 peers: Peers | None = None, shared: SharesViews | None = None) -> None:  # fmt: skip
+        self.setup, self.device = setup, device
+        with device.errors():
+            self.sets = RowSets(setup, device, train, evals, shared)
+            self.trees = _trees(setup, device, self.sets, peers)
+        self._sample_answers = dict(self.trees.sample_answers)
+        self._answers: dict[type[m.Request[Any]], Callable[[Any], Any]] = {
+            m.LabelSums: lambda _: self.sets.label_sums(),
+            m.SetBaseMargin: self._set_base_margin,
+            m.AddTree: self._add_tree,
+            m.OnSample: lambda message: self._sample_answers[type(message.request)](message.request),
+            m.Several: lambda message: m.Replies(tuple(self.handle(request) for request in message.requests)),
+            **self.trees.answers,
+        }
+
+    def handle(self, message: m.Request[R]) -> R:
+        """Answer one request."""
+        with self.device.errors():
+            reply: R = self._answers[type(message)](message)
+            return reply
+
+    def close(self) -> None:
+        """Free the device's threads and the rows' memory; shards belong to whoever made them."""
+        self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
+        self._sample_answers.clear()
+        self.trees.close()
+        self.device.close()
+
+    def _set_base_margin(self, message: m.SetBaseMargin) -> m.Done:
+        self.sets.set_base(message.margin)
+        return m.Done()
+
+    def _add_tree(self, message: m.AddTree) -> m.Done:
+        self.sets.add_tree(message.tree, message.output)
+        return m.Done()
+
+
+class TreesOnAllRows:
+    """What an engine answers about trees that grow on all of its rows.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    sets : RowSets
+    peers : Peers, optional
+    """
+
+    sample_answers: Answers = {}  # noqa: RUF012  # nobody changes it
+
+    def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
+        self._sets = sets
+        # All outputs of a round start from the same margins, which the first one's tree already changes.
+        keep = setup.keep_gradients or setup.objective.n_outputs > 1
+        self.gradients = Gradients(setup, device, sets.rows, keep=keep)
+        self.tree_rows = TreeRows(setup, device, HistogramSearch(setup, device, peers), self.gradients)
+
+    @property
+    def answers(self) -> Answers:
+        """What answers each request about trees."""
+        return {
+            **self.tree_rows.answers,
+            m.FinishTree: self._finish_tree,
+            m.Evaluate: lambda _: self._sets.metric_parts(),
+        }
+
+    def _finish_tree(self, message: m.FinishTree) -> m.Done:
+        self.tree_rows.finish_tree(message)
+        self._sets.add_to_evals([(message.tree, message.output)])
+        return m.Done()
+
+    def close(self) -> None:
+        """Free nothing: memory goes with the arrays."""
+
+
+def _trees(setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> GrowsTrees:
+    """Return the part of an engine that trees grow over."""
+    if setup.recipe.rows == "drawn":
+        return DrawnTrees(setup, device, sets, peers)
+    if setup.recipe.rows == "certified":
+        if not isinstance(device, CertifyingDevice):
+            raise DeviceError("this device does not certify trees; use device='cpu'")
+        return CertifiedTrees(setup, device, sets, peers)
+    return TreesOnAllRows(setup, device, sets, peers)
+
+
+def engine_on(make_device: Callable[[Threads], Device], threads: Threads, make_engine: Callable[[Device], Engine]
+              ) -> Engine:  # fmt: skip
+    """Make an engine on a device of these threads, which end at once if either cannot be made; so does what the device
+    streams, since a sample is taken in a pass."""
+    device: Device | None = None
+    try:
+        device = make_device(threads)
+        return make_engine(device)
+    except BaseException:
+        (threads if device is None else device).close()
+        raise

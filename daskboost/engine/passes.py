@@ -1,0 +1,86 @@
+"""Passes over all rows, between which trees grow on a sample: each chunk comes once, for all that wants its bins.
+
+Margins of training rows wait for the next pass, which adds all trees that were finished since the last one; margins of
+evaluation sets wait until they are evaluated. The sample has bins, margins and a row order of its own, in the device's
+memory: to trees it is another shard of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from daskboost.data.chunk import ChunkRows
+from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.device import View
+from daskboost.devices.sampling import TakenSample
+from daskboost.engine.gradients import GrowingRows
+from daskboost.engine.row_groups import RowGroup
+from daskboost.engine.row_sets import RowSets
+from daskboost.engine.shard_margins import ShardMargins
+from daskboost.fit.messages import MetricParts
+
+
+class WaitingTrees:
+    """Trees that margins do not have yet.
+
+    Parameters
+    ----------
+    sets : RowSets
+    """
+
+    def __init__(self, sets: RowSets) -> None:
+        self._sets = sets
+        self._untrained: list[tuple[WalkArrays, int]] = []
+        """Trees and outputs that the margins of the training rows do not have yet."""
+        self._unevaluated: list[tuple[WalkArrays, int]] = []
+        """The same of the evaluation sets'."""
+
+    def add(self, tree: WalkArrays, output: int) -> None:
+        """Have a finished tree wait."""
+        self._untrained.append((tree, output))
+        if self._sets.evals:
+            self._unevaluated.append((tree, output))
+
+    def metric_parts(self) -> MetricParts:
+        """Bring the margins of evaluation sets up to date, and evaluate them."""
+        if self._unevaluated:
+            self._sets.add_to_evals(self._unevaluated)
+        self._unevaluated.clear()
+        return self._sets.metric_parts()
+
+    def pass_over_rows(self) -> Iterator[tuple[int, View]]:
+        """Give each chunk's index and view, once; by then its margins have every finished tree."""
+        yield from self._sets.train.adding(self._untrained)
+        self._untrained.clear()
+
+
+class TakenRows(ShardMargins):
+    """Some rows of a shard as one of a single chunk, or of none: bins and margins of their own.
+
+    Parameters
+    ----------
+    of : ShardMargins
+        Where they come from.
+    sample : TakenSample, optional
+        The rows with what goes with them; None where there are none.
+    """
+
+    is_resident = True
+
+    def __init__(self, of: ShardMargins, sample: TakenSample | None = None) -> None:
+        self.shard, self._device, self._shared, self.n_outputs = of.shard, of._device, None, of.n_outputs
+        self._kept: dict[int, Any] = {}
+        self.groups: list[RowGroup] = []
+        self.margins: list[Any] = []
+        if sample is not None:
+            self.room_rows = sample.room_rows
+            self._kept, self.margins = {0: sample.view}, [sample.margin]
+            self.groups = [RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))]
+
+    @property
+    def rows(self) -> GrowingRows:
+        """The rows as trees grow over them; labels and weights lie on the device already."""
+        return GrowingRows(
+            self, [group.rows.label for group in self.groups], [group.rows.weight for group in self.groups]
+        )

@@ -1,0 +1,96 @@
+"""The rows that an engine holds, on its device: the training set and evaluation sets, with their margins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from daskboost.data.shard import Shard
+from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.device import Device
+from daskboost.dtypes import Float64
+from daskboost.engine.evaluated_rows import EvaluatedRows
+from daskboost.engine.evaluation import Evaluator
+from daskboost.engine.gradients import GrowingRows
+from daskboost.engine.setup import EngineSetup
+from daskboost.engine.shard_margins import EVALUATION, TRAINING, ShardMargins, SharesViews, ViewRoom, Views
+from daskboost.exact_sum import ExactSum
+from daskboost.fit import messages as m
+
+SUMMED_ROWS = 2**18
+"""Rows whose labels one thread sums: a millisecond, of which what a sum costs beside its rows is a tenth."""
+
+
+class RowSets:
+    """All rows of an engine.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    train : Shard
+        Training rows; may be empty.
+    evals : sequence of Shard
+        This engine's rows of each evaluation set; may be empty.
+    shared : SharesViews, optional
+        Where views come from, if other fits of this process train on the same data set.
+    """
+
+    def __init__(self, setup: EngineSetup, device: Device, train: Shard, evals: Sequence[Shard],
+                 shared: SharesViews | None) -> None:  # fmt: skip
+        self._device = device
+        resident = device.resident or (None,) * (1 + len(evals))
+        column_bytes = device.column_room(setup.column_bytes)
+
+        def margins(shard: Shard, room: ViewRoom, rank: int, views: Views | None = None) -> ShardMargins:
+            if views is None and shared is not None:
+                views = shared.of(shard, device, setup.layout, room, rank)
+            return ShardMargins(shard, device, setup.layout, setup.objective.n_outputs, room, views)
+
+        own_room = ViewRoom(column_bytes, resident[0], device.stream_bytes)
+        self.train = margins(train, own_room, TRAINING)
+        self.rows = GrowingRows.of(self.train, device)
+        self.evals: list[ShardMargins] = []
+        """Margins of rows that are evaluated, but for those that are kept for training rows anyway."""
+        self._evaluators: list[Evaluator] = []
+        # Where trees grow on a sample, margins of training rows wait for the next pass: they lag behind.
+        current = () if setup.recipe.on_sample else (self.train,)
+        for metrics, shard, n_resident in zip(setup.metrics, evals, resident[1:], strict=True):
+            kept = next((own for own in (*current, *self.evals) if shard.has_chunks_of(own.shard)), None)
+            if kept is None and shard.has_chunks_of(train):  # then only margins are others
+                kept = margins(shard, own_room, EVALUATION, self.train.views)
+                self.evals.append(kept)
+            elif kept is None:
+                kept = margins(shard, ViewRoom(0, n_resident, device.stream_bytes), EVALUATION)
+                self.evals.append(kept)
+            self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
+
+    def set_base(self, margin: Float64) -> None:
+        """Start all margins at `margin`, where rows bring none."""
+        for margins in (self.train, *self.evals):
+            margins.set_base(margin)
+
+    def add_tree(self, tree: WalkArrays, output: int) -> None:
+        """Add a tree to all margins."""
+        self.train.add_tree(tree, output)
+        self.add_to_evals([(tree, output)])
+
+    def add_to_evals(self, trees: Sequence[tuple[WalkArrays, int]]) -> None:
+        """Add trees to the margins of evaluation sets, in one pass."""
+        for margins in self.evals:
+            margins.add_trees(trees)
+
+    def metric_parts(self) -> m.MetricParts:
+        """Return the metrics' partial states with the margins as they are."""
+        return m.MetricParts([evaluator.states() for evaluator in self._evaluators])
+
+    def label_sums(self) -> m.ExactParts:
+        """Return exact sums of the weighted labels and of the weights of all training rows."""
+        labels, weights = ExactSum(), ExactSum()
+        jobs = [
+            partial(part.label_sums, begin, min(begin + SUMMED_ROWS, part.n_rows))
+            for part in self.train.groups for begin in range(0, part.n_rows, SUMMED_ROWS)
+        ]  # fmt: skip
+        for label, weight in self._device.threads.run(jobs):
+            labels, weights = labels + label, weights + weight
+        return m.ExactParts(labels.to_array(), weights.to_array())

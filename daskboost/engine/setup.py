@@ -1,0 +1,41 @@
+"""What an engine needs to know of its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daskboost.data.cuts import Cuts
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.fit.recipe import Recipe
+from daskboost.fit.spec import FitSpec
+from daskboost.metrics.base import AnyMetric
+from daskboost.objectives.base import Objective
+from daskboost.tree.split import SplitRules
+
+COLUMN_BYTES = 2**31
+"""Most bytes of column-major copies of an engine's training chunks; what has no copy is split more slowly."""
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """What an engine needs to know of its fit."""
+
+    cuts: Cuts
+    layout: SlotLayout
+    objective: Objective
+    metrics: Sequence[Sequence[AnyMetric]]
+    """Of each evaluation set, prepared for it."""
+    rules: SplitRules
+    """That splits are chosen by."""
+    recipe: Recipe
+    column_bytes: int = COLUMN_BYTES
+    """Room for column-major copies of the training chunks."""
+    keep_gradients: bool = True
+    """Whether the gradients of all chunks stay in memory between their range and their quantizing; otherwise those of a
+    single output are computed twice, and 8 bytes per row are saved."""
+
+
+def engine_setup(spec: FitSpec) -> EngineSetup:
+    """Return what every engine of a fit knows of it."""
+    return EngineSetup(spec.cuts, spec.layout, spec.objective, spec.metrics, spec.search_rules, spec.recipe)

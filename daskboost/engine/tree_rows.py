@@ -1,0 +1,217 @@
+"""Rows while trees grow over them: what an engine answers about the tree that is under construction.
+
+The rows are all training rows of the engine, or a sample of them, which is another shard of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.device import Array, Device, Rows, SampleRows, VectorRows
+from daskboost.devices.following import Following, Root
+from daskboost.dtypes import Float32, Int32, Int64
+from daskboost.engine.answers import Answers
+from daskboost.engine.gradients import Gradients, GrowingRows
+from daskboost.engine.setup import EngineSetup
+from daskboost.errors import DeviceError
+from daskboost.fit import messages as m
+from daskboost.fit.links import Peers
+from daskboost.fit.shares import feature_shares, narrow, total
+from daskboost.tree.device_split import DeviceSearch
+from daskboost.tree.split import Candidates, OpenNodes, SplitSearch
+
+
+class HistogramSearch:
+    """Where partial histograms of the engines meet: built histograms go in, best splits of nodes come out.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    peers : Peers, optional
+        The other engines; needed to search among them.
+    """
+
+    def __init__(self, setup: EngineSetup, device: Device, peers: Peers | None) -> None:
+        self._setup, self._device, self._peers = setup, device, peers
+        self._search: SplitSearch | DeviceSearch | None = None
+        self._buffers = Buffers()
+
+    def forget(self) -> None:
+        """Drop the histograms of the last search."""
+        if self._search is not None:
+            self._search.forget()
+
+    def partial(self, built: Array, *, compact: bool) -> m.PartialHistograms:
+        """Return this engine's own histograms, for the coordinator."""
+        own = self._on_host(built)
+        return m.PartialHistograms(narrow(own, self._buffers) if compact else own)
+
+    def candidates(self, nodes: OpenNodes, built: Callable[[bool], Array]) -> Candidates:
+        """Reduce histograms by feature among the engines and search this one's share.
+
+        `built(words)` builds them; with `words` as words, where they are nobody else's summands.
+        """
+        if self._peers is None:
+            raise RuntimeError("this engine has no peers to reduce with")
+        n_peers = self._peers.n_peers
+        if n_peers == 1:
+            return self._own(self._peers).search(nodes, built(True))
+        own = self._on_host(built(False))
+        layout = self._setup.layout
+        entries = layout.offsets * layout.width
+        parts = [
+            np.ascontiguousarray(own[:, entries[a] : entries[b]]) for a, b in feature_shares(layout, n_peers)
+        ]
+        received = self._peers.exchange([narrow(part, self._buffers) for part in parts])
+        return self._own(self._peers).search(nodes, total(received, self._buffers))
+
+    def _on_host(self, built: Array) -> Int64:
+        """Histograms in the host's memory, those of several outputs side by side."""
+        own: Int64 = self._device.fetch(built)
+        return own.reshape(len(own), -1, 2) if own.ndim == 4 else own
+
+    def _own(self, peers: Peers) -> SplitSearch | DeviceSearch:
+        """Of this engine's share of the features: where histograms lie if it is the only engine, else on the host."""
+        if self._search is None:
+            rules, kernels = self._setup.rules, self._device.split_kernels
+            if peers.n_peers == 1 and kernels is not None:
+                self._search = DeviceSearch(kernels, rules)
+            else:
+                share = feature_shares(self._setup.layout, peers.n_peers)[peers.rank]
+                self._search = SplitSearch(self._setup.layout, rules, self._device.threads, share)
+        return self._search
+
+
+class TreeRows:
+    """The state of rows while trees grow over them, one tree at a time.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    search : HistogramSearch
+    gradients : Gradients
+        Of the rows.
+    """
+
+    def __init__(self, setup: EngineSetup, device: Device, search: HistogramSearch, gradients: Gradients) -> None:
+        self._setup, self._device, self.search, self.gradients = setup, device, search, gradients
+        self._begun: tuple[m.StartTree, Root] | None = None
+        """The tree that was begun when the last one was finished, and its root."""
+        self._root: Array | None = None
+        """Histograms of the root of the tree that has started, if they are there."""
+        self.rows = make_rows(setup, device, gradients.rows)
+
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
+        """Take other rows, with their gradients if these are `given`."""
+        self.gradients.hold(rows, given)
+        self.rows = make_rows(self._setup, self._device, rows)
+
+    @property
+    def answers(self) -> Answers:
+        """What answers each request about trees, but for the end of one (`finish_tree`)."""
+        return {
+            m.StartRound: lambda message: self.gradients.start_round(message.projection),
+            m.StartTree: self.start_tree,
+            m.StartBelow: self.start_below,
+            m.Build: self._build,
+            m.Search: self._search_nodes,
+            m.LeafSums: self._leaf_sums,
+            m.ResidualCounts: lambda message: count_residuals(self.rows, self.gradients.rows, message),
+            m.ApplySplits: self._apply_splits,
+        }
+
+    def start_tree(self, message: m.StartTree) -> m.RootSums:
+        self.search.forget()
+        begun, self._begun, self._root = self._begun, None, None
+        if begun is not None and begun[0] == message:
+            self._root = begun[1].histograms
+            return m.RootSums(begun[1].sums)
+        first, gradients = message.columns[0], self.gradients
+        if len(message.columns) > 1:
+            return m.RootSums(
+                self._vector_rows.start_vector_tree(partial(gradients.columns_of, first), message.roundings)
+            )
+        return m.RootSums(self.rows.start_tree(partial(gradients.searched, first), message.roundings[0]))
+
+    def start_below(self, message: m.StartBelow) -> m.NodeSums:
+        rows = self.rows
+        if not isinstance(rows, SampleRows):
+            raise DeviceError("this device does not grow trees on samples; use device='cpu'")
+        self.start_tree(m.StartTree((message.output,), (message.rounding,)))
+        return m.NodeSums(rows.settle(message.tree, message.n_places))
+
+    def _leaf_sums(self, message: m.LeafSums) -> m.NodeSums:
+        leaves, outputs = message.leaves, message.outputs
+        if len(outputs) == 1:
+            column = partial(self.gradients.column, outputs[0])
+            return m.NodeSums(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
+        return m.NodeSums(self._vector_rows.leaf_sums(self.gradients.of, message.roundings, leaves))
+
+    @property
+    def _vector_rows(self) -> VectorRows:
+        if not isinstance(self.rows, VectorRows):
+            raise DeviceError("this device does not grow trees of vector leaves; use device='cpu'")
+        return self.rows
+
+    def _build(self, message: m.Build) -> m.PartialHistograms:
+        built = self._histograms(message.splits, message.built, words=not message.compact)
+        return self.search.partial(built, compact=message.compact)
+
+    def _search_nodes(self, message: m.Search) -> Candidates:
+        nodes = message.nodes
+        return self.search.candidates(nodes, lambda words: self._histograms(message.splits, nodes.built, words=words))
+
+    def _histograms(self, splits: RowSplits | None, nodes: Int32, *, words: bool) -> Array:
+        """Those that are to be built; a root's may be there."""
+        root, self._root = self._root, None
+        return self.rows.grow(splits, nodes, words=words) if root is None else root
+
+    def _apply_splits(self, message: m.ApplySplits) -> m.Done:
+        self.rows.grow(message.splits, np.empty(0, np.int32))
+        return m.Done()
+
+    def finish_tree(self, message: m.FinishTree) -> None:
+        """Take the rows to their leaves, and add these leaves' values to their margins."""
+        margins = self.gradients.rows.train.margins
+        vectors = message.tree.value.ndim == 2
+        root = self.rows.finish(
+            message.splits, message.tree,
+            lambda index: margins[index] if vectors else margins[index][:, message.output],
+            self._following(message.following),
+        )  # fmt: skip
+        self._begun = None if root is None or message.following is None else (message.following, root)
+
+    def _following(self, start: m.StartTree | None) -> Following | None:
+        """The tree whose root the pass that finishes another one is to build; None where that would save no pass."""
+        one_column = start is not None and len(start.columns) == 1 and self._setup.recipe.searched != "sketch"
+        if start is None or not one_column or self.gradients.rows.train.is_resident:
+            return None
+        return Following(partial(self.gradients.fresh, start.columns[0]), start.roundings[0])
+
+
+def make_rows(setup: EngineSetup, device: Device, rows: GrowingRows) -> Rows:
+    """Return the state of rows while trees grow over them."""
+    train = rows.train
+    weights: list[Float32] | None = [group.weight for group in train.groups] if setup.recipe.small_data else None
+    return device.rows(
+        train.views, [group.n_rows for group in train.groups], [group.pieces for group in train.groups], weights,
+        room_rows=train.room_rows,
+    )  # fmt: skip
+
+
+def count_residuals(state: Rows, rows: GrowingRows, message: m.ResidualCounts) -> m.Counts:
+    """Return how many residuals of rows have each next digit (`ResidualCounts`)."""
+    counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
+    for index, (label, weight) in enumerate(zip(rows.labels, rows.weights, strict=True)):
+        counts += state.count_residuals(
+            index, message.leaves, label, rows.train.margins[index][:, message.output], weight,
+            message.weight_scale, message.prefixes, message.known_bits, message.next_bits,
+        )  # fmt: skip
+    return m.Counts(counts)

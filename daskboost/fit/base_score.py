@@ -1,0 +1,54 @@
+"""The base score of a fit, in the label's space: given, or from the labels of all engines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from daskboost.dtypes import Float64
+from daskboost.exact_sum import ExactSum
+from daskboost.fit import messages as m
+from daskboost.fit.outbox import AsksEngines
+from daskboost.fit.quantiles import residual_quantiles
+from daskboost.fit.spec import FitSpec
+
+
+def base_score_of(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
+    """The base score in the label's space: given, or from the labels of all engines."""
+    objective = spec.objective
+    if spec.base_score is not None:
+        return spec.base_score
+    if spec.params.base_score is not None:
+        objective.to_margin(spec.params.base_score)  # refuses scores outside the link's domain
+        return (spec.params.base_score,)
+    if objective.base_score_rule == "constant":
+        return (objective.base_score_constant,)
+    if objective.base_score_rule == "quantile":
+        quantiles = objective.adaptive_quantiles
+        assert quantiles is not None
+        engines.ask(m.SetBaseMargin(np.zeros(objective.n_outputs)))
+        everyone = np.array([-1], np.int32)
+        return tuple(
+            float(residual_quantiles(engines, output, everyone, alpha, spec.largest_weight)[0])
+            for output, alpha in enumerate(quantiles)
+        )
+    labels, weights = _label_sums(engines)
+    return (float(np.float32(objective.base_score_of(labels.ratio(weights)))),)  # files hold float32
+
+
+def total_weight_of(engines: AsksEngines) -> float:
+    """Return the total weight of all rows."""
+    return _label_sums(engines)[1].value()
+
+
+def _label_sums(engines: AsksEngines) -> tuple[ExactSum, ExactSum]:
+    """Exact sums of the weighted labels and of the weights of all rows."""
+    parts = engines.ask(m.LabelSums())
+    labels = sum((ExactSum.from_array(part.labels) for part in parts), ExactSum())
+    weights = sum((ExactSum.from_array(part.weights) for part in parts), ExactSum())
+    return labels, weights
+
+
+def base_margins(spec: FitSpec, base_score: tuple[float, ...]) -> Float64:
+    """Margin before the first tree, per output, as `Booster.base_margin` has it."""
+    margin = spec.objective.to_margin(np.asarray(base_score, np.float32))
+    return np.broadcast_to(margin, (spec.objective.n_outputs,)).astype(np.float64)

@@ -1,0 +1,135 @@
+"""How a fit grows its trees: decided once, from its parameters, its objective and its data, and read downstream.
+
+What follows from the memory of a device (chunks that stream, trees that grow together) is in its `Plan`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from daskboost.fit.rounding import is_small
+from daskboost.objectives.base import Objective, scores_weights
+from daskboost.params import TrainParams
+from daskboost.tree.device_trees import needs_host
+
+RowSource = Literal["all", "certified", "drawn"]
+"""Which rows trees grow on: all; a uniform sample, by which they are certified on all; rows drawn by gradients."""
+Searched = Literal["gradients", "weights", "sketch"]
+"""What splits are searched on: gradients and hessians; gradients and weights; random combinations of outputs."""
+Growth = Literal["host", "levels", "best first"]
+"""What grows a tree: the loop in which the host chooses splits; a GPU by itself, by levels or best first."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The parts that a fit is made of; see `make_recipe`."""
+
+    rows: RowSource
+    share: float
+    """Share of all rows in the sample that trees grow on; 1 where that is all rows."""
+    subsample: float
+    """Share of those rows that each tree draws by hash; 1 for all of them."""
+    small_data: bool
+    """Whether all rows together are few enough to keep more bits (`SMALL_ROWS`)."""
+    searched: Searched
+    n_outputs: int
+    vector_leaves: bool
+    """Whether a round grows one tree of all outputs, rather than one of each."""
+    columns: int
+    """Columns of gradients that a tree searches side by side: 1, all outputs, or those of a sketch."""
+    quantiles: tuple[float, ...] | None
+    """Of each output, the quantile of its residuals that leaves are valued by; None where sums of gradients do."""
+    growth: Growth
+    """What grows trees on a GPU whose memory has room for it; CPUs always grow them with the host."""
+    host_reason: str
+    """Why the host takes part, in words; empty where it need not."""
+
+    @property
+    def refits(self) -> bool:
+        """Whether leaves take sums of their own when a tree is grown, as it was searched on something else."""
+        return self.searched != "gradients"
+
+    @property
+    def on_sample(self) -> bool:
+        """Whether trees grow on some of the rows, between passes over all of them."""
+        return self.rows != "all"
+
+    @property
+    def streams_gradients(self) -> bool:
+        """Whether the gradients of several outputs need not be kept: margins wait for the next round's pass."""
+        return self.on_sample
+
+    @cached_property
+    def tree_outputs(self) -> list[tuple[int, ...]]:
+        """The outputs of each tree of a round."""
+        every = range(self.n_outputs)
+        return [tuple(every)] if self.vector_leaves else [(output,) for output in every]
+
+    def searched_columns(self, outputs: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the columns of a tree of some outputs; those of a sketch count from the number of outputs on."""
+        return tuple(range(self.n_outputs, self.n_outputs + self.columns)) if self.searched == "sketch" else outputs
+
+    def __str__(self) -> str:
+        rows = {
+            "all": "all rows",
+            "certified": f"a sample of {self.share:.3g} of the rows, certified on all",
+            "drawn": f"{self.share:.3g} of the rows, drawn by gradients each round",
+        }[self.rows]
+        drawn = f", of which each tree draws {self.subsample:.3g}" if self.subsample < 1 else ""
+        searched = {
+            "gradients": "gradients",
+            "weights": "gradients and weights",
+            "sketch": f"{self.columns} combinations of {self.n_outputs} outputs",
+        }[self.searched]
+        leaves = "quantiles of residuals" if self.quantiles is not None else "sums of gradients"
+        kind = "vector" if self.vector_leaves else "single"
+        host = f"with the host ({self.host_reason})" if self.host_reason else f"without the host ({self.growth})"
+        return (
+            f"trees grow on {rows}{drawn}; splits are searched on {searched}; {kind} leaves are {leaves}; "
+            f"on a GPU trees grow {host}"
+        )
+
+
+def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engines: int) -> Recipe:
+    """Decide how a fit grows its trees.
+
+    Parameters
+    ----------
+    params : TrainParams
+        Checked against the objective (`training/contradictions.py`).
+    objective : Objective
+    n_rows : int
+        Training rows of all engines.
+    n_engines : int
+        Engines that take part.
+    """
+    sources: dict[str, RowSource] = {"certified": "certified", "sampled": "drawn"}
+    source = sources.get(params.out_of_core, "all")
+    by_gradients = source == "drawn"
+    vectors = params.has_vector_leaves(objective.n_outputs)
+    searched: Searched = "gradients"
+    if params.sketch_outputs:
+        searched = "sketch"
+    elif scores_weights(params, objective):
+        searched = "weights"
+    quantiles = objective.adaptive_quantiles
+    reasons = {
+        f"{n_engines} engines take part": n_engines > 1,
+        "trees grow on a sample of the rows": source != "all",
+        "leaves are vectors": vectors,
+        "leaves are quantiles": quantiles is not None,
+    }
+    why_host = next((reason for reason, holds in reasons.items() if holds), needs_host(params))
+    growth: Growth = "best first" if params.grow_policy == "lossguide" else "levels"
+    return Recipe(
+        rows=source,
+        share={"all": 1.0, "certified": params.resident_share, "drawn": params.subsample}[source],
+        subsample=1.0 if by_gradients else params.subsample,
+        # Weights of rows that stand for others count no rows, so that rows drawn by gradients are never small data.
+        small_data=not by_gradients and is_small(n_rows),
+        searched=searched, n_outputs=objective.n_outputs, vector_leaves=vectors,
+        columns=(params.sketch_outputs or objective.n_outputs) if vectors else 1,
+        quantiles=quantiles, growth="host" if why_host else growth, host_reason=why_host,
+    )  # fmt: skip

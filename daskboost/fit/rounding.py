@@ -1,0 +1,133 @@
+"""How a tree's gradients become integers: scales from what all engines reported.
+
+Either way the scale is the largest power of two that keeps a bound within a limit, so that no histogram overflows:
+- large data: every row within 15 bits, so that 2**16 rows fit 32 bits between two spills;
+- small data: the total weight times the largest gradient within 31 bits, so that the sums of all rows fit, and rows
+  keep 19 bits (`SMALL_ROWS` rows) or more (27 bits where there are 15). `devices/cpu/gradients.py` says what for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.gpu.rounding import ScaleRule
+from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.sampling import draws_below
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError
+from daskboost.fit import messages as m
+from daskboost.hashing import Purpose, key
+
+QUANTUM_LIMIT = 2**15 - 1
+"""Largest quantized gradient or hessian of a row of large data."""
+SUM_LIMIT = 2**31 - 1 - SMALL_ROWS
+"""Largest sum of all of small data's gradients or hessians but for rounding, which adds half a quantum per row, and
+half a quantum per unit of weight (see `quantize_gradients`)."""
+
+
+def is_small(n_rows: int) -> bool:
+    """Return whether `n_rows` in all are small data."""
+    return n_rows <= SMALL_ROWS
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How the gradients of a round become integers: by the largest of each column over all rows."""
+
+    objective_name: str
+    """For messages."""
+    seed: int
+    subsample: float
+    """Share of the rows that each tree draws."""
+    iteration: int
+    largest: Float64
+    """Largest |g|, then h, of each column (see `GradientRange`); float64, shape (2, columns)."""
+    total_weight: float | None = None
+    """Of all rows, where data are small."""
+    largest_searched: float = 0.0
+    """Bound of what a search has in place of hessians; 0 where it has these."""
+
+    def of_round(self, iteration: int) -> Scales:
+        """Return what another round would have by the same range."""
+        return replace(self, iteration=iteration)
+
+    def exact(self, columns: Sequence[int]) -> tuple[Rounding, ...]:
+        """Return the roundings of columns whose sums value leaves.
+
+        Raises
+        ------
+        DataError
+            A gradient or hessian is NaN or infinite.
+        """
+        return tuple(self._rounding(column, 0.0) for column in columns)
+
+    def searched(self, columns: Sequence[int]) -> tuple[Rounding, ...]:
+        """Return the roundings of columns as trees are searched on them; raises as `exact`."""
+        return tuple(self._rounding(column, self.largest_searched) for column in columns)
+
+    def _rounding(self, column: int, largest_searched: float) -> Rounding:
+        g, h = self.largest[:, column].tolist()
+        check_range(self.objective_name, self.iteration, g, h)
+        rule = scale_rule(self.total_weight, largest_searched=largest_searched)
+        round_key, sample_key = tree_keys(self.seed, self.iteration, column)
+        return Rounding(
+            scale_g=scale(rule.bound * g, rule.limit),
+            scale_h=scale(rule.bound * (rule.largest_searched or h), rule.limit),
+            round_key=round_key,
+            sample_key=sample_key,
+            sample_below=draws_below(self.subsample),
+            scale_w=rule.scale_w,
+        )
+
+
+def joined_range(parts: Sequence[m.GradientRange]) -> Float64:
+    """Return the largest |g| and h per column over all engines; float64, shape (2, columns)."""
+    return np.asarray(np.max([[part.largest_g, part.largest_h] for part in parts], axis=0))
+
+
+def scale_rule(total_weight: float | None, *, largest_searched: float = 0.0) -> ScaleRule:
+    """Return what scales keep within which limit, of what `make_rounding` takes."""
+    if total_weight is None:
+        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0, largest_searched)
+    # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
+    scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
+    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, largest_searched)
+
+
+def tree_keys(seed: int, iteration: int, output: int) -> tuple[int, int]:
+    """Return the hash keys of one tree: of its rounding and of its sample of rows."""
+    return (
+        int(key(seed, Purpose.ROUNDING, iteration, output)),
+        int(key(seed, Purpose.ROW_SAMPLE, iteration, output)),
+    )
+
+
+def check_range(objective_name: str, iteration: int, largest_g: float, largest_h: float) -> None:
+    """Refuse gradients of one output that no scale could hold.
+
+    Raises
+    ------
+    DataError
+        A gradient or hessian is NaN or infinite.
+    """
+    for name, top in (("gradient", largest_g), ("hessian", largest_h)):
+        if not math.isfinite(top):
+            raise DataError(
+                f"objective {objective_name!r} gave a {name} of {top} in iteration {iteration}; check labels and "
+                "weights for extreme values, or lower learning_rate or set max_delta_step"
+            )
+
+
+def scale(largest: float, limit: int) -> float:
+    """The largest power of two that keeps `largest` within `limit`; 1 for 0."""
+    if largest == 0:
+        return 1.0
+    exponent = limit.bit_length() - math.frexp(largest)[1]
+    if largest * 2.0**exponent > limit:
+        exponent -= 1
+    return float(2.0 ** min(exponent, 1000))
