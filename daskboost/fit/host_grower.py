@@ -38,23 +38,24 @@ class HostGrower:
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in all margins by the next request."""
-        trees = []
-        for outputs in self._spec.recipe.tree_outputs:
-            following = None
-            if rows.stay and rows.iteration < self._last and outputs == self._spec.recipe.tree_outputs[-1]:
-                # By this round's range, since powers of two rarely change.
-                following = self._start_of(self._spec.recipe.tree_outputs[0], rows.scales.of_round(rows.iteration + 1))
-            trees.append(self._grow_tree(rows, outputs, learning_rate, following))
-        return lambda: tuple(trees)
+        trees = tuple(self._grow_tree(rows, outputs, learning_rate) for outputs in self._spec.recipe.tree_outputs)
+        return lambda: trees
+
+    def _following(self, rows: RoundRows, outputs: tuple[int, ...]) -> m.StartTree | None:
+        """Return what the next round is expected to start with, after its last tree, of `outputs`: by this round's
+        range, since powers of two rarely change."""
+        of_round = self._spec.recipe.tree_outputs
+        if not rows.stay or rows.iteration == self._last or outputs != of_round[-1]:
+            return None
+        return self._start_of(of_round[0], rows.scales.of_round(rows.iteration + 1))
 
     def _start_of(self, outputs: tuple[int, ...], scales: Scales) -> m.StartTree:
         """Return the request that a tree of some outputs begins with."""
         columns = self._spec.recipe.searched_columns(outputs)
         return m.StartTree(columns, scales.searched(columns))
 
-    def _grow_tree(self, rows: RoundRows, outputs: tuple[int, ...], learning_rate: float,
-                   following: m.StartTree | None) -> TreeTable:  # fmt: skip
-        """Grow one tree and add it to all margins; `following` is what the next is expected to start with."""
+    def _grow_tree(self, rows: RoundRows, outputs: tuple[int, ...], learning_rate: float) -> TreeTable:
+        """Grow one tree and add it to all margins."""
         spec, start = self._spec, self._start_of(outputs, rows.scales)
         replies = self._reduction.start_tree(start)
         features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, rows.iteration, outputs[0])
@@ -63,5 +64,5 @@ class HostGrower:
         pending = grow_nodes(self._reduction.search, tree, make_policy(spec.params), [0])
         self._reduction.end_tree()
         table, pending = self._leaves.finished(tree, pending, outputs, rows.scales, learning_rate)
-        self._outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0], following))
+        self._outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0], self._following(rows, outputs)))
         return table

@@ -253,13 +253,17 @@ class CertifiedSample:
 
     def _take_ranges(self, of_all: Float64, of_sample: list[m.GradientRange]) -> None:
         self.range, self._of_sample = of_all, joined_range(of_sample)
-        with np.errstate(invalid="ignore"):  # ranges that are not finite are refused when a scale is wanted for them
-            sample = self._of_sample
-            self._excess = np.where(sample > 0, of_all / np.where(sample > 0, sample, 1), 1)
+        self._excess = range_ratio(of_all, self._of_sample)
 
     def _key(self, iteration: int) -> int:
         """Hash key of the sample that a round begins with, whether the fit has grown the round before or not."""
         return int(key(self._spec.params.random_state, Purpose.CERTIFIED_SAMPLE, iteration))
+
+
+def range_ratio(of_all: Float64, of_sample: Float64) -> Float64:
+    """Return what the range of all rows is of the sample's; 1 where the sample has none."""
+    with np.errstate(invalid="ignore"):  # ranges that are not finite are refused when a scale is wanted for them
+        return np.where(of_sample > 0, of_all / np.where(of_sample > 0, of_sample, 1), 1)
 
 
 def sample_threshold(counts: Int64, rate: float) -> float:

@@ -19,11 +19,11 @@ from strategies.streams import keep_on_gpu
 from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
-from daskboost.cluster import certified
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.cpu.sampling import draw_share
 from daskboost.dtypes import UInt64
 from daskboost.errors import DataError, ParameterError
+from daskboost.fit import samplers
 from daskboost.hashing import Purpose, key
 
 __all__ = ["gpu"]
@@ -144,7 +144,7 @@ def test_a_wrong_guess_of_the_scale_costs_a_pass_and_changes_nothing(monkeypatch
     data, params = data_of("five classes"), {**FITS["five classes"], "certify_tolerance": 0.03}
     with quantized(data) as dataset:
         expected, report = report_of(params, dataset)
-        monkeypatch.setattr(certified, "_ratio", lambda all_rows, sample: np.full_like(all_rows, 1 / 30))
+        monkeypatch.setattr(samplers, "range_ratio", lambda all_rows, sample: np.full_like(all_rows, 1 / 30))
         booster, again = report_of(params, dataset)
     assert booster.to_bytes() == expected.to_bytes()
     assert again["passes"] == [n + 1 for n in report["passes"]]

@@ -14,7 +14,6 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import evaluation
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.labels import LabelStats
 from daskboost.data.shard import ShardChunk
@@ -25,6 +24,7 @@ from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Bool, Float32
+from daskboost.engine import evaluation
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.evaluation import Evaluator
 from daskboost.engine.row_groups import row_groups

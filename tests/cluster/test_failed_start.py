@@ -11,9 +11,10 @@ import pytest
 from training.test_leaks import own_threads
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import engine, in_process
+from daskboost.cluster import in_process
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices import choose
+from daskboost.engine.row_sets import RowSets
 from daskboost.errors import DeviceError
 
 __all__ = ["own_threads"]
@@ -26,7 +27,7 @@ def test_engines_that_started_are_closed_at_once(
     rng = np.random.default_rng(2)
     X, y = rng.normal(size=(9_000, 3)).astype(np.float32), rng.normal(size=9_000).astype(np.float32)
     made: list[Any] = []
-    make_device, open_rows = choose.make_device, engine.Engine._open
+    make_device, open_rows = choose.make_device, RowSets.__init__
 
     def second_fails() -> None:
         if len(made) > 1:
@@ -44,7 +45,7 @@ def test_engines_that_started_are_closed_at_once(
             second_fails()
 
     monkeypatch.setattr(in_process, "make_device", make)
-    monkeypatch.setattr(engine.Engine, "_open", opened)
+    monkeypatch.setattr(RowSets, "__init__", opened)
     with QuantizedDataset.from_dask(X, y, chunk_rows=3_000, max_bin=16) as data:
         (whole,) = data.shards.shards
         halves = [replace(whole, entries=own) for own in (whole.entries[:1], whole.entries[1:])]

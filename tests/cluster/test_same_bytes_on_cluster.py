@@ -20,9 +20,10 @@ from cluster.partition_functions import allow_partitions, chunk_sizes
 from strategies.trees import make_data
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import coordinator, dask_data
+from daskboost.cluster import dask_data
 from daskboost.cluster.dask_tasks import map_workers
 from daskboost.data.pack import CsrLayout, DenseLayout
+from daskboost.fit import rounds
 from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def test_every_place_gives_the_same_file(
         made.append((type(strategy), engines.n_engines))
         return strategy
 
-    monkeypatch.setattr(coordinator, "make_reduction", spy)  # the scheduler, too, is in this process
+    monkeypatch.setattr(rounds, "make_reduction", spy)  # the scheduler, too, is in this process
     assert model_file(data, place.kind, reduction) == expected[place.kind]
     alone = place.n_workers > 0 and place.n_engines == 1  # then the worker makes its own, in its process
     assert made == ([] if alone else [(REDUCTIONS[reduction], place.n_engines)])

@@ -17,12 +17,12 @@ from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
-from daskboost.cluster import sampled
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.ring import N_BUFFERS
 from daskboost.devices.stream_groups import READS_AT_ONCE
 from daskboost.errors import DataError, ParameterError
+from daskboost.fit import samplers
 from daskboost.hashing import Purpose, key
 
 __all__ = ["gpu"]
@@ -210,8 +210,8 @@ def test_a_wrong_guess_costs_a_pass_and_changes_nothing(
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
     with quantized(data_of("logistic, monotone"), partitions=5, engines=engines) as dataset:
         expected, report = report_of(FITS["logistic, monotone"], dataset, 4)
-        monkeypatch.setattr(sampled, "GUESS", guess)
-        monkeypatch.setattr(sampled, "FIRST_GUESS", guess)
+        monkeypatch.setattr(samplers, "GUESS", guess)
+        monkeypatch.setattr(samplers, "FIRST_GUESS", guess)
         with caplog.at_level(logging.INFO, "daskboost"):
             booster, again = report_of({**FITS["logistic, monotone"], "device": device}, dataset, 4)
     assert booster.to_bytes() == expected.to_bytes()
@@ -237,7 +237,7 @@ def constant(label: Any, margin: Any) -> tuple[Any, Any]:
 def test_a_round_takes_two_passes_at_most(device: str, loss: Any, share: float, passes: list[int], rows: int,
                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Whatever gradients do; engines without rows take part, and a sample may have none."""
-    monkeypatch.setattr(sampled, "SLACK_ROWS", 10)
+    monkeypatch.setattr(samplers, "SLACK_ROWS", 10)
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
     models = set()
     for engines in (1, 5):

@@ -18,10 +18,11 @@ from training.plan_shapes import LOGISTIC
 from training.plan_shapes import make_data as make_rows
 
 from daskboost import DaskBoostClassifier, QuantizedDataset, plan, train, train_many
-from daskboost.cluster import evaluation, in_process
+from daskboost.cluster import in_process
 from daskboost.data.pack import DenseLayout
 from daskboost.devices.gpu import cuda, memory
 from daskboost.devices.plan import SMALL_ROWS
+from daskboost.engine import evaluation
 from daskboost.engine.fit_size import engine_size
 from daskboost.errors import DeviceError, ParameterError
 from daskboost.metrics import auc

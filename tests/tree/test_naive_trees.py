@@ -17,8 +17,8 @@ from strategies.trees import PARAMS as ANY_PARAMS
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import train
-from daskboost.cluster import rounding
 from daskboost.data.rows import DenseRows
+from daskboost.fit import rounding
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
