@@ -95,6 +95,10 @@ class FitSize:
     """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
     drawn_share: float = 0.0
     """Share of the rows that are drawn by their gradients each round; 0 where trees do not grow on such."""
+    recipe: str = ""
+    """How trees grow, in words."""
+    host_reason: str = ""
+    """Why the host takes part in that, in words; empty where it need not."""
 
     def reading_files(self) -> FitSize:
         """See `SetSize.reading_files`."""
@@ -225,6 +229,10 @@ class Plan:
     """Of the host's memory, page-locked: chunks that stream from it, and where chunks from disk are read to."""
     reads: Reads | None = None
     """What trees read again in every pass; None where all rows have room."""
+    recipe: str = ""
+    """How trees grow, in words."""
+    host_reason: str = ""
+    """Why the host takes part in that on a GPU, in words; empty where it need not."""
 
     @property
     def parts(self) -> dict[str, int]:
@@ -264,7 +272,8 @@ class Plan:
         if self.device == "cpu":
             return ""
         if not self.without_host:
-            return "trees grow with the host, which chooses splits"
+            reason = self.host_reason or "there is no room to do without it"
+            return f"trees grow with the host, which is slower: {reason}"
         together = f", {self.trees_together} of a round together" if self.trees_together > 1 else ""
         return "trees grow on the GPU alone" + together + (", in sorted entries" if self.by_entries else "")
 
@@ -304,8 +313,7 @@ class Plan:
             lines.append(f"  {'read in every pass, from RAM':<34}{self.reads.ram_bytes:>18,}")
             lines.append(f"  {'read in every pass, from disk':<34}{self.reads.disk_bytes:>18,}")
             lines.append(f"  {'passes of a tree, about':<34}{self.reads.passes or 'as it grows':>18}")
-        if self.growth:
-            lines.append(self.growth)
+        lines += [line for line in (self.recipe, self.growth) if line]
         if self.free_bytes is not None:
             lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
         return "\n".join(lines)

@@ -179,6 +179,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         width=recipe.columns, sketched=recipe.searched == "sketch", refits=recipe.searched == "weights",
         resident_share=recipe.share if recipe.rows == "certified" else 0.0,
         drawn_share=recipe.share if recipe.rows == "drawn" else 0.0,
+        recipe=str(recipe), host_reason=recipe.host_reason,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.fit.stopping import Stopper, metric_values
 from daskboost.params import REPORT_NAME
 from daskboost.tree.growth import walk_arrays
+
+logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 0.1
 """Work that an engine with whole rounds is given at a time: it answers nothing else meanwhile."""
@@ -32,6 +35,7 @@ def fit(
     DataError
         The objective gave NaN or infinite gradients.
     """
+    logger.info("%s", spec.recipe)
     outbox = Outbox(engines)
     progress = Progress(base_score_of(outbox, spec), [*spec.earlier_trees], [*spec.earlier_outputs])
     outbox.later(m.SetBaseMargin(base_margins(spec, progress.base_score)))

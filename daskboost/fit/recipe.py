@@ -85,11 +85,7 @@ class Recipe:
         }[self.searched]
         leaves = "quantiles of residuals" if self.quantiles is not None else "sums of gradients"
         kind = "vector" if self.vector_leaves else "single"
-        host = f"with the host ({self.host_reason})" if self.host_reason else f"without the host ({self.growth})"
-        return (
-            f"trees grow on {rows}{drawn}; splits are searched on {searched}; {kind} leaves are {leaves}; "
-            f"on a GPU trees grow {host}"
-        )
+        return f"trees grow on {rows}{drawn}; splits are searched on {searched}; {kind} leaves are {leaves}"
 
 
 def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engines: int) -> Recipe:

@@ -198,7 +198,8 @@ def test_what_a_plan_says() -> None:
     lines = str(found).splitlines()
     assert lines[0].split() == ["memory", "of", "a", "fit", "on", "cuda", "bytes"]
     assert lines[1].split() == ["chunks", "352,000,000"]
-    assert lines[-3].split() == ["free", "141,000,000,000"]
+    assert lines[-4].split() == ["free", "141,000,000,000"]
+    assert lines[-3] == "trees grow on all rows; splits are searched on gradients; single leaves are sums of gradients"
     assert lines[-2:] == ["trees grow on the GPU alone", "it fits"]
 
 
@@ -211,7 +212,7 @@ def test_a_plan_says_how_trees_grow() -> None:
         return found.growth
 
     assert growth(per_row=50) == "trees grow on the GPU alone, in sorted entries"
-    assert growth(objective="reg:absoluteerror") == "trees grow with the host, which chooses splits"
+    assert growth(objective="reg:absoluteerror") == "trees grow with the host, which is slower: leaves are quantiles"
     assert growth(objective="multi:softprob", num_class=7, max_depth=3) == (
         "trees grow on the GPU alone, 7 of a round together"
     )

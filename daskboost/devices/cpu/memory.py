@@ -26,7 +26,7 @@ def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
     size = size.reading_files()
     made = certified_plan if size.resident_share else sampled_plan if size.drawn_share else exact_plan
-    return replace(made(size, free_bytes, column_bytes), reads=size.reads)
+    return replace(made(size, free_bytes, column_bytes), reads=size.reads, recipe=size.recipe)
 
 
 def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:

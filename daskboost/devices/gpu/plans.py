@@ -74,12 +74,17 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """
     free_bytes, limited = allowed_bytes(size, free_bytes)
     if size.resident is not None:
-        return replace(_streaming(size, free_bytes, size.resident), limited=limited)
+        return _told(size, _streaming(size, free_bytes, size.resident), limited)
     found = _resident_plan(size, free_bytes)
     if found.fits is False and any(rows.chunks for rows in (size.train, *size.evals)):
         streaming = _streaming_plan(size, free_bytes)
         found = streaming if streaming.fits else min(found, streaming, key=lambda plan: plan.total_bytes)
-    return replace(found, limited=limited)
+    return _told(size, found, limited)
+
+
+def _told(size: FitSize, found: Plan, limited: bool) -> Plan:
+    """The plan with what people are told beside bytes."""
+    return replace(found, limited=limited, recipe=size.recipe, host_reason=size.host_reason)
 
 
 def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bool]:
