@@ -19,19 +19,12 @@ class AsksEngines(Protocol):
 
 
 class Answers(Generic[R]):
-    """The replies of all engines to a request, in engine order, once somebody waits for them."""
+    """The replies of all engines to a request, in engine order, once they have come (`Outbox.get`).
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self.replies: list[R] | None = None
-        """None until they have come."""
+    It does not know its outbox, so that requests which nobody waits for keep no engine alive.
+    """
 
-    def get(self) -> list[R]:
-        """Return the replies; sends what waits if they have not come yet."""
-        if self.replies is None:
-            self._outbox.flush()
-        assert self.replies is not None
-        return self.replies
+    replies: list[R] | None = None
 
 
 class Outbox:
@@ -48,13 +41,20 @@ class Outbox:
 
     def later(self, request: Request[R]) -> Answers[R]:
         """Send a request before, or with, the next one whose replies somebody waits for."""
-        answers: Answers[R] = Answers(self)
+        answers: Answers[R] = Answers()
         self._waiting.append((request, answers))
         return answers
 
+    def get(self, answers: Answers[R]) -> list[R]:
+        """Return the replies to a request; sends what waits if they have not come yet."""
+        if answers.replies is None:
+            self.flush()
+        assert answers.replies is not None
+        return answers.replies
+
     def ask(self, request: Request[R], /) -> list[R]:
         """Return the replies of all engines to one request, in engine order."""
-        return self.later(request).get()
+        return self.get(self.later(request))
 
     def flush(self) -> None:
         """Send what waits, in one round trip."""

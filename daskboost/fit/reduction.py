@@ -52,13 +52,13 @@ class AtCoordinator:
         """Start a tree; the root's histograms come in the same round trip, for the first search."""
         sums = self._engines.later(start)
         self._root = self._build(None, np.zeros(1, np.int32))
-        return sums.get()
+        return self._engines.get(sums)
 
     def search(self, splits: RowSplits | None, nodes: OpenNodes) -> Candidates:
         answers, self._root = self._root, None
         if answers is None:
             answers = self._build(splits, nodes.built)
-        return self._search.search(nodes, total([part.sums for part in answers.get()], self._buffers))
+        return self._search.search(nodes, total([part.sums for part in self._engines.get(answers)], self._buffers))
 
     def _build(self, splits: RowSplits | None, built: Int32) -> Answers[m.PartialHistograms]:
         return self._engines.later(m.Build(splits, built, compact=self._engines.n_engines > 1))

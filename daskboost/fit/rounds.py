@@ -71,7 +71,7 @@ def grow_rounds(spec: FitSpec, outbox: Outbox, parts: Parts[GrownT]) -> Iterator
         metrics = outbox.later(m.Evaluate()) if spec.eval_names else None
         if iteration < last:
             parts.sampler.expect(iteration + 1)  # finishing a round and starting the next is one round trip
-        yield GrownRound(trees, metrics.get() if metrics is not None else (), report)
+        yield GrownRound(trees, outbox.get(metrics) if metrics is not None else (), report)
 
 
 def rounds_of(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:

@@ -104,7 +104,7 @@ class AllRows:
         if self._expected is None:
             self.expect(iteration)
         assert self._expected is not None
-        largest, self._expected = joined_range(self._expected.get()), None
+        largest, self._expected = joined_range(self._outbox.get(self._expected)), None
         return RoundRows(iteration, self._scales(iteration, largest), stay=True)
 
     def _scales(self, iteration: int, largest: Float64) -> Scales:
@@ -248,8 +248,9 @@ class CertifiedSample:
             return self._outbox.ask(m.Certify(trees, None))
         answers = self._outbox.later(m.Certify(trees, self._key(iteration + 1)))
         of_sample = self.outbox.ask(m.StartRound())
-        self._take_ranges(joined_range([reply.range for reply in answers.get()]), of_sample)
-        return answers.get()
+        found = self._outbox.get(answers)
+        self._take_ranges(joined_range([reply.range for reply in found]), of_sample)
+        return found
 
     def _take_ranges(self, of_all: Float64, of_sample: list[m.GradientRange]) -> None:
         self.range, self._of_sample = of_all, joined_range(of_sample)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,10 @@ from daskboost.cluster import in_process, together
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices import stream_groups
 from daskboost.devices.gpu import plans
+from daskboost.devices.plan import FitSize
 from daskboost.engine import shard_margins
 from daskboost.engine.fit_size import EnginePlace, engine_size
+from daskboost.fit.spec import FitSpec
 
 
 def bytes_of_twos(dataset: QuantizedDataset) -> int:
@@ -30,11 +33,16 @@ def stream_by_twos(monkeypatch: pytest.MonkeyPatch, dataset: QuantizedDataset) -
 
 def keep_on_gpu(monkeypatch: pytest.MonkeyPatch, n_chunks: int) -> None:
     """From now on so many chunks of training sets stay on a GPU, and none of evaluation sets, whatever room it has."""
-    def keeping(spec: Any, train: Any, evals: Any, place: EnginePlace = EnginePlace()) -> Any:  # noqa: B008
-        return engine_size(spec, train, evals, replace(place, n_resident=n_chunks))
-
     for module in (in_process, together):
-        monkeypatch.setattr(module, "engine_size", keeping)
+        monkeypatch.setattr(module, "engine_size", size_with(n_resident=n_chunks))
+
+
+def size_with(**decided: Any) -> Callable[..., FitSize]:
+    """`engine_size` of fits for which this is decided beforehand, see `EnginePlace`."""
+    def sized(spec: FitSpec, train: Any, evals: Any, place: EnginePlace = EnginePlace()) -> FitSize:  # noqa: B008
+        return engine_size(spec, train, evals, replace(place, **decided))
+
+    return sized
 
 
 def noted_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:

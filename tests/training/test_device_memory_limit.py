@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 from kernels.tracked import TrackedRuntime
-from strategies.streams import bytes_of_twos, noted_groups, stream_by_twos
+from strategies.streams import bytes_of_twos, noted_groups, size_with, stream_by_twos
 from strategies.trees import Data, make_data, quantized
 from training.plan_shapes import LOGISTIC
 from training.plan_shapes import make_data as make_rows
@@ -23,7 +23,6 @@ from daskboost.data.pack import DenseLayout
 from daskboost.devices.gpu import cuda, memory
 from daskboost.devices.plan import SMALL_ROWS
 from daskboost.engine import evaluation
-from daskboost.engine.fit_size import engine_size
 from daskboost.errors import DeviceError, ParameterError
 from daskboost.metrics import auc
 
@@ -139,9 +138,7 @@ def test_bytes_of_any_residency(name: str, place: str, tmp_path: Path, monkeypat
         for device, n_resident, stream_bytes in fits if place != "tight" else fits[:3]:
             monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
             decided = {"n_resident": n_resident, "stream_bytes": stream_bytes}
-            monkeypatch.setattr(in_process, "engine_size", lambda *a, more=decided, **o: engine_size(
-                *a, **{**o, **more}
-            ))  # fmt: skip
+            monkeypatch.setattr(in_process, "engine_size", size_with(**decided))
             results: Any = {}
             model = train({**params, "device": device}, dataset, 2, evals=[(other, "o")], evals_result=results)
             outcomes.append((model.to_bytes(), results))
@@ -159,7 +156,7 @@ def test_small_data_with_weights_and_earlier_models(monkeypatch: pytest.MonkeyPa
         first = train({"objective": "binary:logistic", "n_jobs": 1, **HOST}, dataset, 1)
         given = {"objective": "binary:logistic", "max_depth": 3, "n_jobs": 1}
         expected = train({**given, **HOST}, dataset, 2, init_model=first)
-        monkeypatch.setattr(in_process, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 1}))
+        monkeypatch.setattr(in_process, "engine_size", size_with(n_resident=1))
         found = train({**given, "device": "cuda"}, dataset, 2, init_model=first)
     assert found.to_bytes() == expected.to_bytes()
 
@@ -193,7 +190,7 @@ def test_streamed_rows_are_evaluated_together(
         params |= {"objective": "multi:softprob", "num_class": classes}
     found = []
     for place in ("cluster.in_process", "training.plan"):
-        monkeypatch.setattr(f"daskboost.{place}.engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 0}))
+        monkeypatch.setattr(f"daskboost.{place}.engine_size", size_with(n_resident=0))
     with chunked(rows) as whole, chunked(make_rows(n_rows=2_000, n_features=8), reference=whole) as few:
         held_out = np.arange(n_rows) % 3 == 0
         data, other = {
@@ -322,7 +319,7 @@ def test_bytes_on_a_gpu(
         assert shard.store.counters().disk_reads - reads == tiers.count("disk"), "all stays"
         stream_by_twos(monkeypatch, dataset)
         noted = noted_groups(monkeypatch)
-        monkeypatch.setattr(in_process, "engine_size", lambda *a, **o: engine_size(*a, **{**o, "n_resident": 1}))
+        monkeypatch.setattr(in_process, "engine_size", size_with(n_resident=1))
         modes: list[dict[str, Any]] = [{}] if mode else [{}, {"out_of_core": "certified"}]
         for more in modes:
             found = [train({**params, **more, **where}, dataset, 2).to_bytes() for where in ({}, HOST)]
