@@ -106,9 +106,10 @@ class Lockstep(Generic[T]):
                 self._begin()
 
     def fail(self, error: BaseException) -> None:
-        """End all fits; the first failure counts."""
+        """End all fits; the first failure counts, or what is raised from it, which says more to people."""
         with self._lock:
-            self.failure = self.failure or error
+            if self.failure is None or error.__cause__ is self.failure:
+                self.failure = error
             self._hand_out()
 
     def check(self) -> None:

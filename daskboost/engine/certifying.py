@@ -10,6 +10,7 @@ while these have their turn.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -62,14 +63,14 @@ class CertifiedTrees:
     def answers(self) -> Answers:
         """What answers each request about trees."""
         return {
-            m.StartRound: lambda message: self._gradients.start_round(message.projection),
+            m.StartRound: self._gradients.start_round,
             m.DrawShare: self._draw_share,
             m.Certify: self._certify,
             m.Build: self._build,
             m.Search: self._search_nodes,
             m.StartBelow: self._start_below,
             m.FinishTree: self._finish_tree,
-            m.Evaluate: lambda message: self._waiting.metric_parts(),
+            m.Evaluate: self._waiting.evaluate,
         }
 
     @property
@@ -112,9 +113,10 @@ class CertifiedTrees:
 
     def _search_nodes(self, message: m.Search) -> Candidates:
         self._search.forget()
-        return self._search.candidates(message.nodes, lambda words: self._of_nodes(message.nodes.built))
+        return self._search.candidates(message.nodes, partial(self._of_nodes, message.nodes.built))
 
-    def _of_nodes(self, nodes: Int32) -> Array:
+    def _of_nodes(self, nodes: Int32, words: bool = False) -> Array:
+        """Histograms that the last pass has found; never words."""
         assert self._found is not None
         return self._found.of_nodes(nodes)
 

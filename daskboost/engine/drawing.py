@@ -58,7 +58,7 @@ class DrawnTrees:
             m.DrawRows: self._draw_rows,
             m.TakeSample: self._take_sample,
             m.FinishTree: self._finish_tree,
-            m.Evaluate: lambda message: self._waiting.metric_parts(),
+            m.Evaluate: self._waiting.evaluate,
         }
 
     @property

@@ -67,11 +67,11 @@ class Engine:
             self.trees = _trees(setup, device, self.sets, peers)
         self._sample_answers = dict(self.trees.sample_answers)
         self._answers: dict[type[m.Request[Any]], Callable[[Any], Any]] = {
-            m.LabelSums: lambda _: self.sets.label_sums(),
-            m.SetBaseMargin: self._set_base_margin,
-            m.AddTree: self._add_tree,
-            m.OnSample: lambda message: self._sample_answers[type(message.request)](message.request),
-            m.Several: lambda message: m.Replies(tuple(self.handle(request) for request in message.requests)),
+            m.LabelSums: self.sets.label_sums,
+            m.SetBaseMargin: self.sets.set_base,
+            m.AddTree: self.sets.add_tree,
+            m.OnSample: self._on_sample,
+            m.Several: self._several,
             **self.trees.answers,
         }
 
@@ -88,13 +88,12 @@ class Engine:
         self.trees.close()
         self.device.close()
 
-    def _set_base_margin(self, message: m.SetBaseMargin) -> m.Done:
-        self.sets.set_base(message.margin)
-        return m.Done()
+    def _on_sample(self, message: m.OnSample[R]) -> R:
+        reply: R = self._sample_answers[type(message.request)](message.request)
+        return reply
 
-    def _add_tree(self, message: m.AddTree) -> m.Done:
-        self.sets.add_tree(message.tree, message.output)
-        return m.Done()
+    def _several(self, message: m.Several) -> m.Replies:
+        return m.Replies(tuple([self.handle(request) for request in message.requests]))
 
 
 class TreesOnAllRows:
@@ -123,7 +122,7 @@ class TreesOnAllRows:
         return {
             **self.tree_rows.answers,
             m.FinishTree: self._finish_tree,
-            m.Evaluate: lambda _: self._sets.metric_parts(),
+            m.Evaluate: self._sets.evaluate,
         }
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:

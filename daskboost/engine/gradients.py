@@ -13,7 +13,7 @@ from daskboost.devices.losses import is_positive, ones_of
 from daskboost.dtypes import Float32, Float64
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
-from daskboost.fit.messages import GradientRange
+from daskboost.fit.messages import GradientRange, StartRound
 from daskboost.objectives.base import kernel_of
 
 
@@ -70,9 +70,9 @@ class Gradients:
         )  # fmt: skip
         """What computes gradients by kernels; None where array expressions do, or rows bring them."""
 
-    def start_round(self, projection: Float32 | None) -> GradientRange:
+    def start_round(self, message: StartRound) -> GradientRange:
         """Compute the gradients of all rows, and a sketch of them where there is a projection; their range."""
-        self._projection = projection
+        self._projection = message.projection
         n_outputs = self._setup.objective.n_outputs
         tops = [np.zeros((2, n_outputs + self._n_columns))]
         if self.losses is not None:

@@ -18,7 +18,7 @@ from daskboost.engine.gradients import GrowingRows
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.shard_margins import ShardMargins
-from daskboost.fit.messages import MetricParts
+from daskboost.fit.messages import Evaluate, MetricParts
 
 
 class WaitingTrees:
@@ -42,12 +42,12 @@ class WaitingTrees:
         if self._sets.evals:
             self._unevaluated.append((tree, output))
 
-    def metric_parts(self) -> MetricParts:
+    def evaluate(self, message: Evaluate) -> MetricParts:
         """Bring the margins of evaluation sets up to date, and evaluate them."""
         if self._unevaluated:
             self._sets.add_to_evals(self._unevaluated)
         self._unevaluated.clear()
-        return self._sets.metric_parts()
+        return self._sets.evaluate(message)
 
     def pass_over_rows(self) -> Iterator[tuple[int, View]]:
         """Give each chunk's index and view, once; by then its margins have every finished tree."""

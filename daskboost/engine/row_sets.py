@@ -8,7 +8,6 @@ from functools import partial
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.device import Device
-from daskboost.dtypes import Float64
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.evaluation import Evaluator
 from daskboost.engine.gradients import GrowingRows
@@ -65,26 +64,28 @@ class RowSets:
                 self.evals.append(kept)
             self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
 
-    def set_base(self, margin: Float64) -> None:
-        """Start all margins at `margin`, where rows bring none."""
+    def set_base(self, message: m.SetBaseMargin) -> m.Done:
+        """Start all margins at one, where rows bring none."""
         for margins in (self.train, *self.evals):
-            margins.set_base(margin)
+            margins.set_base(message.margin)
+        return m.Done()
 
-    def add_tree(self, tree: WalkArrays, output: int) -> None:
+    def add_tree(self, message: m.AddTree) -> m.Done:
         """Add a tree to all margins."""
-        self.train.add_tree(tree, output)
-        self.add_to_evals([(tree, output)])
+        self.train.add_tree(message.tree, message.output)
+        self.add_to_evals([(message.tree, message.output)])
+        return m.Done()
 
     def add_to_evals(self, trees: Sequence[tuple[WalkArrays, int]]) -> None:
         """Add trees to the margins of evaluation sets, in one pass."""
         for margins in self.evals:
             margins.add_trees(trees)
 
-    def metric_parts(self) -> m.MetricParts:
+    def evaluate(self, message: m.Evaluate) -> m.MetricParts:
         """Return the metrics' partial states with the margins as they are."""
         return m.MetricParts([evaluator.states() for evaluator in self._evaluators])
 
-    def label_sums(self) -> m.ExactParts:
+    def label_sums(self, message: m.LabelSums) -> m.ExactParts:
         """Return exact sums of the weighted labels and of the weights of all training rows."""
         labels, weights = ExactSum(), ExactSum()
         jobs = [

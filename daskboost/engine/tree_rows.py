@@ -117,13 +117,13 @@ class TreeRows:
     def answers(self) -> Answers:
         """What answers each request about trees, but for the end of one (`finish_tree`)."""
         return {
-            m.StartRound: lambda message: self.gradients.start_round(message.projection),
+            m.StartRound: self.gradients.start_round,
             m.StartTree: self.start_tree,
             m.StartBelow: self.start_below,
             m.Build: self._build,
             m.Search: self._search_nodes,
             m.LeafSums: self._leaf_sums,
-            m.ResidualCounts: lambda message: count_residuals(self.rows, self.gradients.rows, message),
+            m.ResidualCounts: self._residual_counts,
             m.ApplySplits: self._apply_splits,
         }
 
@@ -161,14 +161,17 @@ class TreeRows:
         return self.rows
 
     def _build(self, message: m.Build) -> m.PartialHistograms:
-        built = self._histograms(message.splits, message.built, words=not message.compact)
+        built = self._histograms(message.splits, message.built, not message.compact)
         return self.search.partial(built, compact=message.compact)
 
     def _search_nodes(self, message: m.Search) -> Candidates:
         nodes = message.nodes
-        return self.search.candidates(nodes, lambda words: self._histograms(message.splits, nodes.built, words=words))
+        return self.search.candidates(nodes, partial(self._histograms, message.splits, nodes.built))
 
-    def _histograms(self, splits: RowSplits | None, nodes: Int32, *, words: bool) -> Array:
+    def _residual_counts(self, message: m.ResidualCounts) -> m.Counts:
+        return count_residuals(self.rows, self.gradients.rows, message)
+
+    def _histograms(self, splits: RowSplits | None, nodes: Int32, words: bool) -> Array:
         """Those that are to be built; a root's may be there."""
         root, self._root = self._root, None
         return self.rows.grow(splits, nodes, words=words) if root is None else root

@@ -75,7 +75,7 @@ def grow_rounds(spec: FitSpec, outbox: Outbox, parts: Parts[GrownT]) -> Iterator
 
 
 def rounds_of(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
-    """Give the rounds of a fit whose trees grow with the host."""
+    """Give the rounds of a fit whose trees grow with the host; engines are asked for nothing before the first."""
     recipe = spec.recipe
 
     def reduction(of: Outbox) -> Reduction:
@@ -86,13 +86,14 @@ def rounds_of(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[Grown
         sample = CertifiedSample(outbox, spec, total_weight)
         grower = SampleGrower(sample, reduction(sample.outbox), spec)
         certifier = PassCertifier(outbox, sample, grower, reduction(outbox), spec)
-        return grow_rounds(spec, outbox, Parts(sample, grower, certifier))
+        yield from grow_rounds(spec, outbox, Parts(sample, grower, certifier))
+        return
     if recipe.rows == "drawn":
         of: Outbox = SampleOutbox(outbox)
         sampler: Sampler = DrawnRows(outbox, spec)
     else:
         of, sampler = outbox, AllRows(outbox, spec, total_weight)
-    return grow_rounds(spec, outbox, Parts(sampler, HostGrower(of, reduction(of), spec), AsGrown()))
+    yield from grow_rounds(spec, outbox, Parts(sampler, HostGrower(of, reduction(of), spec), AsGrown()))
 
 
 class AsGrown:
