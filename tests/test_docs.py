@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "docs" / "design.md",
+    *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "benchmarks" / "README.md",
 ]
 PATH = re.compile(r"`((?:daskboost|tests|docs|benchmarks|notebooks|kernels)/[\w./-]*)`")
