@@ -86,16 +86,19 @@ def make_symbols(runtime: Runtime, config: Config, n_bins: int, skewed: bool) ->
     symbols = random.randint(0, n_bins, shape, dtype=np.uint8)
     if skewed:
         symbols *= random.randint(0, 256, shape, dtype=np.uint8) >= int(256 * HOT_SHARE)
-    return symbols
+    found: DeviceArray = symbols
+    return found
 
 
 def make_pairs(runtime: Runtime, n_rows: int, packed: bool) -> DeviceArray:
     """Of 15 bits, or packed; int32, shape (rows,)."""
     random = runtime.xp.random.RandomState(5)
     if not packed:
-        return random.randint(-(2**30), 2**30, n_rows, dtype=np.int32) & -0x8001  # 15-bit h
+        found: DeviceArray = random.randint(-(2**30), 2**30, n_rows, dtype=np.int32) & -0x8001  # 15-bit h
+        return found
     g = random.randint(-PACKED_LIMIT, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
-    return (g << 16) + random.randint(0, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
+    packed_pairs: DeviceArray = (g << 16) + random.randint(0, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
+    return packed_pairs
 
 
 def make_level(runtime: Runtime, n_rows: int, n_nodes: int) -> Level:

@@ -86,6 +86,7 @@ class DeviceChunk:
             assert isinstance(self.whole, DeviceSymbols)
             symbols = download(self.whole.runtime, self.values, threads)
             return QuantizedChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
+        assert self.indptr is not None  # as of all CSR rows
         words = pack_csr(to_host(self.values), self.layout, threads)
         return QuantizedChunk(self.first_row, self.n_rows, self.layout, words, to_host(self.indptr).astype(np.uint32))
 
@@ -196,4 +197,6 @@ def joined_symbols(chunks: Iterable[Chunk], threads: int) -> Iterator[Any]:
         own = list(some)
         yield from (chunk.symbols(threads) for chunk in own if isinstance(chunk, QuantizedChunk))
         for run in joined_runs(chunk for chunk in own if isinstance(chunk, DeviceChunk)):
-            yield run[0].whole if is_whole(run) else run[0].whole.rows(run[0].begin, run[-1].end)
+            whole = run[0].whole
+            assert isinstance(whole, DeviceSymbols)  # as of all dense rows
+            yield whole if is_whole(run) else whole.rows(run[0].begin, run[-1].end)

@@ -107,7 +107,8 @@ def _frame_values(runtime: Runtime, frame: Any, names: Sequence[Hashable]) -> De
     for i, name in enumerate(names):
         values, nulls = column_values(frame[name], name)
         convert(runtime, values, out[:, i], nulls)
-    return out
+    found: DeviceArray = out
+    return found
 
 
 def column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:

@@ -99,4 +99,5 @@ def rows_of_entries(features: DeviceRows) -> DeviceArray:
     assert not isinstance(features, DeviceDenseRows)
     xp = features.runtime.xp
     places = xp.arange(len(features.values), dtype=np.int64)
-    return xp.searchsorted(features.indptr, places, side="right") - 1
+    found: DeviceArray = xp.searchsorted(features.indptr, places, side="right") - 1
+    return found

@@ -168,7 +168,9 @@ def _dense_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Se
             yield QuantizedChunk(first_row + begin, end - begin, layout, room.words())
     for feature in worst.tolist():
         check_representable(feature)
-    for begin, end in spans if whole is not None else ():
+    if whole is None:
+        return
+    for begin, end in spans:
         yield DeviceChunk(first_row + begin, end - begin, layout, whole, origin + begin, origin + end)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy.typing as npt
+
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
@@ -25,8 +27,8 @@ from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8, UIn
 T = TypeVar("T")
 View = Any
 """A chunk as the device's row loops see it."""
-Array = Any
-"""An array in the device's memory."""
+Array = npt.NDArray[Any]
+"""An array in the device's memory; typed as NumPy's, whose interface CuPy's arrays have."""
 GradientColumn = Any
 """One output's g and h of a chunk: a pair of columns, float32 of shape (rows,), or what `LossRows.columns` gives."""
 

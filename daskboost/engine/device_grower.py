@@ -261,7 +261,8 @@ class Batch:
     def next(self) -> DeviceArray:
         """Return the memory of the next round's tables."""
         self.n_grown += 1
-        return self._memory[self.n_grown - 1]
+        found: DeviceArray = self._memory[self.n_grown - 1]
+        return found
 
     def fetched(self) -> UInt8:
         """Return the tables of all rounds in the host's memory; the batch is over then."""

@@ -57,7 +57,8 @@ class EvaluatedRows:
             every[index] if rows is None else every[index][rows]
             for index, rows in self._places[places.start : places.stop]
         ]
-        return pieces[0] if len(pieces) == 1 else self._xp.concatenate(pieces)
+        found: Array = pieces[0] if len(pieces) == 1 else self._xp.concatenate(pieces)
+        return found
 
 
 def _selected(entries: Sequence[ShardChunk]) -> Int32 | None:

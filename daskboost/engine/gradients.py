@@ -125,7 +125,8 @@ class Gradients:
         if factor == 1:
             return ones_of(xp, len(self.rows.labels[index])) if weight is None else weight
         weights = xp.where(self.rows.labels[index] == 1, factor, np.float32(1))
-        return weights if weight is None else weights * weight
+        found: Array = weights if weight is None else weights * weight
+        return found
 
     def computed(self, index: int, column: int) -> GradientColumn:
         """One output's column of a chunk's gradients, which are there."""

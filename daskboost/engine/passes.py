@@ -81,6 +81,5 @@ class TakenRows(ShardMargins):
     @property
     def rows(self) -> GrowingRows:
         """The rows as trees grow over them; labels and weights lie on the device already."""
-        return GrowingRows(
-            self, [group.rows.label for group in self.groups], [group.rows.weight for group in self.groups]
-        )
+        labels = [group.label for group in self.groups]
+        return GrowingRows(self, labels, [group.rows.weight for group in self.groups])

@@ -39,7 +39,7 @@ class Objective(ABC):
     constant_hessian: ClassVar[bool] = False
     """Whether the unweighted hessian is 1 for every row, so that a device need not store it."""
     symmetric_score: ClassVar[Literal["newton", "l2"]] = "newton"
-    """What `score_function="auto"` is for symmetric trees: whichever scores better on real data (benchmarks/README.md)."""
+    """What `score_function="auto"` is for symmetric trees: what scores better on real data (`benchmarks/README.md`)."""
     default_max_delta_step: ClassVar[float] = 0.0
     """`max_delta_step` where the user gives none; 0 is unlimited."""
     base_score_rule: ClassVar[BaseScoreRule] = "mean"

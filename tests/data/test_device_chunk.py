@@ -17,6 +17,7 @@ from daskboost.data.pack import CsrLayout, DenseLayout, Layout
 from daskboost.data.rows import DenseRows, SparseRows
 from daskboost.devices.gpu import quantize as gpu
 from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.symbols import DeviceSymbols
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
@@ -86,7 +87,7 @@ def test_the_cpus_chunks(runtime: Runtime, name: str, storage: str, rng: np.rand
             assert found.indptr.tobytes() == expected.indptr.tobytes()
     if chunks[0].is_dense:
         (joined,) = joined_symbols(chunks, 1)
-        assert joined is chunks[0].whole
+        assert joined is chunks[0].whole and isinstance(joined, DeviceSymbols)
         everything = to_host(joined.rows(0, 700))
         assert np.count_nonzero(everything) == np.count_nonzero(to_host(joined.flat))  # padding stays zero
         parts = list(joined_symbols([chunks[0], chunks[2], chunks[1].on_host()], 1))

@@ -87,7 +87,8 @@ def test_float32_is_not_copied(place: Place, rng: np.random.Generator) -> None:
     if hasattr(given, "host"):
         assert np.shares_memory(batch.features.values, given.host)
     else:
-        assert batch.features.values.data.ptr == given.data.ptr
+        lent: Any = batch.features.values
+        assert lent.data.ptr == given.data.ptr
 
 
 @pytest.mark.parametrize("missing", [math.nan, 0.0, -1.0])

@@ -64,7 +64,7 @@ class Event:
                 self.stream.waiting.pop(0)()
 
 
-class Array:
+class FakeArray:
     """As `cupy.ndarray`, as far as downloads go."""
 
     def __init__(self, host: Any) -> None:
@@ -75,6 +75,11 @@ class Array:
     def get(self, out: Any) -> None:
         assert out.nbytes < module.DIRECT_BYTES
         np.copyto(out, self.host)
+
+
+def device_array(host: Any) -> Any:
+    """The stand-in, which type checkers take for anything."""
+    return FakeArray(host)
 
 
 class Driver:
@@ -91,7 +96,9 @@ class Driver:
             Stream=Stream, Event=Event, Device=lambda _: nullcontext(), alloc_pinned_memory=self._allocate,
             runtime=SimpleNamespace(memcpyAsync=self._copy, CUDARuntimeError=MemoryError),
         )  # fmt: skip
-        self.xp = SimpleNamespace(cuda=cuda, ascontiguousarray=lambda array: Array(np.ascontiguousarray(array.host)))
+        self.xp = SimpleNamespace(
+            cuda=cuda, ascontiguousarray=lambda array: device_array(np.ascontiguousarray(array.host))
+        )
 
     def record_event(self) -> str:
         return "what came before"
@@ -143,10 +150,10 @@ def test_bytes_are_the_same(
     shape: tuple[int, ...], dtype: str, threads: int, driver: Any, rng: np.random.Generator
 ) -> None:
     values = rng.integers(0, 250, shape).astype(dtype)
-    found = download(driver, Array(values), threads)
+    found = download(driver, device_array(values), threads)
     assert found.dtype == values.dtype and found.flags.c_contiguous
     np.testing.assert_array_equal(found, values)
-    np.testing.assert_array_equal(download(driver, Array(values.T), threads), values.T)
+    np.testing.assert_array_equal(download(driver, device_array(values.T), threads), values.T)
     gc.collect()
     assert driver.live == 0 and driver.most <= min(threads, PIECES)
     assert driver.most == 0 or values.nbytes >= 48
@@ -156,7 +163,7 @@ def test_several_arrays_share_threads(driver: Any, rng: np.random.Generator) -> 
     arrays = [rng.integers(0, 250, n).astype(dtype) for n, dtype in ((0, "u1"), (301, "u4"), (301, "i8"), (1, "f4"))]
     room = np.full(1000, 7, np.uint32)  # of one, a part of what a caller has
     rooms: list[Any] = [np.empty(0, np.uint8), room[100:401], np.empty(301, np.int64), np.empty(1, np.float32)]
-    with Download(driver, [(Array(own), out) for own, out in zip(arrays, rooms, strict=True)], 3) as whole:
+    with Download(driver, [(device_array(own), out) for own, out in zip(arrays, rooms, strict=True)], 3) as whole:
         pass
     whole.wait()  # again: there is nothing left to do
     for own, out in zip(arrays, rooms, strict=True):
@@ -168,7 +175,7 @@ def test_several_arrays_share_threads(driver: Any, rng: np.random.Generator) -> 
 def test_few_pieces_for_many_callers(driver: Any, rng: np.random.Generator) -> None:
     arrays = [rng.integers(0, 2**31, int(n)) for n in rng.integers(1, 3000, 24)]
     with ThreadPoolExecutor(6) as callers:
-        found = list(callers.map(lambda values: download(driver, Array(values), 4), arrays))
+        found = list(callers.map(lambda values: download(driver, device_array(values), 4), arrays))
     for own, values in zip(found, arrays, strict=True):
         np.testing.assert_array_equal(own, values)
     gc.collect()
@@ -178,21 +185,21 @@ def test_few_pieces_for_many_callers(driver: Any, rng: np.random.Generator) -> N
 def test_what_fails_is_told_once_all_have_ended(driver: Any) -> None:
     driver.fails_at = 5
     with pytest.raises(RuntimeError, match="cudaErrorIllegalAddress"):
-        download(driver, Array(np.zeros(5000, np.uint8)), 3)
+        download(driver, device_array(np.zeros(5000, np.uint8)), 3)
     gc.collect()
     assert driver.live == 0
     assert driver.copies > 2 * 14, "the other threads' pieces came"
     driver.fails_at = None
     values = np.arange(5000)
-    np.testing.assert_array_equal(download(driver, Array(values), 3), values)
+    np.testing.assert_array_equal(download(driver, device_array(values), 3), values)
 
 
 def test_a_host_without_page_locked_memory_is_named(driver: Any) -> None:
     driver.refuses = True
     with pytest.raises(DeviceError, match=r"page-lock 120 bytes.*cudaErrorMemoryAllocation.*ulimit -l"):
-        download(driver, Array(np.zeros(5000, np.uint8)), 3)
+        download(driver, device_array(np.zeros(5000, np.uint8)), 3)
     driver.refuses = False
-    np.testing.assert_array_equal(download(driver, Array(np.arange(5000)), 3), np.arange(5000))
+    np.testing.assert_array_equal(download(driver, device_array(np.arange(5000)), 3), np.arange(5000))
 
 
 @pytest.mark.gpu

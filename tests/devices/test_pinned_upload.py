@@ -98,7 +98,7 @@ def test_pieces(shape: tuple[int, ...], dtype: str, threads: int, device: Any, r
     part, spaced = (whole[tuple(slice(0, step * n, step) for n in shape)] for step in (1, 3))
     for values in (np.ascontiguousarray(part), np.asfortranarray(part), spaced):
         with Uploader(device, threads) as uploader:
-            made = uploader.array(values)
+            made: Any = uploader.array(values)
         for buffer in device.pinned:
             buffer[:] = 0x55  # somebody else's now
         device.stream.run(len(device.stream.waiting))

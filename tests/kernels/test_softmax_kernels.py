@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from kernels.gradient_rounds import Chunk, DeviceRounds, check_round, make_chunks
@@ -40,7 +42,7 @@ def check_softmax_bits(runtime: Runtime, objective: Objective, chunk: Chunk, sma
     for row in range(len(margin) // 2, len(margin)):
         margin[row, row % margin.shape[1]] = extreme[row % len(extreme)]
     for margins in (chunk.margin, margin):
-        on_device = [None if a is None else xp.asarray(a) for a in (chunk.label, margins, chunk.weight)]
+        on_device: list[Any] = [None if a is None else xp.asarray(a) for a in (chunk.label, margins, chunk.weight)]
         assert loss is not None
         source = loss_source(runtime, loss, *on_device, small_data=small)
         assert source is not None

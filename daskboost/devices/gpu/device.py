@@ -67,7 +67,8 @@ class GpuDevice:
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
-        return self.xp.asarray(array)
+        found: DeviceArray = self.xp.asarray(array)
+        return found
 
     def fetch(self, array: DeviceArray) -> Any:
         return download(self._runtime, array, self.threads.count)
@@ -139,7 +140,7 @@ class GpuDevice:
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
         return partial(self._walk, tree_columns(self._runtime, tree))
 
-    def _walk(self, columns: DeviceArray, view: GpuView, margin: DeviceArray) -> None:
+    def _walk(self, columns: tuple[DeviceArray, ...], view: GpuView, margin: DeviceArray) -> None:
         walk_nodes(self._runtime, view, columns, margin)
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:

@@ -111,7 +111,8 @@ def _copy_directly(array: DeviceArray, out: npt.NDArray[Any]) -> None:
 
 def _pieces(array: DeviceArray, out: npt.NDArray[Any]) -> list[Piece]:
     """Of one array."""
-    into, address = out.reshape(-1).view(np.uint8), int(array.data.ptr)
+    data: Any = array.data  # CuPy's, which has an address
+    into, address = out.reshape(-1).view(np.uint8), int(data.ptr)
     return [(address + at, into[at : at + PIECE_BYTES]) for at in range(0, out.nbytes, PIECE_BYTES)]
 
 

@@ -79,7 +79,8 @@ class EntrySearch:
             shared_bytes=entry_tile_bytes(n, bool(small)),
         )  # fmt: skip
         launch("best_of_blocks", -(-n * WARP // THREADS), self._found, blocks, n, level.own, results)
-        return results
+        found: DeviceArray = results
+        return found
 
 
 def entry_search_bytes(rows: SetSize, n_nodes: int, multiprocessors: int | None) -> int:

@@ -75,7 +75,8 @@ class Matrix:
         """Whether there is a value; bool, shape (rows, columns)."""
         found = runtime.xp.zeros(self.values.shape, np.uint8)
         self.launch(runtime, runtime.kernel("features", "find_present", TYPE=0), None, self.values.shape[1], found)
-        return found.view(np.bool_)
+        result: DeviceArray = found.view(np.bool_)
+        return result
 
 
 def as_float32(runtime: Runtime, values: DeviceArray) -> DeviceArray:
@@ -85,7 +86,8 @@ def as_float32(runtime: Runtime, values: DeviceArray) -> DeviceArray:
     rows_first = values.ndim == 1 or abs(values.strides[0]) >= abs(values.strides[1])
     out = runtime.xp.empty(values.shape, np.float32, order="C" if rows_first else "F")
     convert(runtime, values, out)
-    return out
+    found: DeviceArray = out
+    return found
 
 
 def convert(runtime: Runtime, values: DeviceArray, out: DeviceArray, nulls: DeviceArray | None = None) -> None:

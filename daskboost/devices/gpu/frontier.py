@@ -37,14 +37,16 @@ class HistogramRoom:
 
     def __init__(self, runtime: Runtime, n_entries: int, most: int) -> None:
         self._runtime, self._n_entries, self._most = runtime, n_entries, most
-        self._array: DeviceArray = None
+        self._array: DeviceArray | None = None
 
     def take(self, n: int) -> DeviceArray:
         """Room for `n` histograms, in place of those of the time before; int64, shape (n, entries, 2)."""
-        if self._array is None or len(self._array) < n:
-            self._array = None  # before the next is made
-            self._array = self._runtime.xp.empty((max(n, self._most), self._n_entries, 2), np.int64)
-        return self._array[:n]
+        array = self._array
+        if array is None or len(array) < n:
+            array = self._array = None  # before the next is made
+            array = self._array = self._runtime.xp.empty((max(n, self._most), self._n_entries, 2), np.int64)
+        found: DeviceArray = array[:n]
+        return found
 
 
 class PassMemory:

@@ -65,11 +65,13 @@ def as_device_array(x: Any, name: str = "X") -> DeviceArray:
         Naming the argument `name`, with what its library says: of tensors that require gradients, for instance.
     """
     if any(cls.__module__.split(".")[0] == "cupy" for cls in type(x).__mro__):
-        return x
+        found: DeviceArray = x
+        return found
     import cupy
 
     try:
-        return cupy.asarray(x)
+        found = cupy.asarray(x)
+        return found
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataTypeError(
             f"{name} is of type {type(x).__module__}.{type(x).__name__}, and cannot be read where it lies: {error}"

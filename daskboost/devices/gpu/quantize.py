@@ -68,4 +68,5 @@ def quantize_entries(runtime: Runtime, indices: DeviceArray, values: DeviceArray
             blocks, THREADS, indices, values, len(values), *search.upload(runtime), to_device(runtime, bin_offsets),
             bins,
         )  # fmt: skip
-    return bins
+    found: DeviceArray = bins
+    return found

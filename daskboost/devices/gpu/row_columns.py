@@ -32,19 +32,20 @@ class RowColumns:
         self._columns: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
             name: (np.dtype(dtype), shape) for name, (dtype, shape) in columns.items()
         }
-        self._arrays: dict[str, DeviceArray] = dict.fromkeys(columns)
+        self._arrays: dict[str, DeviceArray] = {}
+        """Of the columns that memory was taken for."""
 
     @property
     def room_rows(self) -> int:
         """Rows that there is memory for."""
-        return 0 if self._arrays["ids"] is None else len(self._arrays["ids"])
+        return len(self._arrays["ids"]) if "ids" in self._arrays else 0
 
     def behind(self, n_rows: int) -> dict[str, DeviceArray]:
         """Arrays of so many rows behind those that are there."""
         begin = self.rows.n_rows
         end = begin + n_rows
         for name, (dtype, shape) in self._columns.items():
-            self._arrays[name] = grown(self._runtime, self._arrays[name], begin, end, self._expected, shape, dtype)
+            self._arrays[name] = grown(self._runtime, self._arrays.get(name), begin, end, self._expected, shape, dtype)
         return {name: array[begin:end] for name, array in self._arrays.items()}
 
     def there(self) -> dict[str, DeviceArray]:
@@ -66,7 +67,7 @@ class Choice:
         self._runtime, self._expected = runtime, expected
         self.counts = runtime.xp.empty(BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors, np.uint32)
         """Rows that each block chooses."""
-        self._numbers: DeviceArray = None
+        self._numbers: DeviceArray | None = None
 
     def counted(self, blocks: int) -> int:
         """The sum of the blocks' counts; waits."""

@@ -241,7 +241,8 @@ class GpuRows:
 
     def _histograms(self, n_nodes: int) -> DeviceArray:
         """Room for those of so many nodes."""
-        return self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
+        found: DeviceArray = self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
+        return found
 
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
               in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from daskboost.dtypes import UInt8
 
-DeviceArray = Any
-"""An array of the runtime's module, on its device."""
+DeviceArray = npt.NDArray[Any]
+"""An array of the runtime's module, on its device; typed as NumPy's, whose interface CuPy's arrays have."""
 
 
 class Kernel(Protocol):
@@ -124,7 +124,8 @@ def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
     """
     made = runtime.xp.empty(array.shape, array.dtype)
     overwrite(runtime, made, array)
-    return made
+    found: DeviceArray = made
+    return found
 
 
 def overwrite(runtime: Runtime, array: DeviceArray, values: npt.NDArray[Any]) -> None:

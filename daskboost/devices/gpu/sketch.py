@@ -246,7 +246,8 @@ class _Batch:
         n = len(bitmap.marks)
         counts = self._runtime.xp.empty(n, np.uint32)
         self._simple("count_bits", n, bitmap.marks, n, counts)
-        return self._runtime.xp.cumsum(counts, dtype=np.uint32)
+        found: DeviceArray = self._runtime.xp.cumsum(counts, dtype=np.uint32)
+        return found
 
     def _cells_of(self, bitmap: _Bitmap, ranks: DeviceArray) -> Int64:
         """Marked bits of each series, on the host."""
@@ -261,7 +262,8 @@ class _Batch:
             "list_cells", n, bitmap.marks, ranks, n, bitmap.on_device, len(widths), parents,
             self._upload(parent_offsets), self._upload(widths), self._upload(bits), cells,
         )  # fmt: skip
-        return cells
+        found: DeviceArray = cells
+        return found
 
     def _occupied(self, cells: DeviceArray, offsets: Int64, lengths: Int64) -> Int64:
         """How many cells are occupied at each resolution from 0 to 32; int64, shape (series, 33)."""

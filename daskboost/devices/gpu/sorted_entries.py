@@ -104,7 +104,8 @@ def _features_in_tiles(xp: Any, ends: Int64, tiles: Int64) -> DeviceArray:
     found = xp.zeros(int(ends[-1]), np.int32)
     found[xp.asarray(starts[present])] = xp.asarray(np.diff(places, prepend=0).astype(np.int32))
     xp.cumsum(found, dtype=np.int32, out=found)
-    return found.astype(np.uint16)
+    result: DeviceArray = found.astype(np.uint16)
+    return result
 
 
 def entry_tiles(ends: Int64) -> Int64:

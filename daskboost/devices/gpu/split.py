@@ -110,7 +110,8 @@ class SplitKernels:
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
             self.tops_of_features(level, regular), int(regular.is_rough), results,
         )  # fmt: skip
-        return results
+        found: DeviceArray = results
+        return found
 
     def tops_of_features(self, level: Level, regular: Regular) -> DeviceArray:
         """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
@@ -120,7 +121,8 @@ class SplitKernels:
         self.runtime.kernel("split", "rough_of_features" if regular.is_rough else "best_of_features")(
             blocks, THREADS, *self._searched(level, regular), int(level.keeps), tops
         )
-        return tops
+        found: DeviceArray = tops
+        return found
 
     def best_of_level(self, level: Level, regular: Regular) -> DeviceArray:
         """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS)."""
@@ -142,7 +144,8 @@ class SplitKernels:
         )  # fmt: skip
         launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
         launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
-        return results
+        found: DeviceArray = results
+        return found
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""

@@ -20,10 +20,9 @@ def empty_histograms(runtime: Runtime, n_nodes: int, n_slots: int, width: int) -
 
     Of several they lie output by output in memory, so that each output's are those of a single one.
     """
-    make = runtime.xp.empty
-    if width == 1:
-        return make((n_nodes, n_slots, 2), np.int64)
-    return make((width, n_nodes, n_slots, 2), np.int64).transpose(1, 2, 0, 3)
+    shape = (n_nodes, n_slots, 2) if width == 1 else (width, n_nodes, n_slots, 2)
+    found: DeviceArray = runtime.xp.empty(shape, np.int64)
+    return found if width == 1 else found.transpose(1, 2, 0, 3)
 
 
 def output_bytes(histograms: DeviceArray) -> int:
@@ -84,7 +83,8 @@ def best_splits(kernels: SplitKernels, nodes: VectorNodes, regular: Regular, *, 
     launch(
         "best_of_nodes", n, own, own_steps, totals, *shape, width, sums_before, gains, places, int(symmetric), results
     )
-    return results
+    found: DeviceArray = results
+    return found
 
 
 def _upload(runtime: Runtime, nodes: VectorNodes) -> list[DeviceArray]:

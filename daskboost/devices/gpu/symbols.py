@@ -94,11 +94,13 @@ class DeviceSymbols:
         found = self.runtime.xp.empty((end - begin, self.places.n_features), self.places.dtype)
         for features, block in self.blocks():
             found[:, features] = block[begin:end]
-        return found
+        result: DeviceArray = found
+        return result
 
     def by_feature(self) -> DeviceArray:
         """A copy of all rows, shape (features, rows)."""
         found = self.runtime.xp.empty((self.places.n_features, self.n_rows), self.places.dtype)
         for features, block in self.blocks():
             found[features] = block.T
-        return found
+        result: DeviceArray = found
+        return result

@@ -84,8 +84,8 @@ class RowRoom:
         self._symbols: DeviceSymbols | None = None
         self._dense: DenseView | None = None
         """Of all rows that there is room for."""
-        self._indptr: DeviceArray = None
-        self._slots: DeviceArray = None
+        self._indptr: DeviceArray | None = None
+        self._slots: DeviceArray | None = None
 
     def clear(self) -> None:
         """No row is there."""
@@ -115,6 +115,7 @@ class RowRoom:
         """The view of the rows that are there; until `clear`."""
         if self._dense is not None:
             return self._dense
+        assert self._indptr is not None and self._slots is not None  # rows were added
         indptr, slots = self._indptr[: self.n_rows + 1], self._slots[: self._n_entries]
         return SparseView(self._layout, indptr, slots, copy_columns=False)
 
@@ -133,8 +134,8 @@ class RowRoom:
         return self._symbols
 
 
-def grown(runtime: Runtime, array: DeviceArray, used: int, wanted: int, expected: int, shape: tuple[int, ...],
-          dtype: np.dtype[Any]) -> DeviceArray:  # fmt: skip
+def grown(runtime: Runtime, array: DeviceArray | None, used: int, wanted: int, expected: int,
+          shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:  # fmt: skip
     """An array of at least `wanted` items of a shape, the first `used` of which are those of `array`: that itself if it
     is large enough; of at least `expected` items where there is none."""
     if array is not None and len(array) >= wanted:
@@ -142,7 +143,8 @@ def grown(runtime: Runtime, array: DeviceArray, used: int, wanted: int, expected
     made = runtime.xp.empty((max(wanted, expected) if array is None else larger(len(array), wanted), *shape), dtype)
     if array is not None and used:
         made[:used] = array[:used]
-    return made
+    found: DeviceArray = made
+    return found
 
 
 def larger(n: int, wanted: int) -> int:

@@ -48,4 +48,5 @@ def turn(runtime: Runtime, planes: DeviceArray, columns: int) -> DeviceArray:
     blocks = max(1, min(-(-tiles * TILE_ROWS // THREADS), runtime.multiprocessors * BLOCKS))
     for rows, copy in zip(planes, turned, strict=True):
         runtime.kernel("turn", "turn_rows")(blocks, THREADS, rows.view(np.uint32), n_rows, words, copy)
-    return turned.view(np.uint8).reshape(n_planes, -1)
+    found: DeviceArray = turned.view(np.uint8).reshape(n_planes, -1)
+    return found

@@ -65,7 +65,8 @@ class Uploader:
         rows_first = values.ndim == 1 or abs(values.strides[0]) >= abs(values.strides[1])
         made = self._runtime.xp.empty(values.shape, values.dtype, order="C" if rows_first else "F")
         self._copy(made, values)
-        return made
+        found: DeviceArray = made
+        return found
 
     def _copy(self, target: DeviceArray, values: npt.NDArray[Any]) -> None:
         """Into a contiguous array of the same shape and type."""
@@ -125,7 +126,8 @@ class _Buffer:
 
     def send(self, target: DeviceArray, staged: npt.NDArray[Any]) -> None:
         stream = self._cuda.get_current_stream()
-        target.set(staged, stream=stream)
+        on_device: Any = target  # CuPy's alone has `set`
+        on_device.set(staged, stream=stream)
         self._sent.record(stream)
 
     def wait(self) -> None:
