@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -71,8 +71,6 @@ MAX_DEPTH = {
     "symmetric": (16, ", because it grows 2**max_depth leaves whatever the rows"),  # CatBoost's limit
 }
 """Largest `max_depth` of growth by levels, and what messages say of the reason."""
-
-Constraint = Sequence[int] | Mapping[str, int]
 
 
 @dataclass(frozen=True)
