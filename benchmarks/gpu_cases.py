@@ -48,8 +48,6 @@ class Config:
     draws: int = 1
     """Training sets over which scores are averaged before they are compared; times are of the first. More than one
     where scores of equally good models differ by more than the tolerance from one set of rows to the next."""
-    packed: bool = False
-    """Whether ours takes part once more, choosing splits on packed gradients."""
     score_function: str = "auto"
     """Of ours."""
     peer_score_function: str = ""
@@ -97,12 +95,11 @@ class Case:
     """About how long the case takes on an H200, rows, peer and repeats included."""
 
 
-def floor_of(config: Config, columns: int = 0, packed: bool = False) -> Floor:
+def floor_of(config: Config, columns: int = 0) -> Floor:
     """Of a tree, of a round of trees, of quantizing or of predicting once.
 
     Trees of a round share what they read of bins, and a tree of vector leaves adds up what a tree each would.
-    Quantizing reads floats and writes bins. `columns` : of gradients that splits are searched on, 0 for all. `packed` :
-    one atomic adds g and h.
+    Quantizing reads floats and writes bins. `columns` : of gradients that splits are searched on, 0 for all.
     """
     if config.kind == "predict":
         return prediction_floor(config.n_rows, config.n_features, config.trees, config.max_depth)
@@ -115,7 +112,7 @@ def floor_of(config: Config, columns: int = 0, packed: bool = False) -> Floor:
     state_bytes = n * (LABEL_BYTES + MARGIN_BYTES * config.n_outputs + GRADIENT_BYTES * columns)
     return Floor(
         memory_ms(bin_bytes * passes + state_bytes),
-        updates_ms(entries * passes * columns, packed),
+        updates_ms(entries * passes * columns),
         1e3 * launches * LAUNCH_S,
     )
 
@@ -134,8 +131,8 @@ _NEWTON: dict[str, Any] = {**_CATBOOST, "score_function": "newton", "peer_score_
 CASES = {
     case.config.name: case
     for case in (
-        Case(Config("higgs_11m_depth6", *_HIGGS, 6, trees=100, packed=True), 5, 8, {"xgboost": 9.5}, 20),
-        Case(Config("higgs_11m_depth8", *_HIGGS, 8, trees=500, packed=True), 5, 8, {"xgboost": 13.1}, 60),
+        Case(Config("higgs_11m_depth6", *_HIGGS, 6, trees=100), 5, 8, {"xgboost": 9.5}, 20),
+        Case(Config("higgs_11m_depth8", *_HIGGS, 8, trees=500), 5, 8, {"xgboost": 13.1}, 60),
         Case(Config("higgs_11m_64bins", *_HIGGS, 8, trees=100, max_bin=64), 5, 8, {"xgboost": 13.2}, 20),
         Case(
             Config("higgs_11m_lossguide", *_HIGGS, 0, grow_policy="lossguide", max_leaves=255),

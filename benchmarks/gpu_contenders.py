@@ -24,8 +24,6 @@ from benchmarks.sparse_rows import SPARSE_WORKLOADS
 Scores = Mapping[str, float]
 VECTOR_LEAVES = " vector leaves"
 """Behind a library's name: one tree a round, with a value of each class in its leaves."""
-PACKED = " packed"
-"""Likewise: splits chosen on packed gradients."""
 SKETCH = " sketch"
 """Behind vector leaves: their splits are searched on combinations of the classes' gradients."""
 SKETCH_OUTPUTS = 8
@@ -113,7 +111,7 @@ def contenders(config: Config, ours_on: str, draw: int = 0) -> Iterator[tuple[st
 
 def floor_of_contender(name: str, config: Config) -> Floor:
     """The least time of what a contender of ours does."""
-    return floor_of(config, SKETCH_OUTPUTS if name.endswith(SKETCH) else config.n_outputs, name.endswith(PACKED))
+    return floor_of(config, SKETCH_OUTPUTS if name.endswith(SKETCH) else config.n_outputs)
 
 
 def vector_leaves(config: Config) -> dict[str, dict[str, Any]]:
@@ -156,8 +154,6 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
         return training(config.trees, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test), draw)
 
     found: Makers = {"daskboost": own, config.peer: catboost if config.peer == "catboost" else xgboost}
-    if config.packed:
-        found["daskboost" + PACKED] = functools.partial(own, gradient_precision="packed")
     if config.n_classes > 2:
         found |= {name: functools.partial(own, **more) for name, more in vector_leaves(config).items()}
         found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **VECTORS)

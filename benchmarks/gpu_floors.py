@@ -39,9 +39,9 @@ def memory_ms(n_bytes: float) -> float:
     return 1e3 * n_bytes / BYTES_PER_S
 
 
-def updates_ms(n_updates: float, packed: bool = False) -> float:
-    """Of adding a row's g and h to a bin so many times: two atomics each, or one where `packed`."""
-    return 1e3 * n_updates * (1 if packed else 2) / ATOMICS_PER_S
+def updates_ms(n_updates: float) -> float:
+    """Return the time of adding a row's g and h to a bin so many times, by two atomics each."""
+    return 1e3 * n_updates * 2 / ATOMICS_PER_S
 
 
 def prediction_floor(n_rows: int, n_features: int, trees: int, max_depth: int) -> Floor:

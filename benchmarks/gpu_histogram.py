@@ -2,7 +2,6 @@
 
     python -m benchmarks.gpu_histogram                          # all of CASES, under a minute
     python -m benchmarks.gpu_histogram --cases 11m_28 --bins 256
-    python -m benchmarks.gpu_histogram --packed                 # g and h of few levels, added by one atomic
     python -m benchmarks.gpu_histogram --results /some/folder   # rows go there instead of benchmarks/results
 
 An update adds one row's g and h to one feature's bin. The root reads all rows in sequence, and once more from the copy
@@ -10,8 +9,7 @@ that narrow rows may have for that, whose sums are the same; the levels below ga
 to 2, 8 or 64 nodes. Sums of some features and nodes are compared with CuPy's `bincount` before
 the clock counts. Times are medians of CUDA events around recorded launches: of all that makes histograms of memory
 that held anything, but the map of tiles; and of the histogram kernel alone, which adds to what is there. Floors are of
-an H200 (`gpu_floors.py`): what is read, histograms written once, and native atomics in shared memory, two to an update
-or one if packed.
+an H200 (`gpu_floors.py`): what is read, histograms written once, and native atomics in shared memory, two each update.
 """
 
 from __future__ import annotations
@@ -33,8 +31,6 @@ from daskboost.devices.gpu.rows import BUILD_ROWS
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import DenseView, DeviceLayout
-
-PACKED_LIMIT = 4
 
 REPEATS = 20
 LAUNCHES = 10
@@ -90,15 +86,11 @@ def make_symbols(runtime: Runtime, config: Config, n_bins: int, skewed: bool) ->
     return found
 
 
-def make_pairs(runtime: Runtime, n_rows: int, packed: bool) -> DeviceArray:
-    """Of 15 bits, or packed; int32, shape (rows,)."""
+def make_pairs(runtime: Runtime, n_rows: int) -> DeviceArray:
+    """Return random pairs of 15 bits; int32, shape (rows,)."""
     random = runtime.xp.random.RandomState(5)
-    if not packed:
-        found: DeviceArray = random.randint(-(2**30), 2**30, n_rows, dtype=np.int32) & -0x8001  # 15-bit h
-        return found
-    g = random.randint(-PACKED_LIMIT, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
-    packed_pairs: DeviceArray = (g << 16) + random.randint(0, PACKED_LIMIT + 1, n_rows, dtype=np.int32)
-    return packed_pairs
+    found: DeviceArray = random.randint(-(2**30), 2**30, n_rows, dtype=np.int32) & -0x8001  # 15-bit h
+    return found
 
 
 def make_level(runtime: Runtime, n_rows: int, n_nodes: int) -> Level:
@@ -158,8 +150,7 @@ def median_ms(runtime: Runtime, work: Callable[[], None]) -> float:
     return statistics.median(float(cuda.get_elapsed_time(begin, end)) / LAUNCHES for begin, end in events)
 
 
-def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, packed: bool = False
-               ) -> Iterator[dict[str, Any]]:  # fmt: skip
+def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> Iterator[dict[str, Any]]:
     """A row per level."""
     xp = runtime.xp
     symbols = make_symbols(runtime, config, n_bins, skewed)
@@ -170,7 +161,7 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, pack
         for turn_rows in (False, True)
     ]
     has_copy = views[1].nbytes > views[0].nbytes
-    pairs = make_pairs(runtime, config.n_rows, packed)
+    pairs = make_pairs(runtime, config.n_rows)
     passes = [(0, view) for view in views[: 1 + has_copy]] + [(n_nodes, views[0]) for n_nodes in LEVELS[1:]]
     of_rows: DeviceArray | None = None
     for n_nodes, view in passes:
@@ -180,7 +171,7 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, pack
         tiles = map_tiles(runtime, level.bounds, nodes, BUILD_ROWS, level.n_rows)
 
         name = f"{n_nodes} nodes" if n_nodes else "root, copy" if view is views[1] else "root"
-        work = partial(view.build, tiles, level.order, pairs, out, packed=packed)
+        work = partial(view.build, tiles, level.order, pairs, out)
         work()
         check(runtime, symbols, level, pairs, out, n_bins)
         if view is views[1]:
@@ -188,11 +179,10 @@ def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool, pack
         of_rows = out.copy() if n_nodes == 0 else None
         updates = level.n_rows * config.n_features
         n_bytes = level.n_rows * (config.n_features + (4 if level.order is None else 8)) + out.nbytes
-        floor_ms = max(updates_ms(updates, packed), memory_ms(n_bytes))
+        floor_ms = max(updates_ms(updates), memory_ms(n_bytes))
         ms, kernel_ms = median_ms(runtime, work), median_ms(runtime, partial(work, adds=True))
         yield {
-            "case": config.name, "bins": n_bins, "gradients": "packed" if packed else "15 bits",
-            "symbols": "70 % in one bin" if skewed else "uniform",
+            "case": config.name, "bins": n_bins, "symbols": "70 % in one bin" if skewed else "uniform",
             "level": name, "ms": round(ms, 4),
             "kernel_ms": round(kernel_ms, 4), "t_updates_per_s": round(updates / ms / 1e9, 3),
             "kernel_t_updates_per_s": round(updates / kernel_ms / 1e9, 3), "floor_ms": round(floor_ms, 4),
@@ -204,7 +194,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="of " + ", ".join(CASES))
     parser.add_argument("--bins", default="64,256", help="at most 256")
-    parser.add_argument("--packed", action="store_true", help="gradients of few levels")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
 
@@ -216,7 +205,7 @@ def main() -> None:
         for n_bins in map(int, options.bins.split(",")):
             for skewed in (False, True):
                 rows = []
-                for row in bench_once(runtime, config, n_bins, skewed, options.packed):
+                for row in bench_once(runtime, config, n_bins, skewed):
                     rows.append({**row, "gpu": gpu})
                     print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
                 record("gpu_histogram", config, rows, options.results)

@@ -6,9 +6,9 @@
     python -m benchmarks.quality --policies newton,l2      # score functions of symmetric trees
 
 Prints one line per set and measure: XGBoost, ours (depthwise, the growth XGBoost uses), whether ours is within the
-allowance, and symmetric and lossguide growth and packed gradients beside it. Sets of several classes have a line more
-per measure, of trees whose leaves are vectors (multi_output_tree) on both sides. Ends with exit status 1 if any
-depthwise score of the first kind is outside.
+allowance, and symmetric and lossguide growth beside it. Sets of several classes have a line more per measure, of trees
+whose leaves are vectors (multi_output_tree) on both sides. Ends with exit status 1 if any depthwise score of the first
+kind is outside.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "depthwise": {"grow_policy": "depthwise", "max_depth": 6},
     "symmetric": {"grow_policy": "symmetric", "max_depth": 6},
     "lossguide": {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 64},  # as many leaves as depth 6
-    "packed": {"grow_policy": "depthwise", "max_depth": 6, "gradient_precision": "packed"},
 }
 SCORES: dict[str, dict[str, Any]] = {
     "newton": {**POLICIES["symmetric"], "score_function": "newton"},

@@ -10,20 +10,15 @@
 // fit, and after every further 32,768 if those sums that have reached 2^30 are handed over. Small data's never do, by their
 // scale. All are integers, so that no order of blocks can show.
 //
-// PACKED adds g and h as one word (packed.cuh), half the atomics, and hands over large sums every few thousand rows. The
-// halves of shared memory that h has otherwise stay empty: cells as far apart as that need no more instructions.
-//
 // A block fills a multiprocessor, or half of one (THREADS): where it meets many nodes and groups, another block adds while
 // it hands over.
 //
-// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0,1 PACKED=0 THREADS=1024
-// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0 PACKED=1 THREADS=1024
-// variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SKEWED=0 SMALL=0,1 PACKED=0 THREADS=1024
-// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=0 SMALL=0 PACKED=0,1 THREADS=512
-// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=20,24,28 TURNED=0,1 BINS=64,128,256 SMALL=0 PACKED=0,1 THREADS=1024
+// variants: SYMBOL_BYTES=1 COLUMNS=4,8,16,32 SKEWED=0 SMALL=0,1 THREADS=1024
+// variants: SYMBOL_BYTES=2 COLUMNS=1,2,4,8,16,32 SKEWED=0 SMALL=0,1 THREADS=1024
+// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=0 SMALL=0 THREADS=512
+// variants: SYMBOL_BYTES=1 COLUMNS=32 SKEWED=20,24,28 TURNED=0,1 BINS=64,128,256 SMALL=0 THREADS=1024
 // budget: build registers=64 shared=0
 #include "feature_group.cuh"
-#include "packed.cuh"
 #include "pair.cuh"
 #include "rounding.cuh"
 #include "shares.cuh"
@@ -40,9 +35,6 @@
 #ifndef SKEWED
 #define SKEWED 0
 #endif
-#ifndef PACKED
-#define PACKED 0
-#endif
 #ifndef TURNED
 #define TURNED 0
 #endif
@@ -58,10 +50,8 @@ constexpr i32 WARPS = THREADS / 32;
 constexpr i32 ROWS = 32 / LANES_PER_ROW;  // of a warp at a time
 constexpr i32 CHUNK = SETS * ROWS;
 constexpr i32 STRIDE = WARPS * CHUNK;        // rows that a block adds at a time
-constexpr i32 MOST_ROWS = PACKED ? PACKED_ROWS / STRIDE * STRIDE : ROWS_UNTIL_SPILL;  // between two spills
-constexpr i32 FIRST_ROWS = PACKED ? MOST_ROWS : 2 * ROWS_UNTIL_SPILL;                 // until the first
-static_assert(MOST_ROWS > 0 && MOST_ROWS % STRIDE == 0, "blocks stop for a spill between two strides");
-static_assert(PACKED || FIRST_ROWS <= 0x7FFFFFFF / 0x7FFF, "sums of so many rows fit");
+static_assert(ROWS_UNTIL_SPILL % STRIDE == 0, "blocks stop for a spill between two strides");
+static_assert(2 * ROWS_UNTIL_SPILL <= 0x7FFFFFFF / 0x7FFF, "sums of so many rows fit");
 constexpr i32 PLACES = THREADS / COLUMNS;    // threads of a column that hand over
 constexpr i32 COPIES_AT_ONCE = SKEWED ? COPIES : 1;
 constexpr i32 QUAD = COLUMNS < 4 ? 1 : 4;    // lanes that exchange their columns' sums
@@ -73,9 +63,7 @@ static __device__ __forceinline__ i32 sum_of(const u32* sums, i32 bin, i32 stati
     for (i32 k = 0; k < COPIES; ++k) {
         const i32 copy = (static_cast<i32>(threadIdx.x) % 32 / COLUMNS + k) % COPIES;
         if (!has_copy(column, copy)) continue;
-        const u32 cell = sums[cell_of(bin, PACKED ? 0 : statistic, column, copy)];
-        if (PACKED) sum += static_cast<u32>(statistic ? h_of(static_cast<i32>(cell)) : g_of(static_cast<i32>(cell)));
-        else sum += cell;
+        sum += sums[cell_of(bin, statistic, column, copy)];
     }
     return static_cast<i32>(sum);
 }
@@ -83,35 +71,9 @@ static __device__ __forceinline__ i32 sum_of(const u32* sums, i32 bin, i32 stati
 static __device__ __forceinline__ void clear(u32* sums, i32 bin, i32 statistic, i32 column) {
 #pragma unroll COPIES_AT_ONCE
     for (i32 copy = 0; copy < COPIES; ++copy)
-        if (has_copy(column, copy)) sums[cell_of(bin, PACKED ? 0 : statistic, column, copy)] = 0;
+        if (has_copy(column, copy)) sums[cell_of(bin, statistic, column, copy)] = 0;
 }
 
-#if PACKED
-// Words that are full, or all, begin anew, and their sums are added to the histogram, or stored.
-static __device__ __forceinline__ void spill(u32* sums, const Group& group, bool stores, const i64* slot_offsets, u64* out) {
-    const i32 column = threadIdx.x % COLUMNS;
-#pragma unroll 1
-    for (i32 bin = threadIdx.x / COLUMNS; bin < group.symbols; bin += PLACES) {
-        bool enough = stores;
-        for (i32 copy = 0; copy < COPIES; ++copy)
-            enough |= has_copy(column, copy) && is_full(static_cast<i32>(sums[cell_of(bin, 0, column, copy)]));
-        if (!enough) continue;
-        const i64 g = sum_of(sums, bin, 0, column), h = sum_of(sums, bin, 1, column);
-        clear(sums, bin, 0, column);
-        if (column >= group.n) continue;
-        const i64* offset = slot_offsets + group.first + column;
-        u64* to = out + 2 * (*offset + group.low + bin);
-        if (to >= out + 2 * offset[1]) continue;
-        if (stores) {
-            to[0] = static_cast<u64>(g);
-            to[1] = static_cast<u64>(h);
-        } else {
-            atomicAdd(to, static_cast<u64>(g));
-            atomicAdd(to + 1, static_cast<u64>(h));
-        }
-    }
-}
-#else
 // Sums that have reached 2^30 are added to the histogram, or all stored, and begin anew. In between rows: what is fast here
 // is to leave them their registers.
 static __device__ __forceinline__ void spill(u32* sums, const Group& group, bool stores, const i64* slot_offsets, u64* out) {
@@ -129,7 +91,6 @@ static __device__ __forceinline__ void spill(u32* sums, const Group& group, bool
         else atomicAdd(to, static_cast<u64>(static_cast<i64>(sum)));
     }
 }
-#endif
 
 // Of value i of lane j of four, which is the one of row i ^ j, value j of lane i's column.
 static __device__ __forceinline__ void transpose(i32 (&values)[4], i32 place) {
@@ -193,10 +154,9 @@ static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, 
                 const i32 row = k ^ place;
                 const i32 from = bin + (STORES ? row : 2 * half + row / 2), statistic = STORES ? half : row % 2;
                 values[half][k] = from < group.symbols ? sum_of(sums, from, statistic, column) : 0;
-                if (!PACKED && clears && from < group.symbols) clear(sums, from, statistic, column);
+                if (clears && from < group.symbols) clear(sums, from, statistic, column);
             }
         }
-        for (i32 k = 0; PACKED && clears && k < 4 && bin + k < group.symbols; ++k) clear(sums, bin + k, 0, column);
         transpose(values[0], place);
         transpose(values[1], place);
 #pragma unroll
@@ -281,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         }
         bool stores = piece.is_whole && !adds;  // once; then what it has stored is added to
         auto histogram = [&] { return out + 2 * share.segment * slot_offsets[n_features]; };
-        for (i32 begin = 0, most = FIRST_ROWS;; most = MOST_ROWS) {
+        for (i32 begin = 0, most = 2 * ROWS_UNTIL_SPILL;; most = ROWS_UNTIL_SPILL) {
             const i32 end = n_rows - begin < most ? n_rows : begin + most;
             __syncthreads();  // here, where the first rows are already being read, all cells are clear
 #pragma unroll 1
@@ -292,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
 #pragma unroll
                 for (i32 set = 0; set < SETS; ++set) {
                     turned[set] = lane.turn(next[set]);
-                    g[set] = static_cast<u32>(PACKED ? static_cast<i32>(next_pair[set]) : g_of(next_pair[set]));
+                    g[set] = static_cast<u32>(g_of(next_pair[set]));
                     h[set] = static_cast<u32>(h_of(next_pair[set]));
                 }
                 load_rows(STRIDE);
@@ -315,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
                             if (offset >= static_cast<u32>(group.symbols * BIN_BYTES)) continue;
                         }
                         atomicAdd(reinterpret_cast<u32*>(cells + offset), g[set]);
-                        if (!PACKED) atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
+                        atomicAdd(reinterpret_cast<u32*>(cells + offset + BYTES_TO_H), h[set]);
                     }
                 }
             }

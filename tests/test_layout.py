@@ -16,16 +16,15 @@ PACKAGE = ROOT / "daskboost"
 
 ORDER = (
     "dtypes", "byte_sizes", "errors", "tracebacks", "registry", "params", "hashing",
-    "devices", "exact_sum", "data", "encoding", "objectives", "metrics", "tree", "model", "fit", "engine", "cluster",
-    "training",
-    "monitor", "estimators",
+    "devices", "exact_sum", "data", "objectives", "metrics", "tree", "model", "fit", "engine", "cluster",
+    "training", "estimators",
 )  # fmt: skip
 """Imports only go left; `docs/design.md` has the reasons."""
 
 KERNEL_MODULES = ("daskboost/devices/cpu/",)
 """Where numba may be imported at the top of a module."""
 
-DISTRIBUTED_MODULES = ("daskboost/cluster/dask_", "daskboost/cluster/on_dask.py", "daskboost/monitor/")
+DISTRIBUTED_MODULES = ("daskboost/cluster/dask_", "daskboost/cluster/on_dask.py")
 """Where distributed may be imported: what decides and what computes runs without a cluster."""
 
 HEAVY = (

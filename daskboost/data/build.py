@@ -204,7 +204,6 @@ class BuildOptions:
     packing: str = "aligned"
     chunk_rows: int = 0
     """Rows per chunk; 0 chooses by `CHUNK_BYTES`."""
-    need_label: bool = True
     device_budget_bytes: int | None = None
     """Of the GPU that will train on it: of what exceeds that, as few bits as need be are to be streamed for each pass.
     None where it is the CPU, which reads aligned symbols fastest."""

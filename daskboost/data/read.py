@@ -227,11 +227,6 @@ class ReadSpec:
         return margin
 
 
-def read_partition(spec: ReadSpec, x: Any, y: Any, weight: Any, base_margin: Any, where: str) -> RowBatch:
-    """`spec.read` as a plain function with positional arguments: what Dask's graphs call."""
-    return spec.read(x, y, weight, base_margin, where=where)
-
-
 def _read_weight(block: Any) -> Float32 | DeviceColumn:
     found = device_column(block, "weight")
     if found is not None and (not len(found) or _can_weigh(found)):

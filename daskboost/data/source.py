@@ -85,10 +85,6 @@ class Source:
         return self.weight is not None or self.spec.weight_column is not None
 
     @property
-    def has_base_margin(self) -> bool:
-        return self.base_margin is not None or self.spec.margin_columns is not None
-
-    @property
     def n_partitions(self) -> int:
         return self.x.n_partitions
 

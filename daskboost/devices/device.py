@@ -239,9 +239,9 @@ class Device(Protocol):
         """The view of CSR rows whose entries are histogram slots; `copy_columns` : where a copy by feature helps."""
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> Rows:  # fmt: skip
-        """Row state of training rows, see `CpuRows`; `packed` : trees are searched on gradients of few levels;
-        `room_rows` : memory may be taken for so many rows of a chunk, that the state of others fits it later."""
+             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> Rows:  # fmt: skip
+        """Return the row state of training rows, see `CpuRows`; `room_rows` : memory may be taken for so many rows of a
+        chunk, that the state of others fits it later."""
 
     def walker(self, tree: WalkArrays) -> Callable[[View, Array], None]:
         """What adds a tree's leaf values to the margins of all rows of a chunk, by bins; for any number of chunks."""

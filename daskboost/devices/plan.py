@@ -81,8 +81,7 @@ class FitSize:
     sketched: bool = False
     """Whether trees are searched on a sketch of the gradients."""
     refits: bool = False
-    """Whether they are searched on other gradients of their outputs than value leaves: packed, or with weights in place
-    of hessians."""
+    """Whether they are searched on weights in place of the hessians that value leaves."""
     block_bytes: int | None = None
     """Of shared memory that a block of the GPU may have; None of a GPU that is not there (`room_bytes`)."""
     multiprocessors: int | None = None

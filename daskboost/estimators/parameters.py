@@ -28,9 +28,6 @@ SHARED_PARAMETERS = """
         each: several times faster, and a better fit where outputs need different splits takes more rounds.
     sketch_outputs : int, default 0
         Random combinations of the outputs on which a ``multi_output_tree`` chooses its splits; 0 is all outputs.
-    gradient_precision : {"exact", "packed"}
-        Gradients that splits are chosen on: 15 bits, or a few levels, rounded without bias, which a GPU adds up faster.
-        Leaf values come from 15 bits either way; at most 4,096 rows are always exact.
     score_function : {"auto", "newton", "l2"}
         What splits are scored by: squared sums of gradients over sums of hessians (XGBoost's) or over sums of weights
         (CatBoost's L2). Leaf values are Newton's either way; "auto" is "l2" for symmetric trees of two classes.
@@ -178,7 +175,6 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     n_estimators: int = 100
     multi_strategy: str = TrainParams.multi_strategy
     sketch_outputs: int = TrainParams.sketch_outputs
-    gradient_precision: str = TrainParams.gradient_precision
     score_function: str = TrainParams.score_function
     learning_rate: float = TrainParams.learning_rate
     max_depth: int = TrainParams.max_depth

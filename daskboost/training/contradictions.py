@@ -164,7 +164,6 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         "monotone_constraints": params.is_monotone,
         "interaction_constraints": params.interaction_constraints is not None,
         f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
-        "gradient_precision='packed'": params.gradient_precision == "packed",
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
         f"objective {objective.name!r}, whose leaves are quantiles": objective.adaptive_quantiles is not None,
     }

@@ -180,8 +180,8 @@ class GrowingTree:
     def table(self, learning_rate: float, exact: tuple[Int64, Sequence[float]] | None = None) -> TreeTable:
         """The finished tree; values include the learning rate.
 
-        `exact` : sums of `leaves` and their units, where the tree was searched on a sketch of the outputs or on packed
-        gradients: values, gains and covers then come from these.
+        `exact` : sums of `leaves` and their units, where the tree was searched on a sketch of the outputs or on weights
+        in place of hessians: values, gains and covers then come from these.
         """
         nodes = self._nodes[: self._size]
         sums, units = (np.ascontiguousarray(nodes["sums"]), self._units) if exact is None else self._all_sums(*exact)

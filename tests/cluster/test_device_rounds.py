@@ -55,7 +55,9 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "one leaf": {"max_depth": 3, "max_leaves": 1},
     "two leaves": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 2},
     "a leaf": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1},
-    "packed a leaf": {"max_depth": 3, "max_leaves": 1, "gradient_precision": "packed"},
+    "a leaf by weight": {
+        "max_depth": 3, "max_leaves": 1, "objective": "binary:logistic", "score_function": "l2",
+    },
 }
 N_ROUNDS = 3
 
@@ -98,16 +100,13 @@ def grows(choice: dict[str, Any]) -> bool:
 
 
 @every_pair(
-    {"growth": GROWTH, "loss": LOSSES, "rules": RULES, "samples": SAMPLES, "precision": ["exact", "packed"],
-     "score": SCORES, "weighted": [False, True], "encoding": ["dense", "csr"]},
+    {"growth": GROWTH, "loss": LOSSES, "rules": RULES, "samples": SAMPLES, "score": SCORES, "weighted": [False, True],
+     "encoding": ["dense", "csr"]},
     possible=grows,
 )  # fmt: skip
-def test_equals_the_definition(growth: str, loss: str, rules: str, samples: str, precision: str, score: str,
-                               weighted: bool, encoding: str, taken: list[int]) -> None:  # fmt: skip
-    params = {
-        **GROWTH[growth], **LOSSES[loss], **RULES[rules], **SAMPLES[samples], **SCORES[score],
-        "gradient_precision": precision,
-    }  # fmt: skip
+def test_equals_the_definition(growth: str, loss: str, rules: str, samples: str, score: str, weighted: bool,
+                               encoding: str, taken: list[int]) -> None:  # fmt: skip
+    params = {**GROWTH[growth], **LOSSES[loss], **RULES[rules], **SAMPLES[samples], **SCORES[score]}
     if weighted and loss == "logistic":
         params["scale_pos_weight"] = 1.7
     check_definition(params, weighted, encoding, taken)
@@ -123,7 +122,7 @@ def test_hundreds_of_leaves_equal_the_definition(taken: list[int]) -> None:
     """One tree, for the emulation takes seconds."""
     params = {
         "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 700, "min_child_weight": 0,
-        "gradient_precision": "packed",
+        "objective": "binary:logistic", "score_function": "l2",
     }  # fmt: skip
     check_definition(params, False, "dense", taken, n_rounds=1)
 
@@ -159,9 +158,8 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
     {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5}, {"max_depth": 13},
     {"max_depth": 11, "grow_policy": "lossguide", "gamma": 30.0},
-    {"max_depth": 13, "gradient_precision": "packed", "subsample": 0.6},
-    {"max_depth": 3, "objective": "reg:absoluteerror", "gradient_precision": "packed"},
-    {"max_depth": 13, "objective": "reg:pseudohubererror", "score_function": "l2"},
+    {"max_depth": 3, "objective": "reg:absoluteerror"},
+    {"max_depth": 13, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6},
     {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5},
 ])  # fmt: skip
 def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
@@ -182,8 +180,7 @@ def test_histograms_without_room_grow_by_the_definition(
 
 
 @pytest.mark.parametrize("score", ["newton", "l2"])
-@pytest.mark.parametrize("precision", ["exact", "packed"])
-def test_a_loss_without_a_kernel_goes_by_its_expressions(precision: str, score: str, taken: list[int]) -> None:
+def test_a_loss_without_a_kernel_goes_by_its_expressions(score: str, taken: list[int]) -> None:
     def halves(label: Any, margin: Any) -> tuple[Any, Any]:
         return (margin - label) / 2, label * 0 + np.float32(0.5)
 
@@ -192,21 +189,20 @@ def test_a_loss_without_a_kernel_goes_by_its_expressions(precision: str, score: 
     models = []
     for device in ("cpu", "cuda"):
         with quantized(data) as dataset:
-            params = {"max_depth": 4, "n_jobs": 1, "device": device, "gradient_precision": precision}
-            params["score_function"] = score
+            params = {"max_depth": 4, "n_jobs": 1, "device": device, "score_function": score}
             models.append(train(params, dataset, N_ROUNDS, objective=halves))
     assert_same_trees(models[1], models[0])
     assert sum(taken) >= N_ROUNDS
 
 
-@pytest.mark.parametrize("precision", ["exact", "packed"])
-def test_gradients_that_are_not_finite_end_the_fit(precision: str, taken: list[int]) -> None:
+@pytest.mark.parametrize("params", [{}, {"objective": "count:poisson", "score_function": "l2"}])
+def test_gradients_that_are_not_finite_end_the_fit(params: dict[str, Any], taken: list[int]) -> None:
     data = make_data(np.random.default_rng(8), "reg:squarederror", 5_000, 4, n_values=30, weighted=False)
     data = replace(data, y=np.where(np.arange(5_000) == 77, 2.0**59, data.y).astype(np.float32))
     weight = np.full(5_000, 1e35, np.float32)
     with quantized(replace(data, weight=weight)) as dataset:
         with pytest.raises(DataError, match=r"gave a gradient of inf in iteration 0; check labels and weights"):
-            train({"max_depth": 3, "device": "cuda", "gradient_precision": precision}, dataset, N_ROUNDS)
+            train({"max_depth": 3, "device": "cuda", **params}, dataset, N_ROUNDS)
     assert taken
 
 

@@ -82,15 +82,9 @@ def assert_same(found: Booster, expected: Booster) -> None:
 
 @every_pair({
     "outputs": OUTPUTS, "growth": GROWTH, "sketch": [0, 1, 2], "rules": RULES, "samples": SAMPLES, "stored": STORED,
-    "precision": ["exact", "packed"],
 })  # fmt: skip
-def test_the_cpus_bytes(
-    outputs: str, growth: str, sketch: int, rules: str, samples: str, stored: str, precision: str
-) -> None:
-    params = {
-        **OUTPUTS[outputs], **GROWTH[growth], **RULES[rules], **SAMPLES[samples], "sketch_outputs": sketch,
-        "gradient_precision": precision,
-    }  # fmt: skip
+def test_the_cpus_bytes(outputs: str, growth: str, sketch: int, rules: str, samples: str, stored: str) -> None:
+    params = {**OUTPUTS[outputs], **GROWTH[growth], **RULES[rules], **SAMPLES[samples], "sketch_outputs": sketch}
     check_bytes(problem(5_000, params.get("num_class", 3)), params, **STORED[stored])
 
 

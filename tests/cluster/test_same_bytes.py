@@ -59,13 +59,12 @@ FITS: dict[str, dict[str, Any]] = {
     "poisson": {**SAMPLES, "objective": "count:poisson", "max_depth": 4},
     "lossguide": {**SAMPLES, "grow_policy": "lossguide", "max_leaves": 12, "max_depth": 0},
     "symmetric": {**SAMPLES, "grow_policy": "symmetric", "max_depth": 4},
-    "packed": {**SAMPLES, "objective": "binary:logistic", "max_depth": 4, "gradient_precision": "packed"},
     "by weight": {
         **SAMPLES, "objective": "binary:logistic", "max_depth": 4, "grow_policy": "symmetric", "scale_pos_weight": 1.7
     },
-    "packed lossguide": {
-        **SAMPLES, "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0, "gradient_precision": "packed",
-        "objective": "reg:absoluteerror",
+    "lossguide by weight": {
+        **SAMPLES, "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0, "score_function": "l2",
+        "objective": "reg:pseudohubererror",
     },
     "small data": {**SAMPLES, "objective": "binary:logistic", "max_depth": 5},
     "monotone": {"monotone_constraints": (1, 0, 0, 0, 0, -1), "interaction_constraints": [[0, 1, 2], [3, 4, 5]]},
@@ -77,7 +76,6 @@ VECTORS: dict[str, dict[str, Any]] = {
     "vectors, lossguide": {"grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0},
     "vectors, symmetric": {"grow_policy": "symmetric", "max_depth": 3},
     "sketched vectors": {"sketch_outputs": 2, "max_depth": 4},
-    "packed and sketched vectors": {"sketch_outputs": 2, "max_depth": 3, "gradient_precision": "packed"},
     "small sketched vectors": {"sketch_outputs": 3, "max_depth": 4},
     "vectors of quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3},
 }
@@ -163,13 +161,12 @@ def trains(choice: dict[str, Any]) -> bool:
 
 @pytest.mark.usefixtures("gpu")
 @every_pair(
-    {"loss": LOSSES, "growth": GROWTH, "rules": RULES, "precision": ["exact", "packed"], "rows": ROWS,
-     "stored": STORED, "chunks": ["whole", "in chunks", "on disk", "streamed"], "engines": ENGINES,
-     "evaluated": [False, True]},
+    {"loss": LOSSES, "growth": GROWTH, "rules": RULES, "rows": ROWS, "stored": STORED,
+     "chunks": ["whole", "in chunks", "on disk", "streamed"], "engines": ENGINES, "evaluated": [False, True]},
     possible=trains,
 )  # fmt: skip
-def test_gpu(loss: str, growth: str, rules: str, precision: str, rows: str, stored: str, chunks: str, engines: str,
-             evaluated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_gpu(loss: str, growth: str, rules: str, rows: str, stored: str, chunks: str, engines: str, evaluated: bool,
+             tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Metrics, early stopping and continued training see the same margins; chunks on disk come once, or all but one in
     every pass."""
     if chunks == "streamed":
@@ -177,7 +174,7 @@ def test_gpu(loss: str, growth: str, rules: str, precision: str, rows: str, stor
     n_rows, samples = ROWS[rows]
     objective = LOSSES[loss].get("objective", "reg:squarederror")
     data = make_data(np.random.default_rng(8), objective, n_rows, 6, n_values=500, missing=0.3)
-    params = {**LOSSES[loss], **GROWTH[growth], **RULES[rules], **samples, "gradient_precision": precision, "n_jobs": 1}
+    params = {**LOSSES[loss], **GROWTH[growth], **RULES[rules], **samples, "n_jobs": 1}
     place = {**STORED[stored], **ENGINES[engines], "directory": tmp_path}
     if chunks != "whole":
         place |= {"chunk_rows": n_rows // 4, "limit": None if chunks == "in chunks" else 2 * len(data.y)}

@@ -37,12 +37,10 @@ FITS: dict[str, dict[str, Any]] = {
         "objective": "multi:softprob", "num_class": 5, "grow_policy": "lossguide", "max_leaves": 9, "max_depth": 0,
     },
     "absolute error, symmetric": {"objective": "reg:absoluteerror", "grow_policy": "symmetric", "max_depth": 3},
-    "packed quantiles": {
-        "objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3, "gradient_precision": "packed",
-    },
-    "packed and sketched vectors": {
+    "quantiles": {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.9), "max_depth": 3},
+    "sketched vectors": {
         "objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", "sketch_outputs": 2,
-        "max_depth": 3, "gradient_precision": "packed",
+        "max_depth": 3,
     },
     "scored by weights": {
         "objective": "multi:softprob", "num_class": 5, "grow_policy": "symmetric", "score_function": "l2",
@@ -94,7 +92,7 @@ def test_a_round_is_an_exact_one_of_rows_weighted_by_what_they_stand_for(objecti
         margin += grown[:, None]
 
 
-PLACED = ("logistic, monotone", "packed and sketched vectors")
+PLACED = ("logistic, monotone", "sketched vectors")
 """Fits of which all pairs of places are compared."""
 
 

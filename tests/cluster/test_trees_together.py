@@ -27,9 +27,7 @@ GROWTH: dict[str, dict[str, Any]] = {
 SAMPLES: dict[str, dict[str, Any]] = {
     "all": {}, "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.6}
 }  # fmt: skip
-RULES: dict[str, dict[str, Any]] = {
-    "plain": {}, "by weight": {"score_function": "l2"}, "packed": {"gradient_precision": "packed"},
-}  # fmt: skip
+RULES: dict[str, dict[str, Any]] = {"plain": {}, "by weight": {"score_function": "l2"}}
 ALONE: dict[str, tuple[dict[str, Any], int]] = {
     "three stumps": ({"num_class": 3, "max_depth": 1}, 40),
     "three of a leaf": ({"num_class": 3, "max_depth": 3, "max_leaves": 1}, 40),

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.emulated
 SOFTMAX: dict[str, Any] = {"objective": "multi:softprob", "num_class": 3}
 ROWS: dict[str, dict[str, Any]] = {"dense": {}, "csr": {"encoding": "csr"}}
 RULES: dict[str, tuple[dict[str, Any], str]] = {
-    "packed": ({"gradient_precision": "packed"}, "refit_trees"),
     "by weight": ({"objective": "binary:logistic", "score_function": "l2"}, "refit_trees"),
     "subsample": ({"subsample": 0.5}, "count_sampled"),
     "monotone": ({"monotone_constraints": (1, -1, 0, 1, 0)}, "quantize_gradients"),
@@ -121,7 +120,8 @@ def test_users_gradients_come_before_the_graph(takes: Takes) -> None:
 
 @pytest.mark.parametrize("rows", ["dense", "csr"])
 @pytest.mark.parametrize("more", [
-    {}, {"max_leaves": 2}, {"gradient_precision": "packed", "subsample": 0.6}, {"max_leaves": 120, "max_depth": 8},
+    {}, {"max_leaves": 2}, {"objective": "binary:logistic", "score_function": "l2", "subsample": 0.6},
+    {"max_leaves": 120, "max_depth": 8},
 ])  # fmt: skip
 def test_best_first_trees_ask_once_in_some_steps(more: dict[str, Any], rows: str, takes: Takes) -> None:
     assert STEPS > 1

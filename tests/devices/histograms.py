@@ -27,8 +27,7 @@ def sparse(runtime: Runtime, symbols: Any, layout: SlotLayout) -> SparseView:
 
 
 def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any,
-          nodes: list[int] | None = None, in_order: bool = False, data: str = "large",
-          packed: bool = False) -> Int64:  # fmt: skip
+          nodes: list[int] | None = None, in_order: bool = False, data: str = "large") -> Int64:  # fmt: skip
     """Histograms of nodes whose rows are `segments`, where there was garbage before; a node of -1 is all zeros.
 
     `in_order` : segments are neighbours, and positions are rows.
@@ -42,9 +41,9 @@ def build(view: DenseView | SparseView, layout: SlotLayout, segments: list[list[
     pairs = xp.asarray(pack(g[rows], h[rows], np.int64 if data == "small" else np.int32))
     order = None if in_order else xp.asarray(rows)
     out = xp.full((len(wanted), layout.n_slots, 2), GARBAGE, np.int64)
-    view.build(tiles, order, pairs, out, packed=packed)
+    view.build(tiles, order, pairs, out)
     found = to_host(out).copy()
     found[wanted < 0] = 0  # undefined
-    view.build(tiles, order, pairs, out, adds=True, packed=packed)
+    view.build(tiles, order, pairs, out, adds=True)
     np.testing.assert_array_equal(to_host(out)[wanted >= 0], 2 * found[wanted >= 0])
     return found

@@ -15,10 +15,15 @@ from reference import histogram as reference
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu import sparse_columns, views
 from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.feature_groups import LEAST_COLUMNS, MOST_GROUP_BYTES, FeatureGroups, feature_groups
+from daskboost.devices.gpu.feature_groups import (
+    LEAST_COLUMNS,
+    MOST_GROUP_BYTES,
+    SKEWED_BINS,
+    SKEWED_COLUMNS,
+    FeatureGroups,
+    feature_groups,
+)
 from daskboost.dtypes import Int64
-
-PACKED_LIMIT = 4
 
 
 def naive(symbols: Any, layout: SlotLayout, segments: list[list[int]], g: Any, h: Any, missing: bool = True) -> Int64:
@@ -54,6 +59,23 @@ def test_rows_in_order_of_fewer_columns_than_banks(large: Any, n_features: int, 
     np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
 
 
+@pytest.mark.parametrize("most_bins", SKEWED_BINS)
+@pytest.mark.parametrize("columns", SKEWED_COLUMNS)
+@pytest.mark.parametrize("large", [LARGE[1], pytest.param(None, marks=pytest.mark.gpu)])
+def test_every_kernel_of_narrow_rows(large: Any, columns: int, most_bins: int, rng: np.random.Generator) -> None:
+    """Kernels of many bins need more shared memory than the emulation has by default."""
+    runtime, n_bins = large or get_runtime(), [most_bins - 1] * columns
+    (group,) = feature_groups(np.array(n_bins) + 1, 1, runtime.shared_bytes)
+    assert group.skewed(1, runtime.shared_bytes) == (columns, most_bins)
+    layout, symbols = make_layout(n_bins), make_symbols(rng, 300, n_bins)
+    g, h = make_pairs(rng, 300)
+    for in_order, turned in ((False, False), (True, False), (True, True)):
+        segments = [list(range(300))] if in_order else segments_of(rng, [150, 0, 1, 100], 300)
+        view = dense(runtime, symbols, layout, turn_rows=turned)
+        found = build(view, layout, segments, g, h, in_order=in_order)
+        np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
+
+
 @pytest.mark.parametrize("kind", ["skewed", "turned", "dense", "sparse in shared memory", "sparse by row"])
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
 def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Generator,
@@ -74,19 +96,16 @@ def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Ge
     np.testing.assert_array_equal(build(view, layout, segments, g, h, in_order=True), expected)
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("large", [*LARGE, pytest.param(None, marks=pytest.mark.gpu)])
-def test_many_nodes_and_groups_halve_the_blocks(large: Any, packed: bool, rng: np.random.Generator,
-                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_many_nodes_and_groups_halve_the_blocks(large: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+                                                ) -> None:  # fmt: skip
     monkeypatch.setattr(views, "MANY_PIECES", 0.05)  # of all multiprocessors of a GPU, too
     n_bins = [int(n) for n in rng.integers(1, 256, 70)]
     layout, symbols = make_layout(n_bins), make_symbols(rng, 300, n_bins)
     g, h = make_pairs(rng, 300)
-    if packed:
-        g, h = g % (PACKED_LIMIT + 1), h % (PACKED_LIMIT + 1)
     segments = segments_of(rng, [100, 3, 0, 150, 40], 300)
     view = dense(large or get_runtime(), symbols, layout)
-    found = build(view, layout, segments, g, h, packed=packed)
+    found = build(view, layout, segments, g, h)
     np.testing.assert_array_equal(found, naive(symbols, layout, segments, g, h))
 
 

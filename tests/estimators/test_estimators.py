@@ -326,3 +326,10 @@ def test_importing_the_package_does_not_import_scikit_learn() -> None:
     code = f"import sys, daskboost; {look}; daskboost.DaskBoostRegressor; {look}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("precision", ["exact", "packed"])
+def test_a_parameter_that_was_removed_is_refused_with_the_remedy(precision: str) -> None:
+    arguments: dict[str, Any] = {"gradient_precision": precision}
+    with pytest.raises(TypeError, match=r"'gradient_precision'; it was removed, .* slower: leave it out"):
+        DaskBoostRegressor(**arguments)

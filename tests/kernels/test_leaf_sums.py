@@ -25,7 +25,7 @@ def make_rows(runtime: Runtime | None, weights: Any = None) -> Any:
     layout = make_layout([2])
     if runtime is None:
         return CpuRows(lambda: (), SIZES, PIECES, layout, EagerThreads(3), weights)
-    return GpuRows(runtime, lambda: (), SIZES, PIECES, layout, weights, packed=weights is None)
+    return GpuRows(runtime, lambda: (), SIZES, PIECES, layout, weights)
 
 
 def segments(rng: np.random.Generator, kept: int, n_nodes: int) -> Any:
@@ -41,19 +41,19 @@ def segments(rng: np.random.Generator, kept: int, n_nodes: int) -> Any:
 @pytest.mark.parametrize("make_runtime", [pytest.param(None, id="cpu"), *RUNTIMES])
 def test_equals_the_naive_twin(make_runtime: Any, small: bool, share: float, n_nodes: str, rng: np.random.Generator
                                ) -> None:  # fmt: skip
-    """The tree was searched on few levels; its leaves are summed in all bits, over the rows that grew it."""
+    """The tree was searched by other scales than those that its leaves are summed by, over the rows that grew it."""
     runtime: Runtime | None = make_runtime and make_runtime()
     put = np.asarray if runtime is None else runtime.xp.asarray
     weights = [rng.integers(0, 4, size).astype(np.float32) for size in SIZES] if small else None
     rows, n = make_rows(runtime, weights), N_NODES[n_nodes]
     chunks = [(rng.normal(size=size).astype(np.float32), rng.random(size).astype(np.float32)) for size in SIZES]
     top_g, top_h = (max(float(np.abs(chunk[side]).max(initial=0)) for chunk in chunks) for side in (0, 1))
-    packed, exact = (
+    searched, exact = (
         Rounding(reference.scale(top_g, limit), reference.scale(top_h, limit), 99, 55, int(share * 2**32))
-        for limit in (reference.PACKED_LIMIT, 2**17 if small else reference.LIMIT)
+        for limit in (4, 2**17 if small else reference.LIMIT)
     )
     on_device = [(put(g), put(h)) for g, h in chunks]
-    rows.start_tree(lambda index: on_device[index], packed)
+    rows.start_tree(lambda index: on_device[index], searched)
     leaves = rng.permutation(n)[: n - n // 3].astype(np.int32)
     expected = np.zeros((n, 2), np.int64)
     for index, (chunk, (g, h), pieces) in enumerate(zip(rows.chunks, chunks, PIECES, strict=True)):
@@ -81,7 +81,7 @@ def test_equals_the_naive_twin(make_runtime: Any, small: bool, share: float, n_n
 def test_no_sum_of_a_block_overflows(runtime: Runtime) -> None:
     """Of more rows than a block may take, all in one leaf and as large as they get."""
     n_rows = 2 * MOST_LEAF_ROWS + 5
-    rows = GpuRows(runtime, lambda: (), [n_rows], [[(0, 0)]], make_layout([2]), packed=True)
+    rows = GpuRows(runtime, lambda: (), [n_rows], [[(0, 0)]], make_layout([2]))
     ones = runtime.xp.ones(n_rows, np.float32)
     rounding = Rounding(32767.0, 32767.0, 1, 2, 2**32)
     rows.start_tree(lambda _: (-ones, ones), rounding)

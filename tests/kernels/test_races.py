@@ -77,7 +77,7 @@ def test_nothing_is_found_where_accesses_are_ordered(entry: str, seed: int) -> N
 
 SOME_TESTS = (
     "tests/devices/test_device_split.py", "tests/devices/test_frontier.py", "tests/devices/test_partition.py",
-    "tests/devices/test_packed_histogram.py", "tests/devices/test_rough_gains.py",
+    "tests/devices/test_histogram_groups.py", "tests/devices/test_rough_gains.py",
     "tests/kernels/test_softmax_kernels.py",
 )  # fmt: skip
 """Of the stages whose threads share memory the cheapest: `kernels/README.md` says how all are run."""

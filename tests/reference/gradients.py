@@ -12,7 +12,6 @@ from daskboost.dtypes import Float32
 
 SMALL_ROWS = 4096
 LIMIT = 32767
-PACKED_LIMIT = 4
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -47,11 +46,11 @@ def scale(largest: float, limit: int = LIMIT) -> float:
     return found
 
 
-def scales(g: Float32, h: Float32, weight: Float32 | None = None, limit: int = LIMIT) -> tuple[float, float, float]:
+def scales(g: Float32, h: Float32, weight: Float32 | None = None) -> tuple[float, float, float]:
     """Of g, of h and of the weights, which only small data give: the sums of all rows stay within 31 bits; of large
-    data, each row's within `limit`."""
+    data, each row's within `LIMIT`."""
     if weight is None:
-        return scale(float(np.abs(g).max()), limit), scale(float(h.max()), limit), 1.0
+        return scale(float(np.abs(g).max())), scale(float(h.max())), 1.0
     total = math.fsum(weight.tolist())
     scale_w = min(1.0, scale(total, SMALL_ROWS))
     tops = [max(float(abs(x)) for x, w in zip(values, weight, strict=True) if w > 0) for values in (g, h)]

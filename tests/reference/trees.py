@@ -92,11 +92,6 @@ class Problem:
         """Whether gradients keep more bits, and are rounded before weights multiply them."""
         return len(self.label) <= gradients.SMALL_ROWS
 
-    @property
-    def packed(self) -> bool:
-        """Whether splits are chosen on gradients of few levels."""
-        return self.params.gradient_precision == "packed" and not self.small
-
     def largest_weight(self) -> float:
         return 1.0 if self.weight is None else float(self.weight.max())
 
@@ -151,23 +146,19 @@ class Tree:
     def __init__(self, problem: Problem, iteration: int, output: int, g: Float32, h: Float32, margin: Float32) -> None:
         self.problem, self.params, self.place, self.margin = problem, problem.params, (iteration, output), margin
         self.searched = self.exact = self.quantized(g, h)
-        limit = gradients.PACKED_LIMIT if problem.packed else gradients.LIMIT
         if problem.by_weight:
-            self.searched = self.quantized(g, *problem.weights_as_h(), limit=limit)
-        elif problem.packed:
-            self.searched = self.quantized(g, h, limit=limit)
+            self.searched = self.quantized(g, *problem.weights_as_h())
         self.nodes = [Node(list(self.exact[0]))]
         self.n_leaves = 1
 
-    def quantized(self, g: Float32, h: Float32, largest_h: float | None = None, limit: int = gradients.LIMIT
-                  ) -> Quantized:  # fmt: skip
+    def quantized(self, g: Float32, h: Float32, largest_h: float | None = None) -> Quantized:
         """Pairs by row, and their units; `largest_h` where it is not to be found."""
         problem, (iteration, output) = self.problem, self.place
         seed, share = self.params.random_state, self.params.subsample
         ones = np.ones_like(problem.label)
         weight = (ones if problem.weight is None else problem.weight) if problem.small else None
         of_scale = h if largest_h is None else np.full_like(h, largest_h)
-        scale_g, scale_h, scale_w = gradients.scales(g, of_scale, weight, limit)
+        scale_g, scale_h, scale_w = gradients.scales(g, of_scale, weight)
         rounding = Rounding(
             scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, output),
             gradients.key(seed, Purpose.ROW_SAMPLE, iteration, output), int(np.ceil(share * 2**32)), scale_w,

@@ -114,15 +114,14 @@ class VectorTree(trees.Tree):
             self.exact_columns = self.quantized_columns(g, h, range(n_outputs), first)
             g, h = sketch(g, places, n_columns, True), sketch(h, places, n_columns, False)
         columns = range(first, first + g.shape[1])
-        limit = gradients.PACKED_LIMIT if problem.packed else gradients.LIMIT
-        self.searched_columns = self.quantized_columns(g, h, columns, first, limit)
+        self.searched_columns = self.quantized_columns(g, h, columns, first)
         if not n_columns:
-            self.exact_columns = self.quantized_columns(g, h, columns, first)
+            self.exact_columns = self.searched_columns
         self.nodes = [trees.Node(list(self.searched_columns[0][0]))]
         self.n_leaves = 1
 
-    def quantized_columns(self, g: Float32, h: Float32, columns: Sequence[int], first: int,
-                          limit: int = gradients.LIMIT) -> list[tuple[Any, Any]]:  # fmt: skip
+    def quantized_columns(self, g: Float32, h: Float32, columns: Sequence[int], first: int
+                          ) -> list[tuple[Any, Any]]:  # fmt: skip
         """Pairs by row, and units, of each column."""
         problem, (iteration, _) = self.problem, self.place
         seed, share = self.params.random_state, self.params.subsample
@@ -130,7 +129,7 @@ class VectorTree(trees.Tree):
         weight = (ones if problem.weight is None else problem.weight) if problem.small else None
         found = []
         for k, column in enumerate(columns):
-            scale_g, scale_h, scale_w = gradients.scales(g[:, k], h[:, k], weight, limit)
+            scale_g, scale_h, scale_w = gradients.scales(g[:, k], h[:, k], weight)
             rounding = Rounding(
                 scale_g, scale_h, gradients.key(seed, Purpose.ROUNDING, iteration, column),
                 gradients.key(seed, Purpose.ROW_SAMPLE, iteration, first), int(np.ceil(share * 2**32)), scale_w,

@@ -36,7 +36,6 @@ PARAMS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "subsample": st.sampled_from([0.5, 1.0]),
         "random_state": st.integers(0, 5),
         "multi_strategy": st.sampled_from(["one_output_per_tree", "multi_output_tree"]),
-        "gradient_precision": st.sampled_from(["exact", "packed"]),
         "score_function": st.sampled_from(["auto", "newton", "l2"]),
     },
     optional={

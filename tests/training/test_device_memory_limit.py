@@ -39,7 +39,7 @@ FITS: dict[str, dict[str, Any]] = {
     "certified": {"out_of_core": "certified", "max_depth": 3},
     "sampled": {**SAMPLED, "max_depth": 3},
     "sampled classes": {**SAMPLED, "objective": "multi:softprob", "num_class": 5, "max_depth": 2},
-    "packed": {**SAMPLES, "gradient_precision": "packed"},
+    "by weight": {**SAMPLES, "objective": "binary:logistic", "score_function": "l2"},
     "vectors": {"objective": "multi:softprob", "num_class": 5, "max_depth": 2, "multi_strategy": "multi_output_tree"},
 }  # fmt: skip
 
@@ -119,7 +119,7 @@ def test_bytes_and_peaks_of_all_budgets(
 @pytest.mark.emulated
 @pytest.mark.parametrize(("name", "place"), [
     ("samples", "tight"), ("classes", "disk"), ("absolute error", "csr"), ("lossguide", "disk"), ("symmetric", "csr"),
-    ("packed", "tight"), ("vectors", "csr"), ("certified", "disk"), ("certified", "csr"),
+    ("by weight", "tight"), ("vectors", "csr"), ("certified", "disk"), ("certified", "csr"),
     ("sampled", "tight"), ("sampled classes", "csr"),
 ])  # fmt: skip
 def test_bytes_of_any_residency(name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

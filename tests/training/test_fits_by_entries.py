@@ -36,7 +36,6 @@ FITS: dict[str, dict[str, Any]] = {
     "child weight and gamma": {"objective": "binary:logistic", "max_depth": 5, "min_child_weight": 9.5, "gamma": 0.7},
     "few leaves": {"objective": "reg:squarederror", "max_depth": 7, "max_leaves": 19, "reg_lambda": 0.0},
     "samples": {"objective": "reg:squarederror", "max_depth": 4, "subsample": 0.6, "colsample_bylevel": 0.5},
-    "packed": {"objective": "binary:logistic", "max_depth": 5, "gradient_precision": "packed"},
     "by weight": {"objective": "binary:logistic", "max_depth": 4, "score_function": "l2"},
     "best first": {
         "objective": "binary:logistic", "grow_policy": "lossguide", "max_leaves": 40, "max_depth": 0, "gamma": 0.1,
@@ -48,7 +47,7 @@ FITS: dict[str, dict[str, Any]] = {
     },
     "best of classes": {
         "objective": "multi:softprob", "num_class": 3, "grow_policy": "lossguide", "max_leaves": 7, "max_depth": 0,
-        "gradient_precision": "packed",
+        "score_function": "l2",
     },
     "classes": {"objective": "multi:softprob", "num_class": 3, "max_depth": 4, "colsample_bytree": 0.7},
     "L1": {"objective": "binary:logistic", "max_depth": 6, "reg_alpha": 0.8, "min_child_weight": 0},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,16 @@ def test_the_manifest_holds_the_digest_as_documented(tmp_path: Path, models: tup
     assert manifest["metadata"]["init_model_digest"] == hashlib.sha256(written).hexdigest()
     page = (Path(__file__).parents[2] / "docs" / "dataset_format.md").read_text()
     assert [name for name in manifest["metadata"] if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("precision", ["exact", "packed"])
+def test_models_that_name_a_parameter_of_the_past_load_and_continue(models: tuple[Booster, Booster], precision: str
+                                                                    ) -> None:  # fmt: skip
+    """Models were once trained with a gradient_precision; what they predict does not depend on its being known."""
+    params = {**models[0].params, "gradient_precision": precision}
+    old = Booster.from_bytes(replace(models[0], params=params).to_bytes())
+    assert old.params["gradient_precision"] == precision
+    assert old.predict(X).tobytes() == models[0].predict(X).tobytes()
+    with QuantizedDataset.from_dask(X, Y) as data:
+        continued = train(PARAMS, data, 1, init_model=old)
+    assert continued.to_bytes() == models[1].to_bytes()

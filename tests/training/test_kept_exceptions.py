@@ -30,7 +30,9 @@ __all__ = ["no_thread_is_left", "rows", "runtime", "small_blocks"]
 
 pytestmark = [pytest.mark.emulated, pytest.mark.large]  # the same launches as of other fits, many times
 
-NAMES = ("samples", "classes", "absolute error", "lossguide", "symmetric", "certified", "sampled", "packed", "vectors")
+NAMES = (
+    "samples", "classes", "absolute error", "lossguide", "symmetric", "certified", "sampled", "by weight", "vectors",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

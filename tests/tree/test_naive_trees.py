@@ -72,11 +72,6 @@ PARAMS: dict[str, dict[str, Any]] = {
     "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
     "ignored": {"ignored_features": [0, 3]},
     "ignored_samples": {"ignored_features": [1], "colsample_bytree": 0.8, "colsample_bynode": 0.7},
-    "packed": {"gradient_precision": "packed"},
-    "packed and everything": {
-        "gradient_precision": "packed", "subsample": 0.7, "colsample_bynode": 0.6, "max_delta_step": 0.5,
-        "monotone_constraints": [0, 1, 0, -1, -1], "reg_alpha": 0.1, "min_child_weight": 3,
-    },
     "everything": {
         "subsample": 0.7, "colsample_bynode": 0.6, "interaction_constraints": [[0, 1, 3], [2, 4]],
         "monotone_constraints": [0, 1, 0, 0, -1], "reg_alpha": 0.1, "random_state": 77,
@@ -112,9 +107,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 )
 def test_objectives(objective: str, growth: str, rng: np.random.Generator) -> None:
     params = {"objective": objective, **OBJECTIVES[objective], **GROWTH[growth], "subsample": 0.8}
-    for precision in ("exact", "packed"):
-        given = {**params, "min_child_weight": 0.5, "gradient_precision": precision}
-        assert_naive(make_data(rng, objective, n_rows=200), given, 2)
+    assert_naive(make_data(rng, objective, n_rows=200), {**params, "min_child_weight": 0.5}, 2)
 
 
 SCORES: dict[str, dict[str, Any]] = {
@@ -124,7 +117,7 @@ SCORES: dict[str, dict[str, Any]] = {
         "max_delta_step": 0.2,
     },
     "classes": {"objective": "binary:logistic", "scale_pos_weight": 2.7, "subsample": 0.8, "colsample_bynode": 0.7},
-    "packed": {"objective": "multi:softprob", "num_class": 5, "gradient_precision": "packed"},
+    "five classes": {"objective": "multi:softprob", "num_class": 5},
 }  # fmt: skip
 
 
@@ -143,9 +136,6 @@ VECTORS: dict[str, dict[str, Any]] = {
     "steps": {"max_delta_step": 0.3, "reg_alpha": 0.1},
     "interactions": {"interaction_constraints": [[0, 1], [1, 2, 4]]},
     "samples": {"subsample": 0.6, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
-    "packed": {"gradient_precision": "packed", "subsample": 0.7},
-    "packed sketch": {"gradient_precision": "packed", "sketch_outputs": 2},
-    "packed sketch of one": {"gradient_precision": "packed", "sketch_outputs": 1},
     "sketch of one": {"sketch_outputs": 1, "subsample": 0.7},
     "sketch": {"sketch_outputs": 2, "min_child_weight": 0},
     "sketch and samples": {"sketch_outputs": 3, "subsample": 0.6, "reg_alpha": 0.1, "colsample_bynode": 0.7},
@@ -176,11 +166,10 @@ STORED: dict[str, dict[str, Any]] = {
             indirect=["size"])  # fmt: skip
 def test_however_it_is_stored(growth: str, stored: str, rng: np.random.Generator) -> None:
     options = STORED[stored]
-    for name in ("everything", "packed and everything"):
-        assert_naive(make_data(rng, missing=0.6), {**PARAMS[name], **GROWTH[growth]}, 2, **options)
+    assert_naive(make_data(rng, missing=0.6), {**PARAMS["everything"], **GROWTH[growth]}, 2, **options)
     data = make_data(rng, "multi:softprob", n_rows=150, missing=0.6)
     vectors = {"objective": "multi:softprob", "num_class": 5, "multi_strategy": "multi_output_tree", **GROWTH[growth]}
-    for name in ("samples", "sketch and samples", "packed"):
+    for name in ("samples", "sketch and samples"):
         assert_naive(data, {**vectors, **VECTORS[name]}, 2, **options)
     data = make_data(rng, "binary:logistic", n_rows=150, missing=0.6)
     assert_naive(data, {**SCORES["classes"], **GROWTH[growth], "score_function": "l2"}, 2, **options)

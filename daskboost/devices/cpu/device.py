@@ -64,9 +64,8 @@ class CpuDevice:
         return SparseView(indptr, slots, self._layout)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> CpuRows:  # fmt: skip
-        """Words of 64 bits hold either kind of gradients: `packed` makes no difference, nor does `room_rows`, since
-        memory that is freed goes back to the system."""
+             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> CpuRows:  # fmt: skip
+        """Return the row state; `room_rows` makes no difference, since memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> CpuUniformSample:

@@ -131,11 +131,10 @@ class GpuDevice:
         return rows.view(copy_columns=copy_columns, turn_rows=copy_columns and self._turns_rows)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, packed: bool = False, room_rows: int = 0) -> VectorRows:  # fmt: skip
+             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> VectorRows:  # fmt: skip
         return VectorRows(
-            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, packed=packed,
-            room_rows=room_rows,
-        )  # fmt: skip
+            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, room_rows=room_rows
+        )
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
         return partial(self._walk, tree_columns(self._runtime, tree))

@@ -1,5 +1,4 @@
-"""Trees searched on packed gradients, or on weights in place of hessians, take exact sums of their leaves:
-`kernels/refit.cu` and `leaf_sums.cu`.
+"""Trees searched on weights in place of hessians take exact sums of their leaves: `kernels/refit.cu`, `leaf_sums.cu`.
 
 The leaf of each row lies where its pair lay, which nobody needs once the last histogram is built: a refit takes no
 memory of rows. Nothing here waits for the device.

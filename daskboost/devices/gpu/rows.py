@@ -129,8 +129,6 @@ class GpuRows:
         Of each chunk, for small data, whose gradients are multiplied by them once they are rounded.
     n_trees : int, default 1
         Trees that may grow together.
-    packed : bool
-        Whether trees are searched on packed gradients (`kernels/packed.cuh`).
     room_rows : int, default 0
         Rows of a chunk that memory is taken for, if it has fewer: what comes and goes in another size each time would
         leave CuPy's pool in pieces.
@@ -138,8 +136,8 @@ class GpuRows:
 
     def __init__(self, runtime: Runtime, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int],
                  pieces: Sequence[Pieces], layout: SlotLayout, weights: Sequence[Float32] | None = None,
-                 n_trees: int = 1, *, packed: bool = False, room_rows: int = 0) -> None:  # fmt: skip
-        self._runtime, self._views, self._layout, self._packed = runtime, views, layout, packed
+                 n_trees: int = 1, *, room_rows: int = 0) -> None:  # fmt: skip
+        self._runtime, self._views, self._layout = runtime, views, layout
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [
             DeviceOrder(runtime, size, weight, n_trees, layout.width, room_rows)
@@ -257,7 +255,7 @@ class GpuRows:
         for begin in range(0, len(nodes), each):
             own, n_rows = slice(begin, begin + each), chunk.kept * (n_trees // n_passes)
             tiles = map_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
-            view.build(tiles, order, chunk.pairs, out[own], adds=adds, packed=self._packed)
+            view.build(tiles, order, chunk.pairs, out[own], adds=adds)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray],
                following: Following | None = None) -> Root | None:  # fmt: skip

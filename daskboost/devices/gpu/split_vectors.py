@@ -11,9 +11,6 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
 from daskboost.devices.gpu.split import RESULTS, THREADS, WARP, Regular, SplitKernels
 from daskboost.dtypes import Float64, Int64, UInt8, UInt64
 
-SUMS_BYTES = 16
-"""Of g and h, int64."""
-
 
 def empty_histograms(runtime: Runtime, n_nodes: int, n_slots: int, width: int) -> DeviceArray:
     """Histograms of `width` outputs; int64, shape (nodes, slots, 2) of one, else (nodes, slots, width, 2).

@@ -88,14 +88,13 @@ class GpuView(Protocol):
         """Whether segments of one call of `build` may be of several trees, so that a row lies in more than one."""
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
+              adds: bool = False) -> None:  # fmt: skip
         """Make `out`, int64 of shape (segments, slots, 2), the histograms of the tiles' segments, whatever it held.
 
         `order` : uint32, the row at each position; None where positions are rows, those of several trees all rows again
         and again. `pairs` : by position. `adds` : add to `out` instead, as the second chunk of a shard does to the
-        first one's. A node of -1 has no histogram: what is in its place is undefined. `packed` : pairs have so few
-        levels that two sums may share a word (`kernels/packed.cuh`), as they do of symbols of one byte. Launches and
-        nothing else: a captured graph may do it again.
+        first one's. A node of -1 has no histogram: what is in its place is undefined. Launches and nothing else: a
+        captured graph may do it again.
         """
 
 
@@ -156,20 +155,18 @@ class DenseView:
         return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
+              adds: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
-        packs = int(packed and self.symbol_bytes == 1)
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
-            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "PACKED": packs}
-            shape["SKEWED"] = 0
+            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
             threads, shared_bytes = BUILD_THREADS, host.shared_bytes
             skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
             if skewed is not None:
                 shape["SKEWED"], shape["BINS"] = skewed
                 shape["TURNED"] = int(each.turned is not None)
                 symbols = symbols if each.turned is None else each.turned
-                shared_bytes = SKEWED_BIN_BYTES // (1 + packs) * skewed[1]
+                shared_bytes = SKEWED_BIN_BYTES * skewed[1]
             elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
                 pieces = len(tiles.nodes) * len(host.groups)
                 if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
@@ -260,7 +257,7 @@ class SparseView:
         return self.symbols, 0
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
-              adds: bool = False, packed: bool = False) -> None:  # fmt: skip
+              adds: bool = False) -> None:  # fmt: skip
         if not adds:  # few of a node's slots have entries, and kernels add those that have
             out.fill(0)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
