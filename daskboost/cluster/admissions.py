@@ -1,8 +1,9 @@
 """Fits that a process takes part in: announced by Dask's own messages, and known by their secret tokens after that.
 
-Whoever can send a scheduler or worker Dask's messages may run anything there; Dask decides who that is (TLS, firewalls).
-A fit's connections are opened beside those messages. So a client first announces the fit by one of them, with a random
-token, and a connection is served only if it shows that token. Nobody can name a token that was never announced.
+Whoever can send Dask's messages to a scheduler or worker may run anything there; Dask decides who that is (TLS,
+firewalls). A fit's connections are opened beside those messages. So a client first announces the fit by one of them,
+with a random token, and a connection is served only if it shows that token. Nobody can name a token that was never
+announced.
 """
 
 from __future__ import annotations

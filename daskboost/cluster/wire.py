@@ -207,7 +207,9 @@ def _restore_message(plain: list[Any], frames: Sequence[Frame], unused: set[int]
     name, fingerprint = plain[1:3] if len(plain) >= 3 else (None, None)
     known = _registry.get(name) if type(name) is str else None
     if known is None:
-        raise WireError(f"unknown message {reprlib.repr(name)}: client, scheduler and workers need the same version of daskboost")
+        raise WireError(
+            f"unknown message {reprlib.repr(name)}: client, scheduler and workers need the same version of daskboost"
+        )
     cls, expected, fields = known
     if fingerprint != expected or len(plain) != 3 + len(fields):
         raise WireError(

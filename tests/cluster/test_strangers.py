@@ -1,12 +1,9 @@
-"""Whatever a stranger sends to a worker or scheduler: one refusal, a line in the log, and the connection closed."""
+"""Whatever a stranger sends over a connection to a worker: one refusal, a line in the log, and it closes."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import logging
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster import toys
-from cluster.dask_fixtures import eventually, local_cluster
-from distributed import Client
-from distributed.comm import CommClosedError, connect
+from cluster.dask_fixtures import eventually
+from cluster.toys import altered, unchecked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,15 +21,11 @@ from daskboost.cluster import dask_fit, dask_sessions, wire
 from daskboost.cluster.admissions import Admissions, find_token
 from daskboost.cluster.channel import MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError, pack
 from daskboost.cluster.context import RemoteCall, allow_call
-from daskboost.cluster.dask_comms import OP
-from daskboost.cluster.dask_coordinator import FitRequest
-from daskboost.cluster.dask_plugins import FIT_OP, scheduler_plugin
 from daskboost.cluster.dask_sessions import OpenSession, PeerHello, WorkerHost
 from daskboost.cluster.links import Failure
-from daskboost.cluster.on_dask import run_fit
 from daskboost.cluster.wire import WireError, decode, encode
 
-assert dask_fit.OpenFit  # its import registers every message of a fit
+assert dask_fit.OpenFit in wire._names  # its import registers every message of a fit
 MESSAGES = sorted(wire._names, key=lambda kind: kind.__name__)
 TOY = RemoteCall.of("toys.open_toy", "toy")
 
@@ -89,14 +81,6 @@ def test_one_refusal_that_is_logged(
     channel.send(message)
     check_refused(channel, match, caplog)
     assert host.fits() == 0
-
-
-def altered(message: Any, **values: Any) -> Any:
-    """A message whose own checks did not run, as a stranger would encode it."""
-    made = object.__new__(type(message))
-    for field in dataclasses.fields(message):
-        object.__setattr__(made, field.name, values.get(field.name, getattr(message, field.name)))
-    return made
 
 
 SESSION = OpenSession("fit", "token", 0, ("tcp://here",), TOY)
@@ -183,7 +167,6 @@ def test_tokens_are_found_by_what_they_are() -> None:
 
 
 def test_a_call_keeps_its_meaning() -> None:
-    allow_call("toys.open_toy", "cluster.toys:open_toy")  # again
     with pytest.raises(ValueError, match="'open_engine' exists already: daskboost"):
         allow_call("open_engine", "cluster.toys:open_toy")
 
@@ -231,7 +214,7 @@ def test_engines_of_a_fit_may_all_connect_at_once(host: WorkerHost, monkeypatch:
     peers = [call_on(host) for _ in range(5)]
     for rank, peer in enumerate(peers, 1):
         peer.send(PeerHello("token", rank))
-    assert [peer.receive() for peer in peers] == [True] * 5
+        assert peer.receive() is True
     for channel in (*peers, coordinator):
         channel.close()
     assert eventually(lambda: host.fits() == 0, 10)
@@ -249,10 +232,7 @@ junk = st.recursive(
 
 def of_junk(draw: Any, kind: type) -> Any:
     """A message of this kind with any values at all."""
-    made = object.__new__(kind)
-    for field in dataclasses.fields(kind):
-        object.__setattr__(made, field.name, draw(junk))
-    return made
+    return unchecked(kind, {field.name: draw(junk) for field in dataclasses.fields(kind)})
 
 
 @settings(max_examples=400)
@@ -277,7 +257,7 @@ def test_every_message_has_annotations_that_decoding_knows() -> None:
     class Odd:
         value: complex
 
-    with pytest.raises(TypeError, match="cannot be annotated with .*complex"):
+    with pytest.raises(TypeError, match=r"cannot be annotated with .*complex"):
         decode(encode(Odd(1)))
     del wire._names[Odd], wire._registry["Odd"]
 
@@ -301,107 +281,11 @@ def test_a_worker_answers_every_first_message(kind: type | None, data: st.DataOb
 def test_a_worker_hangs_up_on_noise(noise: bytes, prelude: bool) -> None:
     host = WorkerHost(SimpleNamespace())  # type: ignore[arg-type]
     channel = call_on(host)
-    start = PRELUDE.pack(MAGIC, MESSAGE, 1, 0, len(noise)) if prelude else b""
-    channel._socket.sendall(start + noise)
+    channel._socket.sendall((PRELUDE.pack(MAGIC, MESSAGE, 1, 0, len(noise)) if prelude else b"") + noise)
     channel.finish()
-    try:
+    with pytest.raises(ChannelClosedError) as caught:  # at once, or after one refusal
         assert type(channel.receive()) is Failure
         channel.receive()
-    except ChannelSilentError:
-        raise
-    except (ChannelClosedError, WireError):
-        pass
+    assert not isinstance(caught.value, ChannelSilentError)
     channel.close()
     assert eventually(lambda: not host._silent, 10)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with local_cluster(n_workers=1, processes=False) as client:
-        run_fit(client, [(worker, TOY) for worker in client.scheduler_info()["workers"]],
-                RemoteCall.of("toys.coordinate", toys.Script(())))  # fmt: skip
-        yield client
-
-
-def tell(client: Client, address: str, request: dict[str, Any], within_s: float = 20.0) -> tuple[Any, bool]:
-    """What is answered to a message of Dask's, and whether the connection closes then, in time."""
-
-    async def converse() -> tuple[Any, bool]:
-        comm = await connect(address, **client.connection_args)
-        try:
-            await comm.write(request)
-            answer = await asyncio.wait_for(comm.read(), 20)
-            try:
-                await asyncio.wait_for(comm.read(), within_s)
-            except CommClosedError:
-                return answer, True
-            except TimeoutError:
-                pass
-            return answer, False
-        finally:
-            comm.abort()
-
-    found: tuple[Any, bool] = client.sync(converse)
-    return found
-
-
-@pytest.mark.parametrize("reply", [True, False])
-@pytest.mark.parametrize(
-    "request_", [{}, {"raw": None}, {"raw": 1}, {"raw": {}}, {"raw": True, "more": 1}, {"more": []}], ids=str
-)
-def test_odd_requests_for_a_channel(
-    client: Client, request_: dict[str, Any], reply: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    (worker,) = client.scheduler_info()["workers"]
-    with caplog.at_level(logging.WARNING, "daskboost"):
-        answer, closed = tell(client, worker, {"op": OP, "reply": reply, **request_})
-    assert closed and "says whether it is raw" in answer["refused"]
-    assert len([record for record in caplog.records if "refused a request" in record.message]) == 1
-
-
-REQUEST = FitRequest("fit", "stranger", ("tcp://127.0.0.1:1",), (TOY,), RemoteCall.of("toys.coordinate", None), 5.0)
-
-
-def frames_of(message: Any) -> list[bytes]:
-    return [bytes(frame) for frame in encode(message)]
-
-
-@pytest.mark.parametrize(
-    ("request_", "match"),
-    [
-        ({}, "a message is a list of bytes, got NoneType"),
-        ({"request": 5}, "a message is a list of bytes, got int"),
-        ({"request": [2**40]}, "a message is a list of bytes"),
-        ({"request": []}, "a message has 1 to"),
-        ({"request": [b"\xc1"]}, "corrupt message header"),
-        ({"request": frames_of(7)}, "the message is int, where FitRequest belongs"),
-        ({"request": frames_of(TOY)}, "the message is RemoteCall, where FitRequest belongs"),
-        ({"request": frames_of(altered(REQUEST, token=1))}, "has int as its 'token'"),
-        ({"request": frames_of(altered(REQUEST, workers=()))}, "1 engines for the workers"),
-        ({"request": frames_of(altered(REQUEST, silence_s=float("nan")))}, "silence_s is nan"),
-        ({"request": frames_of(REQUEST)}, "no client has announced such a fit to this scheduler"),
-        ({"request": frames_of(REQUEST), "more": 1}, "no client has announced such a fit to this scheduler"),
-    ],
-)
-def test_odd_requests_for_a_fit(
-    client: Client, request_: dict[str, Any], match: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = threading.active_count()
-    with caplog.at_level(logging.WARNING, "daskboost"):
-        answer, closed = tell(client, client.scheduler.address, {"op": FIT_OP, "reply": False, **request_})  # type: ignore[union-attr]
-    assert closed and answer["event"] == "failure"
-    assert match in decode(answer["frames"]).message
-    assert len([record for record in caplog.records if "refused a request" in record.message]) == 1
-    assert threading.active_count() <= before + 1
-
-
-def test_an_announced_fit_starts_once_and_calls_registered_functions_only(client: Client) -> None:
-    cluster: Any = client.cluster
-    plugin = scheduler_plugin(cluster.scheduler)
-    plugin.admissions.announce("mine", {})
-    request = altered(REQUEST, token="mine", coordinator=altered(TOY, function="os:getcwd"))
-    message = {"op": FIT_OP, "reply": False, "request": frames_of(request)}
-    answers = [tell(client, cluster.scheduler.address, message, within_s=0.1)[0] for _ in range(2)]
-    texts = [decode(answer["frames"]).message for answer in answers]
-    assert "'os:getcwd' is no function that other processes may call" in texts[0]
-    assert "no client has announced such a fit" in texts[1]

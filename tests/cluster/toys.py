@@ -186,5 +186,18 @@ def measure_round_trips(context: CoordinatorContext, n: int) -> list[float]:
     return times
 
 
+def unchecked(kind: type, values: dict[str, Any]) -> Any:
+    """A message whose own checks did not run, as a stranger would encode it."""
+    made: Any = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def altered(message: Any, **values: Any) -> Any:
+    """A message with other values, unchecked."""
+    return unchecked(type(message), vars(message) | values)
+
+
 for _function in (open_toy, use_extras, coordinate, coordinate_with_extras, coordinate_badly, measure_round_trips):
     allow_call(f"toys.{_function.__name__}", f"cluster.toys:{_function.__name__}")
