@@ -14,7 +14,7 @@ import numpy as np
 
 from daskboost.data.rows import Features, FeatureSchema, SparseRows
 from daskboost.dtypes import Float32, Float64
-from daskboost.errors import MissingDependencyError
+from daskboost.errors import MissingDependencyError, ModelFormatError
 from daskboost.objectives.regression import SquaredError
 from daskboost.tree.table import TreeTable
 
@@ -47,6 +47,8 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     ------
     MissingDependencyError
         Neither xgboost nor shap is installed, or for leaves of vectors not shap.
+    ModelFormatError
+        Covers that a file brought are those of no rows, and XGBoost refuses to divide by them.
     """
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
@@ -96,7 +98,13 @@ def _with_xgboost(booster: Booster, rows: Features) -> Float64:
         schema=FeatureSchema(None, ("float",) * booster.n_features), attributes={}, params={},
     )  # fmt: skip
     model = xgboost.Booster(model_file=bytearray(trees.to_bytes()))
-    values = model.predict(xgboost.DMatrix(_matrix(rows)), pred_contribs=True, strict_shape=True)
+    try:
+        values = model.predict(xgboost.DMatrix(_matrix(rows)), pred_contribs=True, strict_shape=True)
+    except xgboost.core.XGBoostError as error:  # covers that a file brought need not be those of any rows
+        raise ModelFormatError(
+            f"contributions: XGBoost cannot compute them from the covers (sum_hessian) of the model's trees: "
+            f"{str(error).splitlines()[0]}; save the model again as it was trained"
+        ) from error
     return np.asarray(values, np.float64)
 
 

@@ -139,6 +139,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "feature out of range": (put_at("split_indices", 0, 5), "splits on feature 5, but the model has 5"),
     "NaN threshold": (put_at("split_conditions", 0, float("nan")), "'split_conditions' holds NaN"),
     "text threshold": (put_at("split_conditions", 0, "1"), "'split_conditions' is no list of numbers"),
+    "infinite cover": (put_at("sum_hessian", 0, 1e39), "tree 1: .*'sum_hessian' holds infinity"),
     "infinite leaf": (put_at("split_conditions", 8, float("inf")), "a leaf's value is infinite"),
     "fraction as child": (put_at("left_children", 0, 1.0), "'left_children' is no list of integers"),
     "categorical split": (put_at("split_type", 0, 1), "tree 1: it splits on categories"),
