@@ -45,7 +45,7 @@ from daskboost.data.source import Source
 from daskboost.data.weights import total_weight
 from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
-from daskboost.errors import DatasetFormatError, StorageError
+from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class DatasetInfo:
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DatasetFormatError(
-                f"{where}: the manifest's metadata is not what daskboost writes: {repr(error)[:LONGEST_REASON]}"
+                f"{where}: the manifest's metadata is not what daskboost writes: {shortened(repr(error))}"
             ) from error
 
 
@@ -181,10 +181,6 @@ def _init_model_digest(values: dict[str, Any]) -> str | None:
     if digest is not None and not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError(f"init_model_digest {reprlib.repr(digest)} is not a SHA-256")
     return digest
-
-
-LONGEST_REASON = 300
-"""Letters of a message that what a file says may take."""
 
 
 def _whole(values: dict[str, Any], name: str, least: int, most: int) -> int:

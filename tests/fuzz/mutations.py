@@ -25,8 +25,8 @@ TEXTS = (
     "", "0", "1", "-1", "2", "3", "65536", "33554432", "1e9", "1e308", "1E-5", "nan", "inf", "[1,2]", "[nan]", "[]",
     "x", "float", "int", "i", "q", "c", "multi:softprob", "multi:softmax", "reg:squarederror", "binary:logistic",
     "reg:quantileerror", "count:poisson", "reg:tweedie", "dense", "csr", "words", "indptr", "label", "weight",
-    "base_margin", "<f4", "\ud800", "\x00", "9" * 400, "x" * 5000,
-    "best_iteration", "daskboost",
+    "base_margin", "<f4", "\ud800", "\x00", "9" * 400, "x" * 5000, "best_iteration",
+    "daskboost",
 )  # fmt: skip
 
 

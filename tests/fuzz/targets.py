@@ -75,7 +75,7 @@ def _bounded(use: Callable[[], None], size: int) -> bool:
         use()
         used = True
     except DaskBoostError as error:
-        assert len(str(error)) < 2000, f"a message of {len(str(error))} letters"
+        assert len(str(error)) < 1000, f"a message of {len(str(error))} letters"
         used = False
     finally:
         peak = tracemalloc.get_traced_memory()[1]

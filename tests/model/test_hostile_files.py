@@ -39,8 +39,9 @@ def document() -> Document:
 def refuse(data: bytes | Document, match: str) -> None:
     if isinstance(data, dict):
         data = json.dumps(data).encode()
-    with pytest.raises(ModelFormatError, match=match):
+    with pytest.raises(ModelFormatError, match=match) as caught:
         Booster.from_bytes(data)
+    assert len(str(caught.value)) < 1000
 
 
 def param(doc: Document) -> Document:
@@ -102,6 +103,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "twins": (put(lambda d: d["learner"], "feature_names", list("aabcd")), "two features have the same name"),
     "half a letter": (put(lambda d: d["learner"], "feature_names", ["\ud800", *"abcd"]), "not texts"),
     "categorical": (put(lambda d: d["learner"], "feature_types", ["c"] * 5), "categorical features are not supported"),
+    "a long name": (put(lambda d: d["learner"]["objective"], "name", "x" * 10**6), "objective 'xxx.*[.][.][.].*"),
     "types": (put(lambda d: d["learner"], "feature_types", ["x"] * 5), "feature_types has .*'x'"),
     "attributes": (put(lambda d: d["learner"], "attributes", {"a": 1}), "'attributes' holds values that are not texts"),
     "own": (put(lambda d: d["learner"], "attributes", {"daskboost": "{"}), "attribute 'daskboost' is damaged"),
