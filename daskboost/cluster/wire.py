@@ -56,7 +56,8 @@ def register(cls: T) -> T:
 
     Its name must be unique among messages. Fields may hold None, bool, int (64 bits), float, str, bytes, NumPy arrays
     of fixed-size dtypes, lists, tuples and dicts of those, and other registered dataclasses. Their annotations are made
-    of these types, unions and `Any`; a field of float takes an int as well, as everywhere in Python.
+    of these types, classes that messages derive from, unions and `Any`; a field of float takes an int as well, as
+    everywhere in Python.
 
     Raises
     ------
@@ -247,9 +248,11 @@ def _check_of(annotation: Any) -> Check:
         return lambda value: True
     if annotation is float:
         return lambda value: type(value) in (float, int)
-    if annotation in (None, NoneType, bool, int, str, bytes) or annotation in _names:
+    if annotation in (None, NoneType, bool, int, str, bytes):
         kind = NoneType if annotation is None else annotation
         return lambda value: type(value) is kind
+    if _is_of_messages(message := origin or annotation):
+        return lambda value: type(value) in _names and isinstance(value, message)
     if origin in (Union, UnionType):
         parts = [_check_of(argument) for argument in arguments]
         return lambda value: any(holds(value) for holds in parts)
@@ -269,6 +272,11 @@ def _check_of(annotation: Any) -> Check:
         of_key, of_value = map(_check_of, arguments)
         return lambda value: type(value) is dict and all(map(of_key, value)) and all(map(of_value, value.values()))
     raise TypeError(f"fields of messages cannot be annotated with {annotation}; see daskboost.cluster.wire.register")
+
+
+def _is_of_messages(kind: Any) -> bool:
+    """Whether a class is a message, or one that messages derive from."""
+    return isinstance(kind, type) and kind is not object and any(issubclass(message, kind) for message in _names)
 
 
 def _check_of_array(scalar: Any) -> Check:
