@@ -2,6 +2,7 @@
 #   make demo    train on real data through a two-process cluster, write demo_output/
 #   make test    lint, types and all tests
 #   make lint    ruff and mypy only
+#   make fuzz    damaged model files and data sets for ten minutes (python -m fuzz --help for hours, and for one case)
 #   make bench   the benchmarks with small sizes (see benchmarks/README.md for the full ones)
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint fuzz bench clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/python -m benchmarks.demo
@@ -24,6 +25,9 @@ test: lint
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+fuzz: $(TEST_STAMP)
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds 600
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.cpu_speed --quick
@@ -49,4 +53,4 @@ $(BENCH_STAMP): pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo_output build dist
+	rm -rf $(VENV) demo_output fuzz_output build dist

@@ -61,3 +61,13 @@ class NoDeviceError(DeviceError):
 
 class EngineError(DaskBoostError, RuntimeError):
     """An engine failed on its worker; the worker's own exception is the cause."""
+
+
+LONGEST_TEXT = 600
+"""Letters of a message in which a file has a say."""
+
+
+def shortened(text: str) -> str:
+    """A text in which a file has a say, its middle left out where it is too long for a message."""
+    half = LONGEST_TEXT // 2
+    return text if len(text) <= LONGEST_TEXT else f"{text[:half]}...{text[-half:]}"

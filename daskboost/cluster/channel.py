@@ -12,10 +12,12 @@ heartbeat) holds the write lock.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -73,6 +75,8 @@ class Channel:
         self._buffers = Buffers()
         self._write_lock = threading.Lock()
         self._closed = False
+        self._deadline = math.inf
+        self._most_bytes = MAX_BYTES
         self.limit_silence(silence_s)
 
     def limit_silence(self, silence_s: float | None) -> None:
@@ -113,6 +117,19 @@ class Channel:
             if is_message:
                 return message
 
+    def receive_first(self, within_s: float, most_bytes: int) -> Any:
+        """The first message of somebody unknown, who has so many seconds in all to send so many bytes.
+
+        Afterwards a receive bears any silence. Errors are those of `receive`.
+        """
+        self._deadline, self._most_bytes = time.monotonic() + within_s, most_bytes
+        try:
+            return self.receive()
+        finally:
+            self._deadline, self._most_bytes = math.inf, MAX_BYTES
+            with contextlib.suppress(OSError):  # interrupted meanwhile
+                self.limit_silence(None)
+
     def receive_any(self) -> tuple[bool, Any]:
         """(True, the message), or (False, None) for a sign of life."""
         prelude = bytearray(PRELUDE.size)
@@ -122,6 +139,8 @@ class Channel:
             return False, None
         if magic != MAGIC or kind != MESSAGE or not 1 <= n_frames <= MAX_FRAMES or n_bytes > MAX_BYTES:
             raise WireError("the connection carries something else than daskboost's messages")
+        if n_bytes > self._most_bytes:
+            raise WireError(f"a first message of {n_bytes} bytes is larger than {self._most_bytes}")
         body = _aligned(n_bytes, self._buffers)
         self._read(body.data)
         return True, decode(_split(body, n_frames))
@@ -176,6 +195,11 @@ class Channel:
     def _read(self, view: memoryview) -> None:
         try:
             while view:
+                if self._deadline < math.inf:
+                    left_s = self._deadline - time.monotonic()
+                    if left_s <= 0:
+                        raise TimeoutError
+                    self._socket.settimeout(left_s)
                 n = self._socket.recv_into(view, len(view))
                 if n == 0:
                     raise ChannelClosedError("the other side hung up")

@@ -1,7 +1,7 @@
 """What an engine, a coordinator and a quantizing task are given when they start; none of it knows of Dask.
 
-Code travels as the import path of a function of an installed package plus a message with its arguments, never
-pickled. Python callables of users (custom objectives and metrics) come as `extras`, carried by Dask's own
+Code travels as the name of a function that this library lets other processes call, plus a message with its arguments,
+never pickled. Python callables of users (custom objectives and metrics) come as `extras`, carried by Dask's own
 serialization.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import reprlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,6 +21,32 @@ from daskboost.cluster.wire import WireError, decode, encode, register
 from daskboost.data.tiers import RamUse
 from daskboost.fit.links import Peers
 
+_CALLS: dict[str, str] = {
+    "open_engine": "daskboost.cluster.dask_fit:open_engine",
+    "coordinate": "daskboost.cluster.dask_fit:coordinate",
+}
+"""All that another process may have called here, by name: import paths, since importing them takes a while. What comes
+from the network chooses among these, and can neither name nor import anything else."""
+
+
+def allow_call(name: str, path: str) -> None:
+    """Let other processes call one more function.
+
+    Parameters
+    ----------
+    name : str
+        By which a `RemoteCall` asks for it.
+    path : str
+        "package.module:function".
+
+    Raises
+    ------
+    ValueError
+        The name stands for another function.
+    """
+    if _CALLS.setdefault(name, path) != path:
+        raise ValueError(f"a call named {name!r} exists already: {_CALLS[name]}")
+
 
 @register
 @dataclass(frozen=True)
@@ -27,7 +54,7 @@ class RemoteCall:
     """A function to call in another process. Make it with `RemoteCall.of`."""
 
     function: str
-    """Import path: "package.module:function"."""
+    """The function's name among those that may be called (`allow_call`)."""
     argument: tuple[bytes, ...]
     """Its message, encoded, so that those who only pass the call on need not know the message's class."""
 
@@ -42,16 +69,16 @@ class RemoteCall:
         Raises
         ------
         WireError
-            There is no such function here.
+            It is not among those that may be called, or the argument is corrupt.
         """
-        module_name, _, name = self.function.partition(":")
-        try:
-            function = getattr(importlib.import_module(module_name), name)
-        except (ImportError, AttributeError, ValueError) as error:
+        path = _CALLS.get(self.function)
+        if path is None:
             raise WireError(
-                f"{self.function!r} cannot be imported here ({error}); "
+                f"{reprlib.repr(self.function)} is no function that other processes may call here; "
                 "client, scheduler and workers need the same version of daskboost"
-            ) from error
+            )
+        module_name, _, name = path.partition(":")
+        function = getattr(importlib.import_module(module_name), name)
         # Only now: importing the module has registered the classes of the message.
         return function, decode([bytearray(frame) for frame in self.argument])
 

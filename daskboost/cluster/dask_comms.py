@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ from distributed.comm import Comm, CommClosedError, connect
 from distributed.comm.tcp import TCP
 
 from daskboost.cluster.channel import Channel, ChannelClosedError
+
+logger = logging.getLogger(__name__)
 
 OP = "daskboost_channel"
 CONNECT_TIMEOUT_S = 10.0
@@ -74,6 +77,14 @@ async def accept_channel(comm: Comm, raw: bool, serve: Callable[[Channel], None]
     near, far = socket.socketpair()
     serve(Channel(near))
     await _pump(comm, far)
+
+
+async def refuse_comm(comm: Comm, reason: str, answer: Any = None) -> None:
+    """Answer a request that no fit makes, hang up, and log it."""
+    logger.warning("refused a request of %s: %s", comm.peer_address, reason)
+    with contextlib.suppress(OSError):  # nobody may wait for the answer
+        await comm.write({"refused": reason} if answer is None else answer)
+    await comm.close()
 
 
 def _can_detach(comm: Comm) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import reprlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,6 +39,12 @@ class FitRequest:
     """One per worker."""
     coordinator: RemoteCall
     silence_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.workers) == len(set(self.workers)) == len(self.engines):
+            raise ValueError(f"{len(self.engines)} engines for the workers {reprlib.repr(self.workers)}")
+        if not 0 < self.silence_s < math.inf:
+            raise ValueError(f"silence_s is {self.silence_s}, not a number of seconds")
 
 
 class CoordinatorRun:

@@ -23,13 +23,16 @@ from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, drop, submit
 from daskboost.data.build import DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
+from daskboost.data.labels import LabelStats
 from daskboost.data.manifest import ChunkRecord
 from daskboost.data.rows import RowBatch
+from daskboost.data.saved_checks import check_stats
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.source import Source
 from daskboost.data.spill import check_spill_directory
 from daskboost.data.store import ChunkStore
+from daskboost.data.subset import selected_stats
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -152,9 +155,11 @@ class ClusterRunner:
         return [max(sorted(set(self._readers)), key=self._readers.count)]
 
     def open(
-        self, path: str, n_chunks: int, *, spill_directory: Path | None = None, host_memory_limit: int | None = None
-    ) -> ClusterShards:
-        """Read the chunks of a saved data set, dealt out in ranges to all workers."""
+        self, path: str, n_chunks: int, stats: LabelStats, *, spill_directory: Path | None = None,
+        host_memory_limit: int | None = None,
+    ) -> ClusterShards:  # fmt: skip
+        """Read the chunks of a saved data set, dealt out in ranges to all workers; `stats` is what its manifest says of
+        the rows."""
         from dask import delayed
 
         name = f"data-{secrets.token_hex(8)}"
@@ -165,6 +170,7 @@ class ClusterRunner:
         plan = (name, path, spill_directory, host_memory_limit)
         try:
             done = on_loop(self.client, submit(self.client, ranges, _open_range, plan))
+            check_stats(reduce(add, [part for part, _ in done]), stats)
         except BaseException:
             on_loop(self.client, drop(self.client, name))
             raise
@@ -247,10 +253,10 @@ def release_memory() -> None:
 
 
 def _open_range(chunks: range, place: WorkerPlace, index: int, name: str, path: str, spill_directory: Path | None,
-                host_memory_limit: int | None) -> int:  # fmt: skip
+                host_memory_limit: int | None) -> LabelStats:  # fmt: skip
     shard = open_shard(read_dataset(path), chunks, _store(place, name, spill_directory, host_memory_limit))
     place.shards.put(name, index, shard)
-    return shard.n_rows
+    return selected_stats([shard])
 
 
 def _write_chunks(place: WorkerPlace, name: str, directory: str) -> list[Any]:

@@ -68,10 +68,10 @@ def fit_on_cluster(spec: FitSpec, train: ClusterShards, evals: Sequence[ClusterS
     sets = [train, *evals]
     names = [shards.name for shards in sets]
     engines = [
-        (worker, RemoteCall.of(f"{__name__}:open_engine", OpenFit(names, [s.owners.count(worker) for s in sets])))
+        (worker, RemoteCall.of("open_engine", OpenFit(names, [s.owners.count(worker) for s in sets])))
         for worker in workers
     ]
-    coordinator = RemoteCall.of(f"{__name__}:coordinate", None)
+    coordinator = RemoteCall.of("coordinate", None)
     mirror = Mirror(spec, report)
     try:
         outcome = run_fit_blocking(train.client, engines, coordinator, extras={"spec": spec}, on_progress=mirror.add)

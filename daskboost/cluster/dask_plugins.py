@@ -10,18 +10,18 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distributed.comm import Comm, CommClosedError
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
-from daskboost.cluster.dask_comms import OP
-from daskboost.cluster.dask_coordinator import CoordinatorRun, Event
+from daskboost.cluster.admissions import Admissions
+from daskboost.cluster.dask_comms import OP, refuse_comm
+from daskboost.cluster.dask_coordinator import CoordinatorRun, Event, FitRequest
 from daskboost.cluster.dask_sessions import WorkerHost
 from daskboost.cluster.links import Failure
-from daskboost.cluster.wire import WireError, decode, encode
+from daskboost.cluster.wire import WireError, decode_as, encode
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
@@ -82,10 +82,9 @@ class DaskboostScheduler(SchedulerPlugin):
         self._scheduler: Scheduler | None = None
         self._runs: set[CoordinatorRun] = set()
         self._untold: set[CoordinatorRun] = set()
-        self._extras: dict[str, Mapping[str, Any]] = {}
 
     async def start(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+        self._scheduler, self.admissions = scheduler, Admissions()  # only now: the plugin came here pickled
         scheduler.handlers[FIT_OP] = self.fit
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
@@ -99,26 +98,25 @@ class DaskboostScheduler(SchedulerPlugin):
         while self._untold and time.monotonic() < deadline:  # the connections close next
             await asyncio.sleep(0.01)
 
-    def put_extras(self, token: str, extras: Mapping[str, Any]) -> None:
-        """Keep a fit's Python objects until it starts."""
-        self._extras[token] = extras
-
-    async def fit(self, comm: Comm, request: list[bytes]) -> Any:
+    async def fit(self, comm: Comm, request: Any = None, **rest: Any) -> Any:
         """Dask handler: run a fit for the client on the other end, whose hanging up cancels it."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         try:
-            spec = decode([bytearray(frame) for frame in request])
+            spec = decode_as(FitRequest, request)
+            extras = self.admissions.extras(spec.token)
+            if rest or extras is None:
+                raise WireError("no client has announced such a fit to this scheduler")
         except WireError as error:
-            await send_event(comm, ("failure", encode(Failure.of(error))))
+            await refuse_comm(comm, str(error), event_message(("failure", encode(Failure.of(error)))))
             return Status.dont_reply
+        self.admissions.withdraw(spec.token)  # a fit starts once
 
         def emit(event: Event) -> None:
             with contextlib.suppress(RuntimeError):  # the scheduler is closing
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         assert self._scheduler is not None
-        extras = self._extras.pop(spec.token, {})
         run = CoordinatorRun(spec, "scheduler", loop, self._scheduler.connection_args, extras, emit)
         for worker in spec.workers:
             if worker not in self._scheduler.workers:
@@ -160,8 +158,13 @@ async def _forward(events: asyncio.Queue[Event], comm: Comm) -> None:
 
 
 async def send_event(comm: Comm, event: Event) -> None:
+    await comm.write(event_message(event))
+
+
+def event_message(event: Event) -> dict[str, Any]:
+    """An event as a message of Dask's."""
     kind, frames = event
-    await comm.write({"event": kind, "frames": [bytes(frame) for frame in frames]})
+    return {"event": kind, "frames": [bytes(frame) for frame in frames]}
 
 
 def worker_host(worker: Worker) -> WorkerHost:

@@ -1,7 +1,9 @@
 """A worker's side: its shards, its engines' sessions, and the connections between engines.
 
 Whoever connects first says what it wants. `OpenSession` comes from a fit's coordinator and starts an engine in a
-thread of its own; `PeerHello` comes from another engine of the same fit. Both carry the fit's random token.
+thread of its own; `PeerHello` comes from another engine of the same fit. Both carry the fit's random token, which the
+fit's client has announced by a message of Dask's (`admissions.py`). Whatever else comes gets one refusal, and a line in
+the log.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from daskboost.cluster.admissions import Admissions, find_token
 from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
-from daskboost.cluster.dask_comms import accept_channel, open_channel
+from daskboost.cluster.dask_comms import accept_channel, open_channel, refuse_comm
 from daskboost.cluster.links import Engine, Failure, PeerLostError
 from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
@@ -29,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 HELLO_S = 30.0
 """Seconds that a new connection has to say what it wants."""
+HELLO_BYTES = 1 << 24
+"""Bytes that it may take for it: addresses of a hundred thousand workers."""
+SILENT_CONNECTIONS = 64
+"""New connections that may be silent at the same time, each with a thread, beside those that the running fits' engines
+may open to one another. With one more, the oldest is dropped: those of fits speak at once."""
 
 
 @register
@@ -45,6 +53,10 @@ class OpenSession:
     """Addresses of all engines' workers, in engine order."""
     call: RemoteCall
     """Opens the engine."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < len(self.workers):
+            raise ValueError(f"rank {self.rank} of {len(self.workers)} workers")
 
 
 @register
@@ -64,7 +76,8 @@ class WorkerHost:
         self._lock = threading.Lock()
         self._connectors: dict[str, DaskConnector] = {}
         self._sessions: dict[str, EngineSession] = {}
-        self._extras: dict[str, Mapping[str, Any]] = {}
+        self._silent: list[Channel] = []
+        self.admissions = Admissions()
         self.shards = WorkerShards()
         self.ready = threading.Event()
         """Set once the scheduler knows of the worker's resource."""
@@ -80,25 +93,20 @@ class WorkerHost:
             shards=self.shards,
         )
 
-    def put_extras(self, token: str, extras: Mapping[str, Any]) -> None:
-        """Keep a fit's Python objects until its session opens or `drop_extras`."""
-        with self._lock:
-            self._extras[token] = extras
-
-    def drop_extras(self, token: str) -> None:
-        with self._lock:
-            self._extras.pop(token, None)
-
     def fits(self) -> int:
         """How many sessions are running."""
         with self._lock:
             return len(self._sessions)
 
-    async def accept(self, comm: Comm, raw: bool) -> Any:
+    async def accept(self, comm: Comm, **request: Any) -> Any:
         """Dask handler of new connections: it never replies, and the connection is no longer Dask's afterwards."""
         from distributed.core import Status
 
-        await accept_channel(comm, raw, self._start)
+        raw = request.get("raw")
+        if len(request) == 1 and isinstance(raw, bool):
+            await accept_channel(comm, raw, self._start)
+        else:
+            await refuse_comm(comm, "a request for a channel says whether it is raw, and nothing else")
         return Status.dont_reply
 
     def close(self) -> None:
@@ -110,13 +118,30 @@ class WorkerHost:
         self.shards.close()
 
     def _start(self, channel: Channel) -> None:
-        threading.Thread(target=self._serve, args=(channel,), name="daskboost-session", daemon=True).start()
+        with self._lock:
+            self._silent.append(channel)
+            expected = sum(connector.n_peers for connector in self._connectors.values())
+            excess = self._silent[: max(0, len(self._silent) - SILENT_CONNECTIONS - expected)]
+        for silent in excess:
+            logger.warning("too many connections are silent: the oldest is dropped")
+            silent.interrupt()
+        try:
+            threading.Thread(target=self._serve, args=(channel,), name="daskboost-session", daemon=True).start()
+        except BaseException:
+            self._heard(channel)
+            channel.close()
+            raise
+
+    def _heard(self, channel: Channel) -> None:
+        with self._lock:
+            self._silent.remove(channel)
 
     def _serve(self, channel: Channel) -> None:
-        channel.limit_silence(HELLO_S)
         try:
-            first = channel.receive()
-            channel.limit_silence(None)
+            try:
+                first = channel.receive_first(HELLO_S, HELLO_BYTES)
+            finally:
+                self._heard(channel)
             match first:
                 case OpenSession():
                     self._run_session(channel, first)
@@ -124,14 +149,20 @@ class WorkerHost:
                     self._accept_peer(channel, first)
                 case _:
                     raise WireError(f"a connection cannot start with {type(first).__name__}")
-        except (ChannelClosedError, WireError) as error:
+        except ChannelClosedError as error:
             logger.warning("dropped a connection: %s", error)
             channel.close()
+        except WireError as error:
+            _refuse(channel, error)
 
     def _run_session(self, channel: Channel, request: OpenSession) -> None:
+        extras = self.admissions.extras(request.token)
+        if extras is None:
+            _refuse(channel, WireError("no client has announced such a fit to this worker"))
+            return
         connector = DaskConnector(self._worker, request)
         peers = ChannelPeers(request.rank, len(request.workers), connector)
-        session = EngineSession(channel, lambda: self._open_engine(request, peers), peers)
+        session = EngineSession(channel, lambda: self._open_engine(request, peers, extras), peers)
         with self._lock:
             taken = request.token in self._sessions
             if not taken:
@@ -146,20 +177,19 @@ class WorkerHost:
         finally:
             with self._lock:
                 del self._sessions[request.token], self._connectors[request.token]
-                self._extras.pop(request.token, None)
+            self.admissions.withdraw(request.token)
             logger.info("fit %s: engine %d ended", request.fit_id, request.rank)
 
-    def _open_engine(self, request: OpenSession, peers: ChannelPeers) -> Engine:
+    def _open_engine(self, request: OpenSession, peers: ChannelPeers, extras: Mapping[str, Any]) -> Engine:
         function, argument = request.call.resolve()
-        with self._lock:
-            extras = self._extras.get(request.token, {})
         context = EngineContext(self.place, request.rank, len(request.workers), peers, extras)
         engine: Engine = function(context, argument)
         return engine
 
     def _accept_peer(self, channel: Channel, hello: PeerHello) -> None:
         with self._lock:
-            connector = self._connectors.get(hello.token)
+            token = find_token(hello.token, self._connectors)
+            connector = None if token is None else self._connectors[token]
         if connector is None or not connector.admit(hello.rank, channel):
             _refuse(channel, PeerLostError("no engine of that fit waits for such a peer here"))
 
@@ -167,7 +197,10 @@ class WorkerHost:
 def _refuse(channel: Channel, error: Exception) -> None:
     logger.warning("refused a connection: %s", error)
     try:
+        channel.limit_silence(HELLO_S)
         channel.send(Failure.of(error))
+    except ChannelClosedError:
+        logger.debug("nobody waited for the refusal", exc_info=True)
     finally:
         channel.close()
 
@@ -181,6 +214,11 @@ class DaskConnector:
         self._changed = threading.Condition()
         self._closed = False
         self._inbound: dict[int, Channel] = {}
+
+    @property
+    def n_peers(self) -> int:
+        """Engines of the fit, this one included."""
+        return len(self._request.workers)
 
     def admit(self, rank: int, channel: Channel) -> bool:
         """Take a connection over which peer `rank` will send; False if there is no such peer, or it is here already."""

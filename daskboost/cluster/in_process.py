@@ -14,12 +14,13 @@ from daskboost.cluster.links import LocalEngines, local_peers
 from daskboost.cluster.shared_views import SharedViews
 from daskboost.data.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
-from daskboost.data.labels import computed
+from daskboost.data.labels import LabelStats, computed
 from daskboost.data.rows import Features, RowBatch
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.source import Source
 from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.data.store import ChunkStore
+from daskboost.data.subset import selected_stats
 from daskboost.data.tiers import RamUse
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
@@ -152,8 +153,10 @@ def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, mar
         raise
 
 
-def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_directory: str | Path | None) -> LocalShards:
-    """Read the chunks of a saved data set into this process."""
+def open_here(saved: SavedDataset, stats: LabelStats, host_memory_limit: int | None, spill_directory: str | Path | None
+              ) -> LocalShards:  # fmt: skip
+    """Read the chunks of a saved data set into this process; `stats` is what its manifest says of the rows."""
+    from daskboost.data.saved_checks import check_stats
     from daskboost.data.shard_files import open_shard
 
     directory = spill_path(spill_directory)
@@ -163,7 +166,9 @@ def open_here(saved: SavedDataset, host_memory_limit: int | None, spill_director
         raise no_room(host_memory_limit, saved.n_rows, saved.chunk_bytes)
     store = ChunkStore(directory, host_memory_limit)
     try:
-        return LocalShards([open_shard(saved, None, store)], [store])
+        shard = open_shard(saved, None, store)
+        check_stats(selected_stats([shard]), stats)
+        return LocalShards([shard], [store])
     except BaseException:
         store.close()
         raise

@@ -171,7 +171,7 @@ def _serve(events: SimpleQueue[dict[str, Any]], on_progress: Progress | None, wa
 CANCEL_S = 2.0
 """How long Ctrl-C waits for the connection to the coordinator to close."""
 DROP_S = 1.0
-"""How long the end of a fit waits for workers to forget its extras."""
+"""How long the end of a fit waits for workers to forget it."""
 
 
 async def _run_fit(
@@ -184,7 +184,7 @@ async def _run_fit(
     if reason is not None and place == "auto":
         logger.warning("the fit is coordinated by the client, because the scheduler cannot: %s", reason)
     try:
-        await _send_extras(client, request, extras, to_scheduler=reason is None)
+        await _announce(client, request, extras, to_scheduler=reason is None)
         events = _on_scheduler(client, request) if reason is None else _in_client(client, request, extras)
         async with contextlib.aclosing(events):
             async for kind, frames in events:
@@ -197,8 +197,7 @@ async def _run_fit(
                     return FitOutcome(value, "scheduler" if reason is None else "client", reason)
         raise SchedulerLostError("the coordinator ended without a result")
     finally:
-        if extras:
-            await _drop_extras(client, request)
+        await _withdraw(client, request)
 
 
 async def _on_scheduler(client: Client, request: FitRequest) -> AsyncGenerator[Event, None]:
@@ -252,14 +251,13 @@ def _as_exception(failure: Failure) -> Exception:
     return error
 
 
-async def _send_extras(client: Client, request: FitRequest, extras: Mapping[str, Any], to_scheduler: bool) -> None:
-    if not extras:
-        return
+async def _announce(client: Client, request: FitRequest, extras: Mapping[str, Any], to_scheduler: bool) -> None:
+    """Tell all who take part the fit's token, by Dask's own messages: without it they let no connection in."""
     workers = list(request.workers)
     await check_living(client, workers)  # Dask would call a dead one for half a minute
-    calls: list[Awaitable[Any]] = [client.run(_put_on_worker, request.token, extras, workers=workers)]
+    calls: list[Awaitable[Any]] = [client.run(_announce_to_worker, request.token, extras, workers=workers)]
     if to_scheduler:
-        calls.append(client.run_on_scheduler(_put_on_scheduler, request.token, extras))
+        calls.append(client.run_on_scheduler(_announce_to_scheduler, request.token, extras))
     try:
         await asyncio.gather(*calls)
     except OSError:
@@ -267,23 +265,23 @@ async def _send_extras(client: Client, request: FitRequest, extras: Mapping[str,
         raise
 
 
-async def _drop_extras(client: Client, request: FitRequest) -> None:
-    """Engines that opened have taken them; this is for fits that ended before, on workers that are still there.
+async def _withdraw(client: Client, request: FitRequest) -> None:
+    """Sessions that opened did it themselves; this is for fits that ended before, on workers that are still there.
 
     All are told at once, but the answer waits for those that died, whom Dask would call for half a minute.
     """
-    told = client.run(_drop_on_worker, request.token, workers=list(request.workers), on_error="ignore")
+    told = client.run(_withdraw_from_worker, request.token, workers=list(request.workers), on_error="ignore")
     with contextlib.suppress(OSError, asyncio.CancelledError):
         await asyncio.wait_for(told, DROP_S)
 
 
-def _put_on_worker(token: str, extras: Mapping[str, Any], dask_worker: Worker) -> None:
-    worker_host(dask_worker).put_extras(token, extras)
+def _announce_to_worker(token: str, extras: Mapping[str, Any], dask_worker: Worker) -> None:
+    worker_host(dask_worker).admissions.announce(token, extras)
 
 
-def _drop_on_worker(token: str, dask_worker: Worker) -> None:
-    worker_host(dask_worker).drop_extras(token)
+def _withdraw_from_worker(token: str, dask_worker: Worker) -> None:
+    worker_host(dask_worker).admissions.withdraw(token)
 
 
-def _put_on_scheduler(token: str, extras: Mapping[str, Any], dask_scheduler: Scheduler) -> None:
-    scheduler_plugin(dask_scheduler).put_extras(token, extras)
+def _announce_to_scheduler(token: str, extras: Mapping[str, Any], dask_scheduler: Scheduler) -> None:
+    scheduler_plugin(dask_scheduler).admissions.announce(token, extras)

@@ -12,17 +12,21 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
 from daskboost.cluster.links import Engine, Failure, close_engine, stop_engine
-from daskboost.cluster.wire import encode
+from daskboost.cluster.wire import WireError, encode
 from daskboost.errors import FitCancelledError
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
 """Seconds between signs of life, and so until a working engine learns that it was cancelled."""
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 class Releasable(Protocol):
@@ -92,10 +96,15 @@ class EngineSession:
         engine = self._engine
         assert engine is not None
         while True:
-            message = self._channel.receive()
+            try:
+                message = self._channel.receive()
+                work = partial(engine.handle, message)
+            except WireError as error:
+                logger.warning("refused a message: %s", error)
+                work = partial(_raise, error)
             with self._lock:
                 self._busy = True
-            if not self._answer(partial(engine.handle, message)):
+            if not self._answer(work):
                 return
 
     def _open(self) -> bool:

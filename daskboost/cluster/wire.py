@@ -10,6 +10,9 @@ The fingerprint covers the names of a message's fields, so two versions of the l
 mixing up fields. Decoding allocates in proportion to the bytes it was given, never to a number it read in them, and
 refuses everything that `encode` would not have written.
 
+The annotations of a message's fields say what may stand in them, and decoding holds every message to them: a handler
+never meets a text where a number belongs, nor an array of another dtype. No message needs checks of its own.
+
 Decoded arrays are C-contiguous, aligned and writable, so that compiled kernels meet one array type whatever carried
 it; the frame's memory is shared where it allows that and copied where it does not.
 """
@@ -17,9 +20,12 @@ it; the frame's memory is shared where it allows that and copied where it does n
 from __future__ import annotations
 
 import dataclasses
+import functools
+import reprlib
 import zlib
-from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 import numpy as np
@@ -27,12 +33,15 @@ import numpy as np
 from daskboost.errors import DaskBoostError
 
 T = TypeVar("T", bound=type)
+V = TypeVar("V")
+Check = Callable[[Any], bool]
 Frame = bytes | bytearray | memoryview
 
 LIST, TUPLE, DICT, MESSAGE, ARRAY = range(5)
 MAX_DEPTH: Final = 32  # messages are shallow; a hostile header must not exhaust the stack
 MAX_HEADER_BYTES: Final = 1 << 30  # model bytes and error texts travel in the header, bulk data in frames of its own
 MAX_FRAMES: Final = 1 << 16
+MAX_DTYPE_LENGTH: Final = 64
 
 _registry: dict[str, tuple[type, int, tuple[str, ...]]] = {}
 _names: dict[type, str] = {}
@@ -46,7 +55,9 @@ def register(cls: T) -> T:
     """Make a frozen dataclass a message. Use as a decorator, outside of `dataclass(frozen=True)`.
 
     Its name must be unique among messages. Fields may hold None, bool, int (64 bits), float, str, bytes, NumPy arrays
-    of fixed-size dtypes, lists, tuples and dicts of those, and other registered dataclasses.
+    of fixed-size dtypes, lists, tuples and dicts of those, and other registered dataclasses. Their annotations are made
+    of these types, classes that messages derive from, unions and `Any`; a field of float takes an int as well, as
+    everywhere in Python.
 
     Raises
     ------
@@ -96,7 +107,8 @@ def decode(frames: Sequence[Frame]) -> Any:
     Raises
     ------
     WireError
-        Frames that are truncated, corrupt, hostile, or of another version of the library.
+        Frames that are truncated, corrupt, hostile, of another version of the library, or a message with a value that
+        is not of its field's type.
     """
     if not 1 <= len(frames) <= MAX_FRAMES:
         raise WireError(f"a message has 1 to {MAX_FRAMES} frames, got {len(frames)}")
@@ -111,6 +123,22 @@ def decode(frames: Sequence[Frame]) -> Any:
     value = _restore(plain, frames, unused, 0)
     if unused:
         raise WireError(f"corrupt message: {len(unused)} frames belong to no array")
+    return value
+
+
+def decode_as(kind: type[V], frames: Sequence[Any]) -> V:
+    """Decode a message of one kind, from frames that nobody has looked at yet.
+
+    Raises
+    ------
+    WireError
+        As `decode`; also something else than bytes among the frames, and another message.
+    """
+    if type(frames) not in (list, tuple) or not all(isinstance(frame, Frame) for frame in frames):
+        raise WireError(f"a message is a list of bytes, got {type(frames).__name__}")
+    value = decode([bytearray(frame) for frame in frames])  # writable, so that arrays need not be copied
+    if type(value) is not kind:
+        raise WireError(f"the message is {type(value).__name__}, where {kind.__name__} belongs")
     return value
 
 
@@ -180,7 +208,9 @@ def _restore_message(plain: list[Any], frames: Sequence[Frame], unused: set[int]
     name, fingerprint = plain[1:3] if len(plain) >= 3 else (None, None)
     known = _registry.get(name) if type(name) is str else None
     if known is None:
-        raise WireError(f"unknown message {name!r}: client, scheduler and workers need the same version of daskboost")
+        raise WireError(
+            f"unknown message {reprlib.repr(name)}: client, scheduler and workers need the same version of daskboost"
+        )
     cls, expected, fields = known
     if fingerprint != expected or len(plain) != 3 + len(fields):
         raise WireError(
@@ -188,10 +218,72 @@ def _restore_message(plain: list[Any], frames: Sequence[Frame], unused: set[int]
             "client, scheduler and workers need the same version of daskboost"
         )
     values = [_restore(item, frames, unused, depth) for item in plain[3:]]
+    for field, (annotation, holds), value in zip(fields, _field_checks(cls), values, strict=True):
+        if not holds(value):
+            found = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise WireError(f"message {name!r} has {found} as its {field!r}, where {annotation} belongs")
     try:
         return cls(*values)
     except Exception as error:  # whatever a message's own validation raises
         raise WireError(f"message {name!r} refused its values: {type(error).__name__}: {error}") from error
+
+
+@functools.cache
+def _field_checks(cls: type) -> tuple[tuple[str, Check], ...]:
+    """The text and the check of each field's annotation; made on first use, when all that it names is defined."""
+    hints = get_type_hints(cls)
+    return tuple((str(field.type), _check_of(hints[field.name])) for field in dataclasses.fields(cls))
+
+
+def _check_of(annotation: Any) -> Check:
+    """Whether a value is of an annotated type, as a function.
+
+    Raises
+    ------
+    TypeError
+        An annotation that messages cannot have.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return lambda value: True
+    if annotation is float:
+        return lambda value: type(value) in (float, int)
+    if annotation in (None, NoneType, bool, int, str, bytes):
+        kind = NoneType if annotation is None else annotation
+        return lambda value: type(value) is kind
+    if _is_of_messages(message := origin or annotation):
+        return lambda value: type(value) in _names and isinstance(value, message)
+    if origin in (Union, UnionType):
+        parts = [_check_of(argument) for argument in arguments]
+        return lambda value: any(holds(value) for holds in parts)
+    if origin is np.ndarray:
+        return _check_of_array(get_args(arguments[1])[0])
+    if origin is list or (origin is tuple and arguments[1:] == (...,)):
+        of_item = _check_of(arguments[0])
+        return lambda value: type(value) is origin and all(map(of_item, value))
+    if origin is tuple:
+        of_places = [_check_of(argument) for argument in arguments]
+        return lambda value: (
+            type(value) is tuple
+            and len(value) == len(of_places)
+            and all(holds(item) for holds, item in zip(of_places, value, strict=True))
+        )
+    if origin is dict:
+        of_key, of_value = map(_check_of, arguments)
+        return lambda value: type(value) is dict and all(map(of_key, value)) and all(map(of_value, value.values()))
+    raise TypeError(f"fields of messages cannot be annotated with {annotation}; see daskboost.cluster.wire.register")
+
+
+def _is_of_messages(kind: Any) -> bool:
+    """Whether a class is a message, or one that messages derive from."""
+    return isinstance(kind, type) and kind is not object and any(issubclass(message, kind) for message in _names)
+
+
+def _check_of_array(scalar: Any) -> Check:
+    if scalar is Any:
+        return lambda value: type(value) is np.ndarray
+    dtype = np.dtype(scalar)
+    return lambda value: type(value) is np.ndarray and value.dtype == dtype
 
 
 def _restore_array(plain: list[Any], frames: Sequence[Frame], unused: set[int]) -> np.ndarray[Any, Any]:
@@ -206,8 +298,10 @@ def _restore_array(plain: list[Any], frames: Sequence[Frame], unused: set[int]) 
     n_items = 1
     for length in shape:  # Python integers: a product of hostile lengths cannot overflow
         n_items *= length
-    if len(shape) > 32 or n_items * dtype.itemsize != frame.nbytes:
-        raise WireError(f"corrupt message: {frame.nbytes} bytes for an array of {dtype} with shape {shape}")
+    if len(shape) > 32 or n_items * dtype.itemsize != frame.nbytes or (n_items and not dtype.itemsize):
+        raise WireError(
+            f"corrupt message: {frame.nbytes} bytes for an array of {dtype} with shape {reprlib.repr(shape)}"
+        )
     if frame.nbytes == 0:
         if max(shape, default=0) > np.iinfo(np.int64).max:
             raise WireError(f"corrupt message: an array of shape {shape}")
@@ -229,10 +323,14 @@ def _restore_dtype(plain: Any) -> np.dtype[Any]:
     try:
         descr: Any = _restore(plain, [], set(), 0) if type(plain) is list else plain
         if not isinstance(descr, list | str):
-            raise WireError(f"{descr!r} is no dtype")
+            raise WireError(f"{reprlib.repr(descr)} is no dtype")
+        if isinstance(descr, str) and len(descr) > MAX_DTYPE_LENGTH:
+            raise WireError(f"{reprlib.repr(descr)} is too long for a dtype")
         dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(descr)  # type: ignore[arg-type]
     except Exception as error:  # NumPy raises several types for nonsense
         raise WireError(f"corrupt message: a malformed dtype: {error}") from error
     if dtype.hasobject:
         raise WireError(f"corrupt message: arrays of dtype {dtype} hold Python objects")
+    if dtype.subdtype is not None:
+        raise WireError(f"corrupt message: {dtype} is no dtype of an array's items")
     return dtype

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts, cuts_of_sketch
+from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
 from daskboost.data.device_sketch import missing_of
 from daskboost.data.labels import LabelStats
 from daskboost.data.pack import Layout, choose_layout
@@ -45,7 +45,7 @@ from daskboost.data.source import Source
 from daskboost.data.weights import total_weight
 from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
-from daskboost.errors import DatasetFormatError, StorageError
+from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals
 
 T = TypeVar("T")
@@ -152,16 +152,19 @@ class DatasetInfo:
             stats = LabelStats(**{
                 name: kind(values["stats"][name]) for name, kind in _STATS_TYPES.items()
             })  # fmt: skip
+            stats.check_trainable()
             return cls(
-                cuts=cuts, layout=layout, schema=schema, max_bin=int(values["max_bin"]), stats=stats,
-                n_entries=int(values["n_entries"]), feature_sizes=_feature_sizes(values), has_missing=has_missing,
+                cuts=cuts, layout=layout, schema=schema, stats=stats, has_missing=has_missing,
+                max_bin=_whole(values, "max_bin", 2, MAX_BIN_LIMIT),
+                n_entries=_whole(values, "n_entries", 0, stats.n_rows * cuts.n_features),
+                feature_sizes=_feature_sizes(values, stats.n_rows, cuts.n_features),
                 has_weight=bool(values["has_weight"]),
-                chunk_rows=int(values["chunk_rows"]), first_rows=(),
+                chunk_rows=_whole(values, "chunk_rows", 1, 2**31 - 1), first_rows=(),
                 init_model_digest=_init_model_digest(values),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise DatasetFormatError(
-                f"{where}: the manifest's metadata is not what daskboost writes: {error!r}"
+                f"{where}: the manifest's metadata is not what daskboost writes: {shortened(repr(error))}"
             ) from error
 
 
@@ -180,13 +183,22 @@ def _init_model_digest(values: dict[str, Any]) -> str | None:
     return digest
 
 
-def _feature_sizes(values: dict[str, Any]) -> FeatureSizes | None:
+def _whole(values: dict[str, Any], name: str, least: int, most: int) -> int:
+    number = int(values[name])
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {reprlib.repr(number)}, not from {least} to {most}")
+    return number
+
+
+def _feature_sizes(values: dict[str, Any], n_rows: int, most_features: int) -> FeatureSizes | None:
     found = values.get("feature_sizes")  # which was not always counted
     if found is None:
         return None
     n_features, n_entries = (tuple(map(int, found[name])) for name in ("n_features", "n_entries"))
     if len(n_features) != len(n_entries) or min((0, *n_features, *n_entries)) < 0:
         raise ValueError(f"feature_sizes {reprlib.repr(found)}: not two lists of equal length")
+    if sum(n_features) > most_features or sum(n_entries) > n_rows * most_features:
+        raise ValueError(f"feature_sizes {reprlib.repr(found)}: more than {n_rows} rows of {most_features} features")
     return FeatureSizes(n_features, n_entries)
 
 

@@ -70,6 +70,7 @@ class ChunkRecord:
         n_rows = count(field(chunk, "n_rows", int, where), f"{where}.n_rows")
         if n_rows == 0:
             fail(f"{where}.n_rows", "must be positive", n_rows)
+        count(first_row + n_rows, f"{where}.first_row + n_rows")
         record = cls(first_row, n_rows, _arrays(chunk, CHUNK_ARRAYS, where))
         if chunk.get("file") != record.file:
             fail(f"{where}.file", f"must be {record.file!r}", chunk.get("file"))
@@ -252,10 +253,10 @@ def _chunks(root: Json, is_csr: bool) -> tuple[ChunkRecord, ...]:
     for i, (before, after) in enumerate(itertools.pairwise(chunks)):
         if before.first_row + before.n_rows > after.first_row:
             fail(f"chunks[{i + 1}].first_row", "must lie behind the rows of the chunk before", after.first_row)
-    kinds = {tuple(array.name for array in chunk.arrays) for chunk in chunks}
+    kinds = {tuple((array.name, array.shape[1:]) for array in chunk.arrays) for chunk in chunks}
     if len(kinds) > 1:
         raise DatasetFormatError(f"{MANIFEST}: chunks must all have the same arrays, got {reprlib.repr(sorted(kinds))}")
-    for names in kinds:
+    for names in ([name for name, _ in kind] for kind in kinds):
         if "words" not in names or ("indptr" in names) != is_csr:
             fail("chunks", "must have words, and indptr exactly if the encoding is csr", names)
     n_rows = count(field(root, "n_rows", int, ""), "n_rows")

@@ -6,14 +6,15 @@ histograms by bins without looking, so a bin out of range must end here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from daskboost.data.array_file import Array
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.cuts import Cuts, rises_within
-from daskboost.data.manifest import CUTS_FILE, Manifest, layout_of
+from daskboost.data.labels import LabelStats
+from daskboost.data.manifest import CUTS_FILE, MANIFEST, ChunkRecord, Manifest, layout_of
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words
 from daskboost.errors import DataError, DatasetFormatError
 
@@ -63,7 +64,8 @@ def check_chunk(chunk: QuantizedChunk, rows: Mapping[str, Array], cuts: Cuts) ->
 def _check_dense(chunk: QuantizedChunk, layout: DenseLayout, cuts: Cuts) -> None:
     length = n_words(8 * chunk.n_rows * layout.row_stride_bytes)
     _require(len(chunk.words) == length, f"its words are not those of {chunk.n_rows} rows")
-    _require(bool(np.all(chunk.symbols().max(axis=0, initial=0) <= cuts.n_bins)), "a bin is out of range")
+    most = cuts.n_bins - 1 + cuts.has_missing  # a symbol for missing values only where some row lacks the feature
+    _require(bool(np.all(chunk.symbols().max(axis=0, initial=0) <= most)), "a bin is out of range")
 
 
 def _check_csr(chunk: QuantizedChunk, layout: CsrLayout, cuts: Cuts) -> None:
@@ -78,6 +80,31 @@ def _check_csr(chunk: QuantizedChunk, layout: CsrLayout, cuts: Cuts) -> None:
     _require(in_range, "a bin is out of range")
     features = np.repeat(np.arange(cuts.n_features, dtype=np.int32), cuts.n_bins)[bins]
     _require(rises_within(features, starts), "the features of a row are not in order")
+    lacking = np.bincount(features, minlength=cuts.n_features) < chunk.n_rows
+    _require(not np.any(lacking & ~cuts.has_missing), "a row lacks a feature that has_missing says all rows have")
+
+
+def check_numbered(chunks: Sequence[ChunkRecord], n_rows: int, path: str) -> None:
+    """Refuse chunks, in order and without overlap, that do not have all rows from 0 on.
+
+    Raises
+    ------
+    DatasetFormatError
+    """
+    found = sum(chunk.n_rows for chunk in chunks)
+    _require(found == n_rows, f"{path}: the manifest has {n_rows} rows, its chunks have {found}")
+    numbered = not chunks or chunks[-1].first_row + chunks[-1].n_rows == n_rows
+    _require(numbered, f"{path}: the chunks' rows are not numbered from 0 to {n_rows - 1}")
+
+
+def check_stats(found: LabelStats, said: LabelStats) -> None:
+    """Refuse statistics that are not those of the rows: fits know labels and weights by these alone.
+
+    Raises
+    ------
+    DatasetFormatError
+    """
+    _require(found == said, f"{MANIFEST}: metadata.stats are {said}, but the rows have {found}")
 
 
 def _require(holds: bool, otherwise: str) -> None:

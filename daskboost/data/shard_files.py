@@ -28,7 +28,7 @@ from daskboost.data.rows import FeatureSchema
 from daskboost.data.saved_checks import check_chunk, check_cuts
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.store import ChunkStore
-from daskboost.errors import DatasetFormatError, ParameterError, StorageError
+from daskboost.errors import DatasetFormatError, ParameterError, StorageError, shortened
 
 PathLike = str | os.PathLike[str]
 
@@ -315,7 +315,7 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except DatasetFormatError as error:
-        raise DatasetFormatError(f"data set {path.parent}: {error}") from error.__cause__
+        raise DatasetFormatError(f"data set {path.parent}: {shortened(str(error))}") from error.__cause__
     except FileNotFoundError as error:
         raise DatasetFormatError(f"data set {path.parent}: {path.name} is missing") from error
     except EOFError as error:

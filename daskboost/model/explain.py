@@ -14,7 +14,8 @@ import numpy as np
 
 from daskboost.data.rows import Features, FeatureSchema, SparseRows
 from daskboost.dtypes import Float32, Float64
-from daskboost.errors import MissingDependencyError
+from daskboost.errors import MissingDependencyError, ModelFormatError
+from daskboost.objectives.regression import SquaredError
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
@@ -46,21 +47,21 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
     ------
     MissingDependencyError
         Neither xgboost nor shap is installed, or for leaves of vectors not shap.
+    ModelFormatError
+        Covers that a file brought are those of no rows, and XGBoost refuses to divide by them.
     """
     first, stop = (booster.iteration_indptr.index(tree) for tree in trees)
     part = booster if (first, stop) == (0, booster.n_iterations) else booster[first:stop]
     part = replace(part, trees=tuple(map(_covered, part.trees)))
     if find_spec("xgboost") is not None and not booster.has_vectors:  # XGBoost has no contributions of vectors
         values = _with_xgboost(part, rows)
-        bias = start.astype(np.float64) - booster.base_margin
     elif find_spec("shap") is not None:
         values = _with_shap(part, rows)
-        bias = start.astype(np.float64)
     else:
         if booster.has_vectors:
             raise MissingDependencyError("contributions of leaves of vectors need shap; install it: pip install shap")
         raise MissingDependencyError("contributions need xgboost or shap; install one of them: pip install xgboost")
-    values[:, :, -1] += bias
+    values[:, :, -1] += start.astype(np.float64)
     return (values[:, 0] if booster.n_outputs == 1 else values).astype(np.float32)
 
 
@@ -85,12 +86,25 @@ def _matrix(rows: Features) -> Any:
 
 
 def _with_xgboost(booster: Booster, rows: Features) -> Float64:
-    """Contributions that include the base score; shape (rows, outputs, features + 1)."""
+    """Contributions without the base score; shape (rows, outputs, features + 1).
+
+    XGBoost gets the trees alone, as those of a loss without parameters: what it thinks of a loss's parameters that come
+    from a file does not matter.
+    """
     import xgboost
 
-    nameless = replace(booster, schema=FeatureSchema(None, ("float",) * booster.n_features), attributes={}, params={})
-    model = xgboost.Booster(model_file=bytearray(nameless.to_bytes()))
-    values = model.predict(xgboost.DMatrix(_matrix(rows)), pred_contribs=True, strict_shape=True)
+    trees = replace(
+        booster, objective=SquaredError(), base_score=(0.0,) * booster.n_outputs,
+        schema=FeatureSchema(None, ("float",) * booster.n_features), attributes={}, params={},
+    )  # fmt: skip
+    model = xgboost.Booster(model_file=bytearray(trees.to_bytes()))
+    try:
+        values = model.predict(xgboost.DMatrix(_matrix(rows)), pred_contribs=True, strict_shape=True)
+    except xgboost.core.XGBoostError as error:  # covers that a file brought need not be those of any rows
+        raise ModelFormatError(
+            f"contributions: XGBoost cannot compute them from the covers (sum_hessian) of the model's trees: "
+            f"{str(error).splitlines()[0]}; save the model again as it was trained"
+        ) from error
     return np.asarray(values, np.float64)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.dtypes import Float32
-from daskboost.errors import ModelFormatError, ParameterError
+from daskboost.errors import ModelFormatError, ParameterError, shortened
 from daskboost.model import ubjson
 from daskboost.tree.table import TreeTable
 
@@ -75,7 +75,10 @@ def from_bytes(data: bytes | bytearray | memoryview) -> Booster:
             f"the model begins with {data[:8]!r}, which is neither JSON nor UBJSON; XGBoost's old binary format and "
             "compressed files are not read: save the model again as .json or .ubj"
         )
-    return read_model(_parse_json(data) if _is_json(data) else ubjson.decode(data))
+    try:
+        return read_model(_parse_json(data) if _is_json(data) else ubjson.decode(data))
+    except ModelFormatError as error:
+        raise ModelFormatError(shortened(str(error))) from error.__cause__
 
 
 def _is_json(data: bytes) -> bool:

@@ -147,6 +147,9 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> T
     )
     if not np.isfinite(value[leaf]).all():
         fail("a leaf's value is infinite")
+    cover = _floats(tree, "sum_hessian", n)[order]
+    if not np.isfinite(cover).all():
+        fail("'sum_hessian' holds infinity")
     numbers = np.empty(n, np.int32)  # new numbers of the old nodes
     numbers[order] = np.arange(len(order), dtype=np.int32)
     return TreeTable(
@@ -157,7 +160,7 @@ def _checked_tree(tree: Mapping[str, Any], n_features: int, n_outputs: int) -> T
         threshold=np.where(leaf, np.float32(0), condition),
         default_left=_integers(tree, "default_left", n, 0, 2)[order].astype(np.bool_),
         gain=np.where(leaf, np.float32(0), _floats(tree, "loss_changes", n)[order]),
-        cover=_floats(tree, "sum_hessian", n)[order],
+        cover=cover,
         value=value,
     )
 

@@ -6,6 +6,7 @@ The link between them is `to_margin` and `to_score`.
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -229,8 +230,8 @@ def number_parameter(
     interval = f"{'[' if closed_low else '('}{low:g}, {high:g})"
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
-        raise ParameterError(f"{name}={value!r} is not a number; give one in {interval}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ParameterError(f"{name}={reprlib.repr(value)} is not a number; give one in {interval}") from error
     if not ((low <= number if closed_low else low < number) and number < high):
         raise ParameterError(f"{name}={value!r} is out of range; give a number in {interval}")
     return number

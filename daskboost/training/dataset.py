@@ -17,7 +17,7 @@ from daskboost.data.source import Source, make_source
 from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
-from daskboost.errors import DataError, DatasetFormatError, DataTypeError, ParameterError
+from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import parse_bytes, split_device
@@ -253,22 +253,23 @@ class QuantizedDataset:
         DatasetFormatError
             A file is missing, truncated, corrupt, or from a newer version.
         """
+        from daskboost.data.saved_checks import check_numbered
         from daskboost.data.shard_files import read_dataset
 
         saved = read_dataset(path)
         info = DatasetInfo.from_json(saved.cuts, saved.layout, saved.schema, saved.metadata, str(path))
-        if info.n_rows != saved.n_rows:
-            raise DatasetFormatError(f"{path}: the manifest has {info.n_rows} rows, its chunks have {saved.n_rows}")
+        check_numbered(saved.chunks, info.n_rows, str(path))
         limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
         if client is None:
-            return cls(info, open_here(saved, limit, spill_directory), host_memory_limit=limit,
+            return cls(info, open_here(saved, info.stats, limit, spill_directory), host_memory_limit=limit,
                        spill_directory=spill_directory)  # fmt: skip
         from daskboost.cluster.dask_data import ClusterRunner
 
         cluster, directory = ClusterRunner(client), spill_path(spill_directory)
         cluster.check_spill_directory(directory)
         opened = cluster.open(
-            str(Path(path).resolve()), len(saved.chunks), spill_directory=directory, host_memory_limit=limit
+            str(Path(path).resolve()), len(saved.chunks), info.stats, spill_directory=directory,
+            host_memory_limit=limit,
         )
         return cls(info, opened, host_memory_limit=limit, spill_directory=spill_directory)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 from cluster.toys import Script
 from distributed import Client, LocalCluster
 from distributed.security import Security
@@ -26,6 +27,7 @@ WORKER_MEMORY = "4GiB"
 def local_cluster(
     n_workers: int = 2, threads_per_worker: int = 1, processes: bool = True, tls: bool = False
 ) -> Iterator[Client]:
+    """A cluster whose processes let toys be called, those of replaced workers too."""
     settings: dict[str, Any] = {}
     if tls:
         roles = ("client", "scheduler", "worker")
@@ -33,6 +35,7 @@ def local_cluster(
         security = Security(tls_ca_file=str(TLS / "cert.pem"), require_encryption=True, **files)
         settings = {"security": security, "protocol": "tls://"}
     with (
+        dask.config.set({"distributed.worker.preload": ["cluster.toys"]}),
         LocalCluster(
             n_workers=n_workers,
             threads_per_worker=threads_per_worker,
@@ -52,11 +55,11 @@ def worker_addresses(client: Client) -> list[str]:
 
 
 def toy_engines(client: Client, name: str = "toy", function: str = "open_toy") -> list[tuple[str, RemoteCall]]:
-    return [(worker, RemoteCall.of(f"cluster.toys:{function}", name)) for worker in worker_addresses(client)]
+    return [(worker, RemoteCall.of(f"toys.{function}", name)) for worker in worker_addresses(client)]
 
 
 def ask(*messages: Any, report: bool = False) -> RemoteCall:
-    return RemoteCall.of("cluster.toys:coordinate", Script(messages, report))
+    return RemoteCall.of("toys.coordinate", Script(messages, report))
 
 
 def running_fits(dask_worker: Any) -> int:

@@ -234,7 +234,7 @@ def test_an_engine_that_cannot_open_says_why(pair: Pair) -> None:
 def test_a_peer_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_sessions, "HELLO_S", 0.2)
     near, far = socket.socketpair()
-    request = OpenSession("fit", "token", 0, ("tcp://a", "tcp://b"), RemoteCall.of("cluster.toys:open_toy", "toy"))
+    request = OpenSession("fit", "token", 0, ("tcp://a", "tcp://b"), RemoteCall.of("toys.open_toy", "toy"))
 
     class Connector(DaskConnector):
         async def _connect(self, ranks: list[int]) -> dict[int, Channel]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ from cluster.dask_fixtures import (
 from cluster.toys import Die, Echo, FailInScatter, Raise, Scatter, Script, Sleep, Sum, expected_scatter
 from distributed import Client
 
-from daskboost.cluster import dask_comms, dask_plugins
+from daskboost.cluster import dask_comms, dask_plugins, on_dask
 from daskboost.cluster.context import RemoteCall
+from daskboost.cluster.dask_coordinator import FitRequest
 from daskboost.cluster.on_dask import SILENCE_S, run_fit
 from daskboost.errors import (
     DaskBoostError,
@@ -131,7 +133,7 @@ def test_an_async_client_awaits_fits() -> None:
         ):
             await client.wait_for_workers(2, timeout=60)
             workers = sorted(cluster.scheduler.workers)
-            engines = [(worker, RemoteCall.of("cluster.toys:open_toy", "toy")) for worker in workers]
+            engines = [(worker, RemoteCall.of("toys.open_toy", "toy")) for worker in workers]
             outcome = await run_fit(client, engines, ask(Sum([1])))
             assert outcome.result["replies"] == [[1, 2]]
 
@@ -148,7 +150,8 @@ def test_an_async_client_awaits_fits() -> None:
                 await asyncio.sleep(0.02)
             assert time.monotonic() - started < 20  # far from the end of the sleep
 
-    asyncio.run(main())
+    with dask.config.set({"distributed.worker.preload": ["cluster.toys"]}):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("place", ["scheduler", "client"])
@@ -206,17 +209,17 @@ def test_an_exception_on_one_worker_surfaces_with_its_cause(any_client: Client) 
 def test_engines_that_cannot_open_say_why(client: Client) -> None:
     with pytest.raises(EngineError, match=r"failed in OpenSession: OSError: no room for an engine"):
         run_fit(client, toy_engines(client, "unopenable"), ask(Sum([1])))
-    with pytest.raises(EngineError, match=r"'cluster.toys:nowhere' cannot be imported here .*same version"):
+    with pytest.raises(EngineError, match=r"'toys.nowhere' is no function that .*same version"):
         run_fit(client, toy_engines(client, function="nowhere"), ask(Sum([1])))
     assert all_freed(client)
 
 
 def test_a_coordinators_exceptions_keep_their_type_if_they_are_ours(client: Client) -> None:
     with pytest.raises(DataError, match="labels: nothing but NaN") as caught:
-        run_fit(client, toy_engines(client), RemoteCall.of("cluster.toys:coordinate_badly", "ours"))
+        run_fit(client, toy_engines(client), RemoteCall.of("toys.coordinate_badly", "ours"))
     assert "coordinate_badly" in str(caught.value.__cause__)
     with pytest.raises(DaskBoostError, match="the coordinator failed: ZeroDivisionError: a bug"):
-        run_fit(client, toy_engines(client), RemoteCall.of("cluster.toys:coordinate_badly", "bug"))
+        run_fit(client, toy_engines(client), RemoteCall.of("toys.coordinate_badly", "bug"))
     assert all_freed(client)
 
 
@@ -253,18 +256,30 @@ def test_a_worker_that_falls_silent_is_lost(client: Client) -> None:
     assert all_freed(client)
 
 
+@pytest.mark.parametrize("place", ["scheduler", "client"])
+def test_a_worker_that_is_not_there_is_named(client: Client, place: Any) -> None:
+    gone = ("tcp://127.0.0.1:1", RemoteCall.of("toys.open_toy", "toy"))
+    with pytest.raises(WorkerLostError, match=rf"worker {gone[0]} was lost, and with it its part of the data"):
+        run_fit(client, [gone, *toy_engines(client)], ask(Sum([1])), place=place)
+
+
 @pytest.mark.parametrize(
     ("place", "message"),
     [("scheduler", "which holds part of the data, was lost: it left"), ("client", "cannot be reached from the client")],
 )
-def test_a_worker_that_is_not_there_is_named(
+def test_a_worker_that_left_since_the_fit_was_announced_is_named(
     client: Client, place: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def announce(client: Client, request: FitRequest, extras: Any, to_scheduler: bool) -> None:
+        await announced(client, replace(request, workers=there, engines=request.engines[1:]), extras, to_scheduler)
+
+    announced, there = on_dask._announce, tuple(worker_addresses(client))
+    monkeypatch.setattr(on_dask, "_announce", announce)
     monkeypatch.setattr(dask_comms, "CONNECT_TIMEOUT_S", 1.0)
     with socket.socket() as nobody:  # bound, so that nobody else takes the port, and not listening
         nobody.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{nobody.getsockname()[1]}"
-        gone = (address, RemoteCall.of("cluster.toys:open_toy", "toy"))
+        gone = (address, RemoteCall.of("toys.open_toy", "toy"))
         with pytest.raises(WorkerLostError, match=rf"worker {address},? {message}"):
             run_fit(client, [gone, *toy_engines(client)], ask(Sum([1])), place=place)
 
@@ -279,12 +294,12 @@ def test_extras_reach_engines_and_coordinator(client: Client, place: Any) -> Non
     outcome = run_fit(
         client,
         toy_engines(client, function="use_extras"),
-        RemoteCall.of("cluster.toys:coordinate_with_extras", Script(())),
+        RemoteCall.of("toys.coordinate_with_extras", Script(())),
         extras={"check": check, "scale": lambda n: n * factor},
         place=place,
     )
     assert outcome.result == 42
-    left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker)._extras))
+    left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker).admissions))
     assert set(left.values()) == {0}
 
 
@@ -309,7 +324,8 @@ def test_a_closing_scheduler_ends_the_fit() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_scheduler_of_its_own_process_coordinates_and_may_be_killed(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    preload = {f"DASK_DISTRIBUTED__{role}__PRELOAD": "['cluster.toys']" for role in ("SCHEDULER", "WORKER")}
+    environment = os.environ | preload | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", *arguments, "--scheduler-file", str(file), "--dashboard-address", ":0"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.context import CoordinatorContext, EngineContext
+from daskboost.cluster.context import CoordinatorContext, EngineContext, allow_call
 from daskboost.cluster.links import Engines
 from daskboost.cluster.wire import register
 from daskboost.errors import DataError
@@ -184,3 +184,20 @@ def measure_round_trips(context: CoordinatorContext, n: int) -> list[float]:
         context.engines.ask(Echo(1))
         times.append(time.perf_counter() - start)
     return times
+
+
+def unchecked(kind: type, values: dict[str, Any]) -> Any:
+    """A message whose own checks did not run, as a stranger would encode it."""
+    made: Any = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def altered(message: Any, **values: Any) -> Any:
+    """A message with other values, unchecked."""
+    return unchecked(type(message), vars(message) | values)
+
+
+for _function in (open_toy, use_extras, coordinate, coordinate_with_extras, coordinate_badly, measure_round_trips):
+    allow_call(f"toys.{_function.__name__}", f"cluster.toys:{_function.__name__}")

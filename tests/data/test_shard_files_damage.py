@@ -92,6 +92,11 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "huge rows": (lambda r: (chunk0(r).update(n_rows=2**62), chunk0(r)["arrays"].clear()), "must lie behind"),
     "no rows": (lambda r: chunk0(r).update(n_rows=0), r"chunks\[0\].n_rows must be positive"),
     "negative first row": (lambda r: chunk0(r).update(first_row=-5), "first_row must be from 0"),
+    "rows beyond 64 bits": (
+        lambda r: (r["chunks"][-1].update(first_row=2**63 - 2, file=f"rows-{2**63 - 2:019d}.bin")),
+        "first_row [+] n_rows must be from 0",
+    ),
+    "margins that differ": (lambda r: chunk0(r)["arrays"][-1].update(shape=[15, 1]), "must all have the same arrays"),
     "overlap": (lambda r: r["chunks"].append(r["chunks"][0]), "must lie behind the rows"),
     "sum of rows": (lambda r: r.update(n_rows=41), "n_rows must be the sum"),
     "encoding": (lambda r: r["layout"].update(encoding="zip"), "layout.encoding must be 'dense' or 'csr'"),
@@ -189,6 +194,8 @@ FORGED: dict[str, tuple[Encoding, str, Callable[[Any], object], str]] = {
     "offsets order": ("dense", "offsets", put(1, 9), "cuts.bin: .*offsets do not divide the 4 values"),
     "offsets end": ("dense", "offsets", put(-1, 2), "cuts.bin: .*offsets do not divide the 4 values"),
     "flags": ("dense", "has_missing", put(0, 7), "has_missing in cuts.bin must be 0 or 1"),
+    "no missing": ("dense", "has_missing", put(1, 0), "a bin is out of range"),
+    "csr without missing": ("csr", "has_missing", put(0, 0), "a row lacks a feature that has_missing says all rows"),
     "no bits": ("dense", "bits", put(0, 0), "cuts.bin: .*from 1 to 16"),
     "few bits": ("dense", "bits", put(0, 1), "bits in cuts.bin are too few"),
 }

@@ -1,8 +1,10 @@
-"""Model files that are truncated, corrupt, newer or hostile: refused, saying why, in bounded memory and time."""
+"""Model files that are truncated, corrupt, newer or hostile: refused, saying why, in bounded memory and time.
+
+Files damaged at random are in `tests/fuzz`.
+"""
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 import tracemalloc
@@ -13,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import xgboost as xgb
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from model.random_models import random_booster, random_rows
 
-from daskboost.errors import DaskBoostError, ModelFormatError
+from daskboost.errors import ModelFormatError
 from daskboost.model.booster import Booster
 from daskboost.objectives.multiclass import SoftProb
 
@@ -39,8 +39,9 @@ def document() -> Document:
 def refuse(data: bytes | Document, match: str) -> None:
     if isinstance(data, dict):
         data = json.dumps(data).encode()
-    with pytest.raises(ModelFormatError, match=match):
+    with pytest.raises(ModelFormatError, match=match) as caught:
         Booster.from_bytes(data)
+    assert len(str(caught.value)) < 1000
 
 
 def param(doc: Document) -> Document:
@@ -102,12 +103,17 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "twins": (put(lambda d: d["learner"], "feature_names", list("aabcd")), "two features have the same name"),
     "half a letter": (put(lambda d: d["learner"], "feature_names", ["\ud800", *"abcd"]), "not texts"),
     "categorical": (put(lambda d: d["learner"], "feature_types", ["c"] * 5), "categorical features are not supported"),
+    "a long name": (put(lambda d: d["learner"]["objective"], "name", "x" * 10**6), "objective 'xxx.*[.][.][.].*"),
     "types": (put(lambda d: d["learner"], "feature_types", ["x"] * 5), "feature_types has .*'x'"),
     "attributes": (put(lambda d: d["learner"], "attributes", {"a": 1}), "'attributes' holds values that are not texts"),
     "own": (put(lambda d: d["learner"], "attributes", {"daskboost": "{"}), "attribute 'daskboost' is damaged"),
     "newer own": (
         put(lambda d: d["learner"], "attributes", {"daskboost": '{"version":2,"params":{}}'}),
         "version 2, newer than 1; update daskboost",
+    ),
+    "huge parameter": (
+        put(lambda d: d["learner"], "objective", {"name": "reg:tweedie", "tweedie_regression_param": {
+            "tweedie_variance_power": 10**400}}), "learner.objective of the model: tweedie_variance_power=10+.* number",
     ),
     "base score": (put(param, "base_score", "half"), "base_score is 'half'"),
     "NaN base score": (put(param, "base_score", "nan"), "base_score is 'nan'"),
@@ -135,6 +141,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "feature out of range": (put_at("split_indices", 0, 5), "splits on feature 5, but the model has 5"),
     "NaN threshold": (put_at("split_conditions", 0, float("nan")), "'split_conditions' holds NaN"),
     "text threshold": (put_at("split_conditions", 0, "1"), "'split_conditions' is no list of numbers"),
+    "infinite cover": (put_at("sum_hessian", 0, 1e39), "tree 1: .*'sum_hessian' holds infinity"),
     "infinite leaf": (put_at("split_conditions", 8, float("inf")), "a leaf's value is infinite"),
     "fraction as child": (put_at("left_children", 0, 1.0), "'left_children' is no list of integers"),
     "categorical split": (put_at("split_type", 0, 1), "tree 1: it splits on categories"),
@@ -258,67 +265,3 @@ def test_renumbered_trees_predict_the_same(rng: np.random.Generator) -> None:
     rows = random_rows(rng, 200)
     found = Booster.from_bytes(json.dumps(shuffled).encode()).predict(rows)
     np.testing.assert_array_equal(found, straight.predict(rows))
-
-
-def usable(data: bytes) -> None:
-    """Bytes give a Booster that predicts, or a ModelFormatError; nothing else."""
-    try:
-        booster = Booster.from_bytes(data)
-    except ModelFormatError:
-        return
-    rows = random_rows(np.random.default_rng(0), 20, max(booster.n_features, 1))[:, : booster.n_features]
-    if booster.n_features < 1_000:
-        with np.errstate(over="ignore", invalid="ignore"):  # leaves may be as large as float32 is
-            try:
-                booster.predict(rows, n_threads=1)
-            except DaskBoostError:
-                pass
-    assert Booster.from_bytes(booster.to_bytes("json")) == booster
-    assert Booster.from_bytes(booster.to_bytes("ubj")) == booster
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(["json", "ubj"]), st.data())
-def test_any_flipped_bytes(file_format: str, data: st.DataObject) -> None:
-    mutated = bytearray(valid(file_format))
-    for _ in range(data.draw(st.integers(1, 4))):
-        mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
-    usable(bytes(mutated))
-
-
-JUNK = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.sampled_from([-2, -1, 0, 1, 8, 9, 2**31 - 1, 2**31, 2**63]),
-    st.floats(),
-    st.text(max_size=5),
-    st.sampled_from(["0", "1", "-1", "2", "5", "9", "1e9", "65536", "nan", "[1]"]),
-    st.lists(st.integers(-2, 10), max_size=12),
-    st.lists(st.floats(width=32), max_size=12),
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-)
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.data())
-def test_any_replaced_values(data: st.DataObject) -> None:
-    mutated = copy.deepcopy(document())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place: Any = mutated
-        while True:
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            key = data.draw(st.sampled_from(keys))
-            inside = place[key]
-            if not isinstance(inside, dict | list) or not inside or data.draw(st.integers(0, 5)) == 0:
-                break
-            place = inside
-        place[key] = data.draw(JUNK)
-    usable(json.dumps(mutated).encode("utf-8", "replace"))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=60))
-def test_any_bytes(data: bytes) -> None:
-    for start in (b"", b"{", b"{L\x00\x00\x00\x00\x00\x00\x00\x01a"):
-        usable(start + data)

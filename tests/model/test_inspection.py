@@ -17,12 +17,13 @@ import xgboost as xgb
 from model.random_models import OBJECTIVES, random_booster, random_rows
 from scipy.sparse import csr_matrix
 
-from daskboost.errors import MissingDependencyError, ParameterError
+from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
 from daskboost.model import plotting
 from daskboost.model.booster import Booster
 from daskboost.model.importance import ImportanceType, importance
 from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic
+from daskboost.objectives.log_link import Poisson
 from daskboost.objectives.multiclass import SoftProb
 from daskboost.objectives.regression import SquaredError
 
@@ -101,6 +102,22 @@ def test_contributions_through_xgboost(rng: np.random.Generator, objective: Obje
 def test_contributions_through_shap(rng: np.random.Generator, objective: Objective, only_shap: None) -> None:
     booster = random_booster(rng, objective)
     check_contributions(rng, booster, exported(booster))
+
+
+def test_contributions_do_not_depend_on_parameters_of_the_loss(rng: np.random.Generator) -> None:
+    """XGBoost refuses this one, which has nothing to do with the trees."""
+    booster, rows = random_booster(rng, Poisson(max_delta_step=1e-45)), random_rows(rng, 20)
+    plain = replace(booster, objective=Poisson())
+    found = booster.predict(rows, output="contributions")
+    np.testing.assert_array_equal(found, plain.predict(rows, output="contributions"))
+
+
+def test_covers_of_no_rows_have_no_contributions(rng: np.random.Generator) -> None:
+    booster = random_booster(rng, SquaredError())
+    trees = [replace(tree, cover=np.where(np.arange(tree.n_nodes) == 0, np.inf, tree.cover).astype(np.float32))
+             for tree in booster.trees]  # fmt: skip
+    with pytest.raises(ModelFormatError, match=r"contributions: XGBoost cannot .* covers \(sum_hessian\)"):
+        replace(booster, trees=tuple(trees)).predict(random_rows(rng, 20), output="contributions")
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
