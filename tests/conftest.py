@@ -50,6 +50,12 @@ MULTIPROCESSORS = "DASKBOOST_MULTIPROCESSORS"
 into shared memory that blocks clear for the few rows they have, and the bytes do not depend on the number of blocks."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-golden", action="store_true", help="store the trees of tests/test_golden_models.py anew"
+    )
+
+
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests press Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
