@@ -10,7 +10,7 @@ from traceback import walk_tb
 from types import CellType, FrameType, FunctionType
 
 PACKAGES = {__name__.partition(".")[0], "cupy", "cupyx", "rmm"}
-"""Whose functions' variables are forgotten: ours, and those that ours give a GPU's memory to."""
+"""Packages whose functions' variables are forgotten: ours, and those that ours give a GPU's memory to."""
 GOES_ON = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 """Kinds of functions that may have stopped without having ended."""
 
@@ -32,7 +32,7 @@ def without_locals() -> Iterator[None]:
 
 
 def forget_locals(error: BaseException) -> None:
-    """Of functions that have ended, in the tracebacks of an exception and of what led to it."""
+    """Forget the variables of functions that have ended, in the tracebacks of an exception and of what led to it."""
     known_callers = set[FrameType]()
     for each in _all_of(error):
         for frame, _ in walk_tb(each.__traceback__):

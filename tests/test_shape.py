@@ -27,7 +27,7 @@ KINDS = {
     "graph or host": r"without_host|needs_host|host_reason|\.growth\b",
 }  # fmt: skip
 """What conditions mention that tell kinds apart."""
-FRAGMENT = re.compile(r"(Of|That|And|Whose|Those|Theirs?|But|As|Beside|Behind|Likewise|Which|Where|Also) [a-z`]")
+FRAGMENT = re.compile(r"(Of|That|And|Whose|Those|Theirs?|But|As|Beside|Behind|Likewise) [a-z`]")
 """How texts begin that are no sentence on their own; see `docs/design.md` and CONTRIBUTING.md, "Style"."""
 ANYTHING = {"Any", "View", "GradientColumn"}
 """`Any` and what is another word for it."""

@@ -95,7 +95,7 @@ class WorkerShards:
         self._parts: dict[str, dict[Any, Any]] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_NAMES)
         self.ram_use = RamUse()
-        """Of the chunks of all data sets here."""
+        """RAM that the chunks of all data sets here take."""
 
     def put(self, dataset: str, key: Any, part: Any) -> None:
         """Keep a part; one with the same key is replaced, which makes a repeated task harmless.

@@ -70,9 +70,9 @@ class ClusterRunner:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._readers: list[str] = []
-        """Of each partition in the last read."""
+        """The worker that read each partition last."""
         self._largest_part = 1.0
-        """Of the rows, what one worker read of them at most."""
+        """Largest share of the rows that one worker read."""
 
     def check_spill_directory(self, path: Path | None) -> None:
         """Refuse a directory that a worker cannot write to, before anything is read."""
@@ -208,7 +208,7 @@ def _fold_partition(batch: RowBatch, place: WorkerPlace, index: int, function: C
 
 
 def largest_part(done: Sequence[tuple[int, str]]) -> float:
-    """Of the rows of partitions, each with its worker, what one worker has at most."""
+    """Return the largest share of the rows that one worker has; `done` are partitions' rows, each with its worker."""
     sizes = [n_rows for n_rows, _ in done]
     return most_rows(sizes, [worker for _, worker in done]) / max(sum(sizes), 1)
 
@@ -229,7 +229,7 @@ class QuantizePlan:
     host_memory_limit: int | None
     device_memory_limit: int | None
     largest_part: float
-    """Of the rows, what may come to one worker."""
+    """Share of the rows that may come to one worker."""
 
 
 def _quantize_partition(batch: RowBatch, place: WorkerPlace, index: int, plan: QuantizePlan) -> int:

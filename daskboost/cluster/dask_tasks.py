@@ -95,7 +95,7 @@ async def call_on_workers(
 
 
 async def _call_with_place(function: Callable[..., Any], arguments: tuple[Any, ...], dask_worker: Worker) -> Any:
-    """Beside the worker's event loop, which must not wait for disks."""
+    """Run beside the worker's event loop, which must not wait for disks."""
     return await asyncio.to_thread(function, worker_host(dask_worker).place, *arguments)
 
 

@@ -106,7 +106,7 @@ class LocalShards:
 
     @property
     def device_bytes(self) -> int:
-        """Of bins that lie on a GPU."""
+        """Return the bytes of bins that lie on a GPU."""
         return sum(store.counters().device_bytes for store in {shard.store for shard in self.shards})
 
     @property

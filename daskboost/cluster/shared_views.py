@@ -28,11 +28,11 @@ class SharedViews:
 
     def __init__(self, n_threads: int) -> None:
         self.lockstep: Lockstep[tuple[int, View]]
-        """Of the fits that run now."""
+        """Where the fits that run now meet."""
         self.n_resident: int | None = None
         """Chunks of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
         self.stream_bytes: int | None = None
-        """Of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
+        """Bytes of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
         self.copies_columns = True
         """Whether a GPU may have column-major copies: every fit has room beside them."""
         self._n_threads = n_threads

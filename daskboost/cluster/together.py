@@ -175,7 +175,7 @@ class Room(NamedTuple):
     """Chunks of the training rows that it keeps for them, None for all: more fits at once are worth more than chunks
     that stay, since a pass serves all fits."""
     stream_bytes: int
-    """Of groups of streamed chunks, worth less than fits as well."""
+    """Bytes of groups of streamed chunks, worth less than fits as well."""
     copies_columns: bool
     """Whether each fit has room beside column-major copies that another one may have asked for."""
 
@@ -210,7 +210,7 @@ def room_of(sizes: Sequence[FitSize], free: int, most: int) -> Room:
     )
 
     def has_no_room(n_kept: int) -> bool:
-        """Beside so many chunks, all of whose rows have their turn at once, which takes more of each fit."""
+        """Return whether fewer fits have room beside so many kept chunks, all of whose rows have their turn at once."""
         return _fitting([gpu_plan(size.keeping(n_kept), free) for size in sizes], free, most)[0] < at_once
 
     n_resident = bisect_right(range(1, n_resident + 1), False, key=has_no_room)

@@ -52,7 +52,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 2**25
 """Target size of a chunk: large enough that per-chunk work is rare, small enough to stream and to balance."""
 ROW_STATE_BYTES = 24
-"""Of a row on a GPU beside its bins, at least."""
+"""Bytes of a row on a GPU beside its bins, at least."""
 PADDING_BYTES = 12
 """Most that a chunk takes beyond its share of the layout's bytes: unused bits, a guard, a row pointer."""
 LEAST_CHUNK_ROWS, MOST_CHUNK_ROWS = 2**12, 2**20
@@ -217,8 +217,8 @@ class BuildOptions:
     chunk_rows: int = 0
     """Rows per chunk; 0 chooses by `CHUNK_BYTES`."""
     device_budget_bytes: int | None = None
-    """Of the GPU that will train on it: of what exceeds that, as few bits as need be are to be streamed for each pass.
-    None where it is the CPU, which reads aligned symbols fastest."""
+    """Bytes that are free on the GPU that will train on it: what exceeds them is packed in as few bits as need be, since
+    it streams in every pass. None where it is the CPU, which reads aligned symbols fastest."""
 
 
 @without_locals()
@@ -339,7 +339,7 @@ def no_room(ram_budget_bytes: int, n_rows: int, least_bytes: int, beside: str = 
 
 
 def most_rows(sizes: Iterable[int], owners: Iterable[str]) -> int:
-    """Of partitions of so many rows each, those of the owner that has most."""
+    """Return the rows of the owner that has most, of partitions of so many rows each."""
     rows: Counter[str] = Counter()
     for n_rows, owner in zip(sizes, owners, strict=True):
         rows[owner] += n_rows

@@ -27,7 +27,7 @@ class ClassWeights:
     """What rows weigh by their class."""
 
     factors: tuple[float, ...]
-    """Of each class, in the order of codes; finite, not negative."""
+    """Factor of each class, in the order of codes; finite, not negative."""
     counts: tuple[int, ...]
     """Rows of each class in all partitions."""
 

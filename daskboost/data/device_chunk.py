@@ -25,7 +25,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 
 SCATTER_BYTES = 1 << 28
-"""Of a matrix into which sparse rows are spread before they are quantized, at most."""
+"""Bytes of a matrix into which sparse rows are spread before they are quantized, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class DeviceChunk:
 
     @property
     def nbytes(self) -> int:
-        """Of the packed chunk, `on_host`: accounts of chunks are the same wherever they lie."""
+        """Bytes of the packed chunk, `on_host`: accounts of chunks are the same wherever they lie."""
         if isinstance(self.layout, DenseLayout):
             return 4 * n_words(8 * self.n_rows * self.layout.row_stride_bytes)
         return 4 * n_words((self.end - self.begin) * self.layout.bits) + 4 * (self.n_rows + 1)

@@ -26,7 +26,7 @@ from daskboost.exact_sum import ExactSum
 FEW_ROWS = 2**16
 """Classes and sums of fewer are found on the host: they have come there before a GPU's launches are over."""
 ROWS_AT_ONCE = 2**20
-"""That expressions take at a time: up to 40 MB of a GPU's memory."""
+"""Rows that expressions take at a time: up to 40 MB of a GPU's memory."""
 CACHED_ROWS = 2**14
 """The same on the host."""
 
@@ -100,7 +100,8 @@ def many_values(block: Any, name: str) -> tuple[Runtime, DeviceArray] | None:
 
 
 def unique_values(runtime: Runtime, values: DeviceArray) -> npt.NDArray[Any]:
-    """As `numpy.unique`, on the host: of each part's values those that differ are fetched."""
+    """Return the sorted distinct values on the host, as `numpy.unique` does; of each part only those that differ are
+    fetched."""
     xp = runtime.xp
     with on_device(runtime):
         own = (values[part] for part in parts(len(values), ROWS_AT_ONCE))
@@ -119,7 +120,7 @@ def exact_doubles(values: Any, xp: Any) -> Any:
 
 
 def parts(n_rows: int, rows_at_once: int) -> Iterator[slice]:
-    """Of the rows, so many each."""
+    """Give slices of the rows, so many each."""
     for start in range(0, n_rows, rows_at_once):
         yield slice(start, min(start + rows_at_once, n_rows))
 

@@ -18,7 +18,7 @@ from daskboost.dtypes import Int64
 MANY_THIN = BATCH_ENTRY_SERIES
 """Columns of few entries that are worth a sort."""
 FREE_SHARE = 2
-"""Of free memory a sort takes this part at most."""
+"""A sort takes at most one part in so many of free memory."""
 
 
 def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,

@@ -42,9 +42,9 @@ ROW_BYTES = 32
 FOUND_BYTES = 32
 """For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
 KEPT_SHARE = 0.75
-"""Of the room, what bins and rows may take at most: the rest is for blocks, and histograms."""
+"""Share of the room that bins and rows may take at most: the rest is for blocks, and histograms."""
 PART_VALUES = 1 << 27
-"""Of rows on the device whose bins go to the host, at a time: their symbols are there twice."""
+"""Values of rows on the device whose bins go to the host at a time: their symbols are there twice."""
 Span = tuple[int, int]
 GpuRows = DeviceRows | UploadedRows
 
@@ -84,12 +84,12 @@ class DeviceHome:
         return self._keeps
 
     def need_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
-        """Of bins and rows in a fit."""
+        """Return the bytes of bins and rows in a fit."""
         together = self.lends and isinstance(quantizer.layout, DenseLayout)
         return (1 if together else 2) * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self._part(self.info.n_rows)
 
     def stored_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
-        """Of bins that stay."""
+        """Return the bytes of bins that stay."""
         n_rows = self._part(self.info.n_rows)
         if isinstance(quantizer.layout, DenseLayout):
             places = symbol_places(runtime, quantizer)
@@ -97,7 +97,7 @@ class DeviceHome:
         return 4 * self._part(self.info.n_entries) + 8 * n_rows
 
     def _part(self, n: int) -> int:
-        """Of rows, or entries, those that may come here."""
+        """Return how many of `n` rows, or entries, may come here."""
         return math.ceil(self.share * n)
 
     def symbols(self, runtime: Runtime, places: SymbolPlaces, first_row: int, n_rows: int) -> tuple[DeviceSymbols, int]:
@@ -183,7 +183,7 @@ class _HostRoom:
         self._words: Any = None
         self._scratch: Any = None
         self.symbols: Any = None
-        """Of the chunk; shape (rows, features)."""
+        """The chunk's symbols; shape (rows, features)."""
 
     def take(self, n_rows: int) -> None:
         """Begin with a chunk."""
@@ -197,7 +197,7 @@ class _HostRoom:
         self.symbols = self._scratch[:n_rows]
 
     def words(self) -> Any:
-        """Of the chunk, whose symbols are there."""
+        """Return the chunk's words, made of its symbols, which are there."""
         return self._words if self._layout.is_aligned else pack_dense(self.symbols, self._layout, self._threads)
 
 
@@ -250,7 +250,7 @@ def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, 
 
 
 def _scratch_bytes(rows: GpuRows) -> int:
-    """Of the device's memory, what may be used beside a block."""
+    """Return the bytes of the device's memory that may be used beside a block."""
     return rows.scratch_bytes if isinstance(rows, UploadedRows) else 2 * SCATTER_BYTES
 
 

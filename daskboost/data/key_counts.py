@@ -28,7 +28,7 @@ CELL_BYTES = 16
 """Memory per cell with one count: two keys and an int64."""
 
 LEAST_MERGED_CELLS = 1 << 17
-"""That a thread is worth: it merges them in a millisecond."""
+"""Least cells that a thread is worth: it merges them in a millisecond."""
 
 _SIGN = np.uint32(1 << 31)
 _TYPES = {"capacities": "int64", "bits": "uint8", "offsets": "int64", "lower": "uint32", "upper": "uint32"}
@@ -141,7 +141,7 @@ class KeyTable:
         return table
 
     def _merged_series(self, other: KeyTable, most: Int64, begin: int, end: int) -> KeyTable:
-        """Of some series, with memory for so many cells of each as there may be."""
+        """Merge some series, with memory for as many cells of each as there may be."""
         from daskboost.devices.cpu.key_counts import merge_cells
 
         own, theirs = ((t.bits[begin:end], t.offsets[begin : end + 1], *t._cell_arrays()[2:]) for t in (self, other))

@@ -52,7 +52,7 @@ class DenseLayout:
 
     @classmethod
     def tight(cls, n_symbols: npt.NDArray[np.integer], common: bool = False) -> DenseLayout:
-        """As few bits as each feature needs, or with `common` as the widest needs."""
+        """Return the layout with as few bits as each feature needs, or with `common` as the widest needs."""
         widths = _widths(n_symbols)
         return cls(np.full_like(widths, widths.max(initial=1)) if common else widths)
 

@@ -142,7 +142,7 @@ class DeviceColumn:
         return least, greatest
 
     def __reduce__(self) -> Any:
-        """As those of another process, to which Dask may move them: it fetches them itself."""
+        """Pickle the rows for another process, to which Dask may move them: it fetches them itself."""
         return DeviceColumn, (self.runtime, self.values, self.summary)
 
     def fetch(self, threads: int = 1) -> tuple[Float32, Download]:
@@ -178,7 +178,7 @@ class UploadedRows(ABC):
     @property
     @abstractmethod
     def scratch_bytes(self) -> int:
-        """Of its memory, what may be used beside a block."""
+        """Return the bytes of the device's memory that may be used beside a block."""
 
     @abstractmethod
     def beside(self, held_bytes: int) -> UploadedRows:

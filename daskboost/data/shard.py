@@ -70,7 +70,7 @@ class Shard:
         ))  # fmt: skip
 
     def weighted(self) -> Shard:
-        """As trees are grown over it: rows that do not count have weight 0.
+        """Return the shard as trees are grown over it: rows that do not count have weight 0.
 
         They stay in the tree, so that its pass over the data finds their margins too, which an evaluation set needs.
         """

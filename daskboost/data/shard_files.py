@@ -62,7 +62,7 @@ class SavedDataset:
 
     @property
     def chunk_bytes(self) -> int:
-        """Of all chunks' bins, as a store counts them."""
+        """Return the bytes of all chunks' bins, as a store counts them."""
         arrays = [array for chunk in self.chunks for array in chunk.arrays if array.name in ("words", "indptr")]
         return sum(np.dtype(array.dtype).itemsize * array.shape[0] for array in arrays)
 

@@ -107,7 +107,8 @@ def remove_abandoned(parent: Path) -> None:
 
 
 def _unused(parent: Path) -> Path:
-    """Of a directory to be made: known before it is there, so that Ctrl-C cannot leave one that nobody knows of."""
+    """Return the path of a directory to be made: known before it is there, so that Ctrl-C cannot leave one that nobody
+    knows of."""
     return parent / f"{_NEW}{secrets.token_hex(8)}"
 
 
@@ -117,7 +118,8 @@ def _remove_empty(path: Path) -> None:
 
 
 def _prefix() -> str:
-    """Of this machine's directories since it was started: who shares a disk with others need not see their locks."""
+    """Return the prefix of this machine's directories since it was started: who shares a disk with others need not see
+    their locks."""
     try:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     except OSError:

@@ -19,7 +19,8 @@ from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
 PIN_THREADS = 16
-"""That move chunks to page-locked memory: touching pages takes longest, and so many took a fifteenth of one's time."""
+"""Threads that move chunks to page-locked memory: touching pages takes longest, and so many took a fifteenth of one's
+time."""
 
 
 @dataclass(frozen=True)

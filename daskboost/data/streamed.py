@@ -57,7 +57,7 @@ class StreamedChunks:
                  *, once: bool = False) -> None:  # fmt: skip
         self._store, self._groups, self._once = store, groups, once
         self._files = [[each for each in group if once or store.residency(each) == "disk"] for group in groups]
-        """Of each group, what is read."""
+        """The handles of each group that are read."""
         read = {handle.key for files in self._files for handle in files}
         in_ram = [handle for group in groups for handle in group if handle.key not in read]
         self._in_ram = {

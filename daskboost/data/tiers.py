@@ -70,7 +70,7 @@ class RamTier:
     """Chunks as they are, up to a budget."""
 
     budget_bytes: int | None
-    """Of all that share it; None for no limit."""
+    """Bytes of all that share it; None for no limit."""
     shared: RamUse = field(default_factory=RamUse)
     used_bytes: int = 0
     name: TierName = "ram"

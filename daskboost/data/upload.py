@@ -40,13 +40,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TINY_VALUES = 1 << 18
-"""Of a data set that a CPU quantizes in the few milliseconds that the launches for one partition take."""
+"""Values of a data set that a CPU quantizes in the few milliseconds that the launches for one partition take."""
 MOST_BLOCK_BYTES = 1 << 30
-"""Of a block and what is made of it, so much as a partition cut from local data takes."""
+"""Bytes of a block and what is made of it, so much as a partition cut from local data takes."""
 LEAST_ROWS = 256
-"""Of a block for which the device must have room."""
+"""Rows of a block that the device must have room for."""
 VALUE_BYTES = 16
-"""Of device memory for a value: as it came, as float32, and its symbol twice, where it lies and on its way back."""
+"""Bytes of device memory for a value: as it came, as float32, and its symbol twice, where it lies and on its way
+back."""
 ENTRY_BYTES = 32
 """The same of an entry of sparse rows: two kinds of indices, two of values, its bin, and copies without absent ones."""
 
@@ -143,7 +144,7 @@ class RawRows(UploadedRows):
 
     @property
     def room_bytes(self) -> int:
-        """Of the device's memory."""
+        """Return the bytes of the device's memory."""
         free, limit = self.runtime.free_bytes, self.spec.device_memory_limit
         return max(0, free if limit is None else min(free, limit - self.held_bytes))
 
@@ -217,12 +218,13 @@ class RawRows(UploadedRows):
 
     @property
     def least_bytes(self) -> int:
-        """Of device memory for the smallest block, so that half of it is left for what is made of it."""
+        """Return the bytes of device memory for the smallest block, so that half of it is left for what is made of
+        it."""
         return 4 * max(LEAST_ROWS * self._row_bytes, SERIES_BYTES)
 
     @property
     def _row_bytes(self) -> int:
-        """Of device memory; of a sparse row, about."""
+        """Return the bytes of device memory; of a sparse row, about."""
         return VALUE_BYTES * (8 if is_sparse(self.block) else self.n_features)
 
     @property

@@ -80,7 +80,7 @@ class LossRows(Protocol):
         """Have a chunk's gradients there, by its margins as they are now, if that needs anything."""
 
     def found_ranges(self) -> Float64:
-        """As `ranges`, of the chunks that `find_range` took in since the last time."""
+        """Return what `ranges` does, of the chunks that `find_range` took in since the last time."""
 
     def columns(self, index: int, output: int, *, by_weight: bool = False) -> Any:
         """What `Rows.start_tree` takes for one output of a chunk; with weights in place of hessians if `by_weight`."""
@@ -186,7 +186,7 @@ class StreamingDevice(Protocol):
 
     @property
     def ring_bytes(self) -> int:
-        """Of its memory, that packed chunks are copied to."""
+        """Return the bytes of its memory that packed chunks are copied to."""
 
     def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
         """The views of groups of chunks; closed by the device, and the chunks with it."""
@@ -284,4 +284,4 @@ class CertifyingDevice(Device, Protocol):
         """For all rounds of a fit; `copies_columns` : where a column-major copy helps."""
 
     def frontier(self, n_places: int, most_rows: int) -> Frontier:
-        """Of a pass over chunks of at most `most_rows` rows."""
+        """Return the frontier of a pass over chunks of at most `most_rows` rows."""

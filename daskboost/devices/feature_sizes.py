@@ -14,13 +14,13 @@ class FeatureSizes:
     """Features by the size of what they have: those of size k have more than 2**(k-1) values, and at most 2**k."""
 
     n_features: tuple[int, ...]
-    """Of each size, from 0."""
+    """Number of features of each size, from 0."""
     n_entries: tuple[int, ...]
     """Values that these have together."""
 
     @classmethod
     def of(cls, entries: Int64) -> FeatureSizes:
-        """Of the numbers of values of all features; those without any do not count."""
+        """Count features by their numbers of values; those without any do not count."""
         entries = entries[entries > 0]
         sizes = np.frexp((entries - 1).astype(np.float64))[1]  # exact: no count has more than 53 bits
         n = int(sizes.max(initial=-1)) + 1

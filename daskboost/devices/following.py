@@ -21,7 +21,7 @@ class Following:
     """The tree that is expected after the one that is finished."""
 
     gradient: Callable[[int], Any]
-    """As `Rows.start_tree` takes it; asked for a chunk whose margins have the finished tree."""
+    """Gradients as `Rows.start_tree` takes them; asked for a chunk whose margins have the finished tree."""
     rounding: Rounding
 
 

@@ -28,7 +28,7 @@ class LossKernel(IntEnum):
     TWEEDIE = 8
     """1 and 2 less the variance power."""
     SOFTMAX = 9
-    """Of all outputs of a row together."""
+    """Softmax, of all outputs of a row together."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DeviceLoss:
 
 
 def ones_of(xp: Any, n: int) -> Any:
-    """As many ones, float32, in the memory of one; `xp` : numpy or cupy."""
+    """Return so many ones, float32, in the memory of one; `xp` : numpy or cupy."""
     return xp.lib.stride_tricks.as_strided(xp.ones(1, np.float32), (n,), (0,))
 
 

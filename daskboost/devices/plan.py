@@ -28,11 +28,11 @@ class Reads(NamedTuple):
     """What has no room and is read again in every pass over the training rows."""
 
     ram_bytes: int
-    """Of a GPU, from the host's memory."""
+    """Bytes of a GPU, from the host's memory."""
     disk_bytes: int
     passes: int | None
-    """Of a tree, about: one a level; where trees grow on a sample, one for all of a round, if nothing of them has to be
-    grown again. None where they grow best first: it depends on the data."""
+    """Passes of a tree, about: one a level; where trees grow on a sample, one for all of a round, if nothing of them
+    has to be grown again. None where they grow best first: it depends on the data."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class FitSize:
     train: SetSize
     evals: tuple[SetSize, ...]
     n_slots: int
-    """Of a histogram: bins, and one more for each feature with missing values."""
+    """Slots of a histogram: bins, and one more for each feature with missing values."""
     most_slots: int
-    """Of a feature."""
+    """Most slots of a feature."""
     n_outputs: int
     grow_policy: str
     depth: int
     """Most splits from the root to a leaf."""
     max_leaves: int
-    """As many as the depth allows at most; 0 for any number."""
+    """Most leaves of a tree, as many as the depth allows at most; 0 for any number."""
     n_rounds: int
     small_data: bool
     """Whether pairs take 64 bits and weights lie beside them."""
@@ -60,7 +60,7 @@ class FitSize:
     they are made by expressions."""
     gpu_gradients: GpuGradients
     leaf_count_bytes: int = 0
-    """Of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
+    """Bytes of a leaf's counts of residuals, from which its value is found, where it is a quantile."""
     without_host: bool = False
     """Whether trees may grow without the host, with room for nodes that are not there."""
     samples_rows: bool = False
@@ -83,9 +83,9 @@ class FitSize:
     refits: bool = False
     """Whether they are searched on weights in place of the hessians that value leaves."""
     block_bytes: int | None = None
-    """Of shared memory that a block of the GPU may have; None of a GPU that is not there (`room_bytes`)."""
+    """Bytes of shared memory that a block of the GPU may have; None of a GPU that is not there (`room_bytes`)."""
     multiprocessors: int | None = None
-    """Of that GPU."""
+    """Multiprocessors of that GPU."""
     device_memory_limit: int | None = None
     """Most bytes of a GPU's memory that it may take."""
     resident: tuple[int, ...] | None = None
@@ -119,7 +119,8 @@ class FitSize:
 
     @property
     def reads(self) -> Reads | None:
-        """Where it is decided which chunks stay, what passes read of the others; None if there are none."""
+        """What passes read of the chunks that do not stay, once that is decided: what passes read of the others; None
+        if there are none."""
         if not (streamed := self.train.streamed):
             return None
         ram_bytes, disk_bytes = (sum(c.n_bytes for c in streamed if c.on_disk == there) for there in (False, True))
@@ -146,7 +147,7 @@ class FitSize:
 
     @property
     def most_leaves(self) -> int:
-        """Of a tree."""
+        """Most leaves of a tree."""
         return self._nodes_at(self.depth)
 
     @property
@@ -189,8 +190,8 @@ class Plan:
     labels_bytes: int
     """Labels and weights."""
     histograms_bytes: int
-    """Of the level that is searched and of the one above it, or of all leaves of a tree that grows by gain; or what has
-    their place where splits are found in sorted entries."""
+    """Bytes of the level that is searched and of the one above it, or of all leaves of a tree that grows by gain; or
+    what has their place where splits are found in sorted entries."""
     evaluation_bytes: int
     """Bins and margins of evaluation sets."""
     scratch_bytes: int
@@ -200,7 +201,7 @@ class Plan:
     planes_bytes: int = 0
     """On a GPU, the bins of a group of such chunks, unpacked."""
     samples_bytes: int = 0
-    """Where trees grow on a sample of the rows, its bins, and those of candidates for it. Models that are trained
+    """Bytes of the sample that trees grow on: its bins, and those of candidates for it. Models that are trained
     together share chunks, ring and planes; samples each has of its own."""
     turned_bytes: int = 0
     """On a GPU, a copy of narrow rows that makes histograms of all rows faster; the first to be left out."""
@@ -213,10 +214,12 @@ class Plan:
     trees_together: int = 1
     """Trees of a round that grow together there, each with its own order and histograms."""
     frontier: tuple[int, int] = (0, 0)
-    """Where trees are certified there: nodes of all trees of a round, and of one, that have histograms at a time."""
+    """Nodes that have histograms at a time where trees are certified on a GPU: those of all trees of a round, and of
+    one, that have histograms at a time."""
     drawn: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
-    """Where trees grow on rows drawn by their gradients there: rows of candidates, and entries if they are CSR, that
-    memory is taken for at once; then the same of the sample, which certified trees have too."""
+    """Rows that memory is taken for where trees grow on rows drawn by gradients on a GPU: rows of candidates, and
+    entries if they are CSR, that memory is taken for at once; then the same of the sample, which certified trees have
+    too."""
     resident: tuple[int, ...] | None = None
     """Chunks in the host's memory or on disk, of the training set and of each evaluation set, that a GPU keeps, the
     first of each set by the order of `kept_first`; None where it keeps all."""
@@ -225,7 +228,7 @@ class Plan:
     limited: bool = False
     """Whether `free_bytes` is what `device_memory_limit` allows."""
     host_pinned_bytes: int = 0
-    """Of the host's memory, page-locked: chunks that stream from it, and where chunks from disk are read to."""
+    """Bytes of the host's memory, page-locked: chunks that stream from it, and where chunks from disk are read to."""
     reads: Reads | None = None
     """What trees read again in every pass; None where all rows have room."""
     recipe: str = ""

@@ -30,11 +30,11 @@ LEAST_EXPONENT = -128
 """Norms below 2**-128 count as that large, those from 2**128 on as the largest."""
 N_CELLS = 256 << CELL_BITS
 FIRST_CELL = (1023 + LEAST_EXPONENT) << CELL_BITS
-"""Of the leading bits of a float64, those of the first cell."""
+"""Leading bits of a float64 that are those of the first cell."""
 MOST_CANDIDATES = 2
 """So many times the rows of a sample may be candidates: memory is planned for it."""
 SLACK_ROWS = 1_000
-"""And so many more, that chance may not bring small data another pass."""
+"""Candidates beyond the expected ones, so that chance may not bring small data another pass."""
 
 
 def cell_norms() -> Float64:
@@ -61,7 +61,7 @@ class TurnRows:
     """What the rows of a chunk have at its turn in a pass; arrays of the device."""
 
     index: int
-    """Of the chunk."""
+    """Place of the chunk."""
     margin: Any
     """float32, shape (rows, outputs)."""
     label: Any
@@ -74,7 +74,7 @@ class TurnRows:
 
 @dataclass(frozen=True)
 class RowsToDraw(TurnRows):
-    """And what they are drawn by."""
+    """Rows of a turn with what they are drawn by."""
 
     gradients: Any
     """g and h, weighted: float32, shape (rows, outputs); or what a kernel makes the first output's of."""
@@ -88,7 +88,7 @@ class TakenSample:
 
     n_rows: int
     view: Any
-    """Of them alone; it may have room for more."""
+    """View of the rows alone; it may have room for more."""
     ids: Any
     """Global ones: uint64, of a GPU int64."""
     margin: Any
@@ -101,7 +101,7 @@ class TakenSample:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(TakenSample):
-    """Those that were drawn by their gradients, with what stands for all rows: weights, of rows without them that of 1,
+    """Rows that were drawn by their gradients, with what stands for all rows: weights, of rows without them that of 1,
     are divided by the share of like rows that were drawn."""
 
     g: Any

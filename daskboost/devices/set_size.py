@@ -17,7 +17,7 @@ class ChunkSize(NamedTuple):
     n_entries: int
     """Of CSR rows, at most."""
     n_bytes: int
-    """As it is stored."""
+    """Bytes of the chunk as it is stored."""
     on_disk: bool = False
     place: int = 0
     """Among all chunks of its set."""
@@ -32,7 +32,7 @@ class GroupSize(NamedTuple):
     n_files: int
     """Chunks on disk among them."""
     file_bytes: int
-    """Of these, one behind the other."""
+    """Bytes of the chunks on disk, one behind the other."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SetSize:
     n_rows: int
     n_features: int
     symbol_bytes: int
-    """Of an unpacked dense symbol; 0 for CSR rows."""
+    """Bytes of an unpacked dense symbol; 0 for CSR rows."""
     n_entries: int = 0
     """Present entries of CSR rows."""
     feature_sizes: FeatureSizes | None = None
@@ -52,13 +52,13 @@ class SetSize:
     streamed_rows: int = 0
     """Rows whose chunks have no room on a GPU, or lie on disk for a CPU: they are read for every pass and not kept."""
     chunks: tuple[ChunkSize, ...] = ()
-    """Those in the host's memory or on disk that may be kept, in the order in which a GPU does (`kept_first`)."""
+    """Chunks in the host's memory or on disk that may be kept, in the order in which a GPU does (`kept_first`)."""
     streamed: tuple[ChunkSize, ...] = ()
-    """Those of the streamed rows, in order."""
+    """Chunks of the streamed rows, in order."""
     stream_bytes: int | None = None
     """Most bytes of the groups that they come in (`stream_groups`); None where that is not decided."""
     stored_bytes: int = 0
-    """Of the chunks that are stored in this process's memory."""
+    """Bytes of the chunks that are stored in this process's memory."""
     read_in_place: bool = True
     """Whether stored symbols are machine integers, so that the CPU need not unpack them."""
     device_rows: int = 0

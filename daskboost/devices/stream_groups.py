@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 GROUP_BYTES = 2**27 + 2**16
 """Most packed bytes of a group of several chunks: four of the usual size, with the words behind their symbols."""
 ALIGNMENT = 256
-"""Of a chunk's first byte in its group."""
+"""Alignment of a chunk's first byte in its group."""
 READS_AT_ONCE = 4
 """Files that are read at the same time."""
 

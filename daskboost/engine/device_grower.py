@@ -196,7 +196,7 @@ class DeviceGrower:
             begin += len(memory)
 
     def _drawn_features(self, iteration: int, outputs: range) -> UInt8:
-        """Of each level of each output's tree; uint8, shape (levels, outputs, features)."""
+        """Return the features of each level of each output's tree; uint8, shape (levels, outputs, features)."""
         params, n_features = self._spec.params, self._spec.cuts.n_features
         return np.stack([
             allowed_features(FeatureRules(params, n_features, None, iteration, output), params) for output in outputs

@@ -34,9 +34,9 @@ class EvaluatedRows:
     def __init__(self, shard: Shard, kept: ShardMargins, device: Device) -> None:
         self._kept, self._xp = kept, device.xp
         self.groups: list[RowGroup] = []
-        """Of the rows that count alone."""
+        """Groups of the rows that count alone."""
         self._places: list[tuple[int, Array | None]] = []
-        """Of each group: that of the kept margins, and its rows among theirs, None for all."""
+        """Place of each group among the kept margins', and its rows among theirs, None for all."""
         for index, group in enumerate(kept.groups):
             entries = shard.entries[group.entries.start : group.entries.stop]
             rows = _selected(entries)
@@ -50,8 +50,8 @@ class EvaluatedRows:
             self._places.append((index, None if rows is None else self._xp.asarray(rows)))
 
     def margins(self, places: range) -> Array:
-        """Of neighbouring groups, one after the other, as they are now: a copy, but of one group all of whose rows
-        count."""
+        """Return the margins of neighbouring groups, one after the other, as they are now: a copy, but of one group all
+        of whose rows count."""
         every = self._kept.margins
         pieces = [
             every[index] if rows is None else every[index][rows]

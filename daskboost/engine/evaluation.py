@@ -58,7 +58,7 @@ class Evaluator:
         return _Batch(places, groups, *on_device)
 
     def states(self) -> list[Arrays]:
-        """Of each metric, for the wire, with the margins as they are."""
+        """Return the state of each metric, for the wire, with the margins as they are."""
         objective = self._objective
         no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
         states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self._metrics]
@@ -100,7 +100,7 @@ def _together(groups: Sequence[RowGroup], most_rows: int) -> list[range]:
 
 
 def _state_on_host(metric: Metric[Any], groups: Sequence[RowGroup], prediction: Any) -> Any:
-    """Of the rows of groups, whose predictions lie one after the other."""
+    """Return the state of the rows of groups, whose predictions lie one after the other."""
     ends = np.cumsum([group.n_rows for group in groups]).tolist()
     return reduce(add, (
         _state_of_group(metric, group, prediction[end - group.n_rows : end])

@@ -30,7 +30,7 @@ WORD_ENDS = 8
 
 
 def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> SetSize:
-    """Of the rows that an engine holds of one data set; an engine without rows has no layout.
+    """Return the size of the rows that an engine holds of one data set; an engine without rows has no layout.
 
     `train` : the training rows, where it is an evaluation set: if these are the same, their bins serve both, which is
     as if all rows were streamed in chunks of none.
@@ -62,13 +62,13 @@ def as_kept(chunks: Sequence[ChunkSize]) -> tuple[ChunkSize, ...]:
 
 
 def chunk_size(layout: Layout, n_rows: int, n_bytes: int, place: int, *, on_disk: bool = False) -> ChunkSize:
-    """Of a chunk in a layout; `place` : among all chunks of its set."""
+    """Return the size of a chunk in a layout; `place` : among all chunks of its set."""
     n_entries = 0 if isinstance(layout, DenseLayout) else layout.most_entries(n_rows, n_bytes)
     return ChunkSize(n_rows, n_entries, n_bytes, on_disk, place)
 
 
 def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, ram_rows: int) -> tuple[ChunkSize, ...]:
-    """Of rows that are not divided yet, the first `ram_rows` in chunks in memory, the others in chunks on disk; in the
+    """Divide rows into equal chunks, the first `ram_rows` in chunks in memory, the others in chunks on disk; in the
     order of `SetSize.chunks`."""
     made: list[ChunkSize] = []
     for begin in range(0, n_rows, max(chunk_rows, 1)):
@@ -94,7 +94,7 @@ def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
 
 def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, all_bytes: int, stored_bytes: int
              ) -> SetSize:  # fmt: skip
-    """Of rows in a layout; `all_bytes` are those of their chunks, on disk or not."""
+    """Return the size of rows in a layout; `all_bytes` are those of their chunks, on disk or not."""
     if isinstance(layout, DenseLayout):
         return SetSize(
             n_rows, n_features, layout.symbol_dtype.itemsize, chunk_rows=chunk_rows, stored_bytes=stored_bytes,
@@ -115,9 +115,9 @@ class FitOutline:
     objective: Objective
     recipe: Recipe
     n_slots: int
-    """Of a histogram."""
+    """Slots of a histogram."""
     most_slots: int
-    """Of a feature."""
+    """Most slots of a feature."""
     n_rounds: int
 
     @classmethod
@@ -138,7 +138,7 @@ class EnginePlace:
     n_resident: int | None = None
     """Chunks of the training set that a GPU keeps, where that is decided; then it keeps none of evaluation sets."""
     stream_bytes: int | None = None
-    """Of groups of streamed chunks, where that is decided."""
+    """Bytes of groups of streamed chunks, where that is decided."""
     shares_views: bool = False
     """Whether other fits share the views, which may have histograms, so that none has sorted entries."""
 

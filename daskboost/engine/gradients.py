@@ -53,7 +53,7 @@ class Gradients:
         self._stored: list[tuple[Array, Array]] = []
         self._projection: Float32 | None = None
         self._sketches: list[tuple[Array, Array]] = []
-        """Of each chunk's gradients, where trees are searched on a sketch."""
+        """Sketch of each chunk's gradients, where trees are searched on a sketch."""
         self.hold(rows, given)
 
     def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:

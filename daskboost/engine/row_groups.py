@@ -46,7 +46,7 @@ class RowGroup:
         return np.ones(self.n_rows, np.float32) if self.rows.weight is None else self.rows.weight
 
     def label_sums(self, begin: int, end: int) -> tuple[ExactSum, ExactSum]:
-        """Of the weighted labels and of the weights of some rows."""
+        """Return exact sums of the weighted labels and of the weights of some rows."""
         label = self.label[begin:end].astype(np.float64)
         if self.rows.weight is None:
             return ExactSum.of(label), ExactSum.of([end - begin])
@@ -61,7 +61,7 @@ class RowGroup:
 
 
 def places_on_disk(shard: Shard) -> frozenset[int]:
-    """Of the chunks that a CPU reads in every pass."""
+    """Return the places of the chunks that a CPU reads in every pass."""
     return frozenset(
         place for place, entry in enumerate(shard.entries) if shard.store.residency(entry.handle) == "disk"
     )

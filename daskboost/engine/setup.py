@@ -25,9 +25,9 @@ class EngineSetup:
     layout: SlotLayout
     objective: Objective
     metrics: Sequence[Sequence[AnyMetric]]
-    """Of each evaluation set, prepared for it."""
+    """Metrics of each evaluation set, prepared for it."""
     rules: SplitRules
-    """That splits are chosen by."""
+    """Rules that splits are chosen by."""
     recipe: Recipe
     column_bytes: int = COLUMN_BYTES
     """Room for column-major copies of the training chunks."""

@@ -68,7 +68,7 @@ class ShardMargins:
     _streamed: frozenset[int] = frozenset()
     """Places of the chunks that are read in every pass."""
     _stream: ChunkStream | None = None
-    """Of these, once a pass over them has begun on a GPU."""
+    """Stream of these chunks, once a pass over them has begun on a GPU."""
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, n_outputs: int, room: ViewRoom,
                  shared: Views | None = None) -> None:  # fmt: skip
@@ -96,7 +96,8 @@ class ShardMargins:
 
     @property
     def kept_bytes(self) -> int:
-        """Of the views that stay in the device's memory, as far as they are made, and of what others pass through."""
+        """Return the bytes of the views that stay in the device's memory, as far as they are made, and of what others
+        pass through."""
         streamed = 0 if self._stream is None else self._stream.nbytes
         return streamed + sum(int(view.nbytes) for view in self._kept.values())
 

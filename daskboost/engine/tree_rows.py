@@ -77,7 +77,8 @@ class HistogramSearch:
         return own.reshape(len(own), -1, 2) if own.ndim == 4 else own
 
     def _own(self, peers: Peers) -> SplitSearch | DeviceSearch:
-        """Of this engine's share of the features: where histograms lie if it is the only engine, else on the host."""
+        """Return the search of this engine's share of the features: where histograms lie if it is the only engine, else
+        on the host."""
         if self._search is None:
             rules, kernels = self._setup.rules, self._device.split_kernels
             if peers.n_peers == 1 and kernels is not None:
@@ -172,7 +173,7 @@ class TreeRows:
         return count_residuals(self.rows, self.gradients.rows, message)
 
     def _histograms(self, splits: RowSplits | None, nodes: Int32, words: bool) -> Array:
-        """Those that are to be built; a root's may be there."""
+        """Return the histograms that are to be built; a root's may be there."""
         root, self._root = self._root, None
         return self.rows.grow(splits, nodes, words=words) if root is None else root
 

@@ -33,7 +33,7 @@ class ClassLabels:
 
     @classmethod
     def found_in(cls, source: Source) -> ClassLabels:
-        """Those of all partitions, sorted.
+        """Return the labels of all partitions, sorted.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class ClassLabels:
 
     @classmethod
     def of_model(cls, booster: Booster) -> ClassLabels:
-        """Those of a model: its attribute, or else 0, 1, 2, ...
+        """Return the labels of a model: its attribute, or else 0, 1, 2, ...
 
         Raises
         ------

@@ -48,7 +48,7 @@ class DraftTree:
     features: FeatureRules
     draft: Draft
     rounding: Rounding
-    """Of all rows, as it is guessed or known."""
+    """Rounding by the range of all rows, as it is guessed or known."""
     verdict: Verdict | None = None
     n_redone: int = 0
 

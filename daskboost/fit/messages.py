@@ -233,9 +233,9 @@ class Certified:
     """What a pass has found, apart from the histograms."""
 
     range: GradientRange
-    """Of all outputs."""
+    """Range of all outputs."""
     sums: tuple[Int64, ...]
-    """Of each tree's places."""
+    """Sums of each tree's places."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class SampleSize:
 
 @dataclass(frozen=True)
 class TakeSample(Request[SampleSize]):
-    """Of the candidates, take those with draw < norm / threshold, a larger threshold than they were drawn with."""
+    """Take the candidates with draw < norm / threshold, a larger threshold than they were drawn with."""
 
     threshold: float
 
@@ -320,7 +320,7 @@ class SampleReport:
     n_passes: int
     """Over all rows."""
     n_rows: int
-    """Of the sample."""
+    """Rows of the sample."""
 
     @property
     def values(self) -> dict[str, float]:
@@ -335,7 +335,7 @@ class Round:
     trees: tuple[TreeTable, ...]
     """One per output, or one of vector leaves."""
     metrics: tuple[MetricParts, ...]
-    """Of all engines, after the round; empty without evaluation sets."""
+    """Metrics of all engines, after the round; empty without evaluation sets."""
     report: PassReport | SampleReport | None = None
     """Where trees are grown on a sample."""
 

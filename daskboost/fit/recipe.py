@@ -40,7 +40,7 @@ class Recipe:
     columns: int
     """Columns of gradients that a tree searches side by side: 1, all outputs, or those of a sketch."""
     quantiles: tuple[float, ...] | None
-    """Of each output, the quantile of its residuals that leaves are valued by; None where sums of gradients do."""
+    """Quantile of each output's residuals that leaves are valued by; None where sums of gradients do."""
     growth: Growth
     """What grows trees on a GPU whose memory has room for it; CPUs always grow them with the host."""
     host_reason: str

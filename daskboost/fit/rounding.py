@@ -48,7 +48,7 @@ class Scales:
     largest: Float64
     """Largest |g|, then h, of each column (see `GradientRange`); float64, shape (2, columns)."""
     total_weight: float | None = None
-    """Of all rows, where data are small."""
+    """Total weight of all rows, where data are small."""
     largest_searched: float = 0.0
     """Bound of what a search has in place of hessians; 0 where it has these."""
 

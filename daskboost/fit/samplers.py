@@ -127,7 +127,7 @@ class DrawnRows:
         self._outbox, self._spec = outbox, spec
         self._sample = SampleOutbox(outbox)
         self._thresholds: list[float] = []
-        """Of the last two rounds at most."""
+        """Thresholds of the last two rounds at most."""
         self._n_norms = 0
         """Rows that had gradients in the last one."""
 
@@ -200,7 +200,7 @@ class CertifiedSample:
     def __init__(self, outbox: Outbox, spec: FitSpec, total_weight: float | None) -> None:
         self._outbox, self._spec, self._total_weight = outbox, spec, total_weight
         self.outbox = SampleOutbox(outbox)
-        """Of the sample."""
+        """Asks engines about the sample."""
         self.range = joined_range(outbox.ask(m.StartRound()))
         """The last known range of all rows' gradients; float64, shape (2, outputs)."""
         self._excess = np.ones_like(self.range)

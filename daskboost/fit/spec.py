@@ -43,7 +43,7 @@ class FitSpec:
     objective: Objective
     recipe: Recipe
     metrics: Sequence[Sequence[AnyMetric]]
-    """Of each evaluation set, prepared for it."""
+    """Metrics of each evaluation set, prepared for it."""
     cuts: Cuts
     layout: SlotLayout
     rules: SplitRules

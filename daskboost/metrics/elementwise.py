@@ -90,7 +90,7 @@ class MeanMetric(Metric[RatioState]):
 
     @property
     def device_parameters(self) -> tuple[float, ...]:
-        """Of `device_loss`."""
+        """Parameters of `device_loss`."""
         return ()
 
     def partial_on_device(

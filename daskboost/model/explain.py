@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 EMPTY_SHARE = 2.0**-40
-"""Of a tree's cover, what a leaf without any gets: too little to show, while TreeSHAP can divide by it."""
+"""Share of a tree's cover that a leaf without any gets: too little to show, while TreeSHAP can divide by it."""
 
 
 def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple[int, int]) -> Float32:

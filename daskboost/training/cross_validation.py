@@ -110,7 +110,7 @@ class MeanStopper:
         self._lock = threading.Lock()
 
     def callbacks(self, model: int) -> list[Callback]:
-        """Those of one model."""
+        """Return the callbacks of one model."""
         return [] if self._rounds is None else [_Listener(lambda info: self._heard(model, info))]
 
     def _heard(self, model: int, info: RoundInfo) -> bool:

@@ -37,7 +37,7 @@ class QuantizedDataset:
     ) -> None:  # fmt: skip
         self._info, self._shards = info, shards
         self._rows: Bool | None = None
-        """Those of the whole data set that this one has, if it is a subset."""
+        """Rows of the whole data set that this one has, if it is a subset."""
         self._storage = (host_memory_limit, None if spill_directory is None else str(Path(spill_directory)))
 
     @classmethod

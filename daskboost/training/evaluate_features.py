@@ -36,9 +36,9 @@ class FeatureTrial:
     """Labels of the group's columns."""
     metric: str
     with_scores: Float64
-    """Of the models that have the columns, repeat by repeat, fold by fold; shape (repeats * folds,)."""
+    """Scores of the models that have the columns, repeat by repeat, fold by fold; shape (repeats * folds,)."""
     without_scores: Float64
-    """Of those that are the same but for the columns, on the same rows with the same seeds."""
+    """Scores of the models that are the same but for the columns, on the same rows with the same seeds."""
     differences: Float64
     """What the columns improve: positive where the metric is better with them, in the metric's unit."""
     mean: float

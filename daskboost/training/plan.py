@@ -133,7 +133,7 @@ def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
 
 def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]],
                      n_rounds: int) -> FitSize:  # fmt: skip
-    """Of the engine with most rows."""
+    """Return the size of the fit of the engine with most rows."""
     objective = make_objective(params.objective, objective_params(params))
     spec = make_spec(params, objective, data, n_rounds, evals, None, None, ())
     place = EnginePlace(n_threads=_n_threads(params))
@@ -147,7 +147,7 @@ def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequenc
 
 
 def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
-    """Of the rows of the worker that has most."""
+    """Return the size of the rows of the worker that has most."""
     n_rows = most_rows(np.diff([*info.first_rows, info.n_rows]).tolist(), owners)
     stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
     chunk_rows = min(n_rows, info.chunk_rows)
@@ -164,7 +164,7 @@ Shape = tuple[int, int, float | None]
 
 def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_row: float | None,
            name: str = "data", remedy: str = "pass n_rows") -> Shape:  # fmt: skip
-    """Of an input, of a number of rows, or of what is given instead; messages call it `name`."""
+    """Return the shape of an input, of a number of rows, or of what is given instead; messages call it `name`."""
     if isinstance(data, int | np.integer) and not isinstance(data, bool):
         _check_numbers(n_rows=data)
         data, n_rows = None, int(data)
@@ -195,7 +195,8 @@ def _check_same(name: str, **sizes: tuple[int | None, int | None]) -> None:
 
 def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool, weight: bool, n_rounds: int,
                     n_workers: int) -> FitSize:  # fmt: skip
-    """Of rows that are not quantized yet, the first of them for training; every feature has all bins it may have."""
+    """Return the size of a fit over rows that are not quantized yet, the first of them for training; every feature has
+    all bins it may have."""
     n_rows, n_features, per_row = shapes[0]
     bins = min(params.max_bin, n_rows)
     total = n_features * bins if per_row is None else min(n_features * bins, int(n_rows * per_row) + n_features)
@@ -212,8 +213,8 @@ def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool,
 
 
 def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, taken_bytes: int) -> SetSize:
-    """Of a worker's rows, in the layout that takes fewer bytes; chunks beyond `host_memory_limit`, of which others have
-    taken some, lie on disk."""
+    """Return the size of a worker's rows, in the layout that takes fewer bytes; chunks beyond `host_memory_limit`, of
+    which others have taken some, lie on disk."""
     n_rows, n_features, per_row = -(-shape[0] // n_workers), shape[1], shape[2]
     entries = n_rows * n_features if per_row is None else int(n_rows * per_row)
     dense = DenseLayout.aligned(np.full(n_features, n_symbols))

@@ -151,7 +151,7 @@ def prepare_fit(
 
 
 def split_rules(params: TrainParams, objective: Objective, monotone: Int32) -> SplitRules:
-    """Of a fit; `monotone` : int32, shape (features,)."""
+    """Return the split rules of a fit; `monotone` : int32, shape (features,)."""
     step = objective.default_max_delta_step if params.max_delta_step is None else params.max_delta_step
     symmetric = params.grow_policy == "symmetric"
     return SplitRules(params.reg_lambda, params.reg_alpha, step, params.min_child_weight, monotone, symmetric)

@@ -49,7 +49,7 @@ class Verdict:
     lost: float
     """Sum of their losses."""
     gain: float
-    """Of the tree's splits, those that leaves will take among them."""
+    """Gain of the tree's splits, those that leaves will take among them."""
 
 
 class Draft:

@@ -40,7 +40,7 @@ def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
 
 
 def _entries(value: Any) -> Iterable[Any]:
-    """Of a sequence, or of one written out as XGBoost takes it."""
+    """Return the entries of a sequence, or of one written out as XGBoost takes it."""
     entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(entries, Iterable):
         raise ParameterError(

@@ -80,7 +80,8 @@ class GrowingTree:
         return left, right, feature, split_bin, nodes["default_left"] != 0
 
     def openable(self, ids: Sequence[int]) -> list[int]:
-        """Those of newly made nodes whose best split is worth finding: depth, leaves and weight leave room for it."""
+        """Return those of newly made nodes whose best split is worth finding: depth, leaves and weight leave room for
+        it."""
         if self._params.max_leaves and self.n_leaves >= self._params.max_leaves:
             return []
         nodes = self._nodes[np.asarray(ids, np.int64)]
@@ -221,7 +222,7 @@ def finished_tree(cuts: Cuts, *, left: Int32, right: Int32, feature: Int32, spli
 
 
 def _saturated(values: Float64) -> Float32:
-    """As float32, models' type; what extreme weights or gradients carry beyond it stays finite."""
+    """Return the values as float32, models' type; what extreme weights or gradients carry beyond it stays finite."""
     limit = np.finfo(np.float32).max
     return np.clip(values, -limit, limit).astype(np.float32)
 

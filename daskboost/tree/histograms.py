@@ -18,7 +18,7 @@ class Stack:
     """Histograms of some open nodes, all of words or all of pairs (see `devices/cpu/histogram.py`)."""
 
     rows: Int64
-    """Their places among the open nodes."""
+    """Places of the nodes among the open nodes."""
     histograms: Int64
     """int64, shape (at least nodes, slots) or (at least nodes, slots, 2)."""
     places: Int64
@@ -27,7 +27,7 @@ class Stack:
     """Where nodes are yet to be computed, their parents' histograms; otherwise empty."""
     parent_places: Int64
     siblings: Int64
-    """Their siblings' histograms."""
+    """Histograms of the nodes' siblings."""
     sibling_places: Int64
 
     def compute(self) -> None:

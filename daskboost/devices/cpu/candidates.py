@@ -58,7 +58,7 @@ class CpuCandidates:
 
     @property
     def counts(self) -> Int64:
-        """Of norms, by cell."""
+        """Counts of norms by cell."""
         return self._counts
 
     def add(self, view: View, rows: RowsToDraw) -> None:

@@ -31,7 +31,7 @@ from daskboost.dtypes import Int32, Int64, Pairs, UInt32
 WORD_ROWS = 65_536
 """Rows whose sums are sure to fit a word's halves: 2**16 * 2**15 = 2**31, with sign for g and without for h."""
 LOW_HALF = np.int64(0xFFFFFFFF)
-"""Of a word: the sum of h; the sum of g is above it."""
+"""Mask of a word's lower half, the sum of h; the sum of g is above it."""
 AHEAD = 16
 """Rows between asking for a row and using it; 8 to 16 were fastest, 32 slower."""
 

@@ -107,14 +107,14 @@ def sample_rows(share: float, n_rows: int) -> int:
 
 
 def taken_bytes(rows: SetSize, n_rows: int) -> int:
-    """Of `n_rows` that were taken from views."""
+    """Return the bytes of `n_rows` that were taken from views."""
     if rows.symbol_bytes:
         return n_rows * rows.n_features * rows.symbol_bytes
     return 2 * (8 * (n_rows + 1) + int(4 * n_rows * rows.entries_per_row))  # parts, and their join
 
 
 def evaluation_bytes(size: FitSize) -> int:
-    """Of evaluation sets."""
+    """Return the bytes of evaluation sets."""
     return sum(
         each.stored_bytes + view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows
         for each in size.evals
@@ -122,7 +122,8 @@ def evaluation_bytes(size: FitSize) -> int:
 
 
 def view_bytes(rows: SetSize) -> int:
-    """Of what chunks are unpacked or joined into, where they are not read in place; two chunks of those on disk."""
+    """Return the bytes of what chunks are unpacked or joined into, where they are not read in place; two chunks of
+    those on disk."""
     n = min(rows.streamed_rows, 2 * rows.chunk_rows)
     if rows.symbol_bytes:
         joined = rows.chunk_rows < rows.n_rows and 2 * rows.chunk_rows <= GROUP_ROWS
@@ -133,8 +134,8 @@ def view_bytes(rows: SetSize) -> int:
 
 
 def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:
-    """Of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through it; pairs of
-    several outputs do not move."""
+    """Return the bytes of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through
+    it; pairs of several outputs do not move."""
     moving, pair = min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS)), 8 if small_data else 4
     return (rows.n_rows + moving) * 4 + (rows.n_rows * width + (moving if width == 1 else 0)) * pair
 
@@ -145,7 +146,7 @@ def slot_bytes(size: FitSize) -> int:
 
 
 def histograms_bytes(size: FitSize) -> int:
-    """Of the nodes that are there, and of buffers that are kept."""
+    """Return the bytes of the nodes that are there, and of buffers that are kept."""
     return slot_bytes(size) * size.n_entries * HISTOGRAM_COPIES * size.open_histograms
 
 

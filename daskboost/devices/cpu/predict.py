@@ -108,7 +108,7 @@ def dense_keys(forest: PackedForest, values: UInt32, first: int, stop: int, keys
 def sparse_keys(
     forest: PackedForest, indptr: Int64, indices: Int32, values: UInt32, first: int, stop: int, keys: UInt32
 ) -> None:
-    """As `dense_keys`, of a CSR matrix; absent entries are missing."""
+    """Do what `dense_keys` does for a CSR matrix; absent entries are missing."""
     n_columns = len(forest.missing)
     for row in range(first, stop):
         start = _tile_start(row - first, n_columns)
@@ -279,7 +279,8 @@ def predict_sparse(
     leaves: Int32,
     margins: Float32,
 ) -> None:
-    """As `predict_dense`, of a CSR matrix; only the columns that trees use become dense, one block at a time."""
+    """Do what `predict_dense` does for a CSR matrix; only the columns that trees use become dense, one block at a
+    time."""
     n_rows, n_columns = len(indptr) - 1, len(forest.missing)
     keys, slots = np.zeros(block * n_columns, np.uint32), np.empty(block, np.int32)
     for first in range(0, n_rows, block):

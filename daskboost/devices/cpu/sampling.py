@@ -16,7 +16,7 @@ _SHIFT = np.int64(52 - CELL_BITS)
 
 @njit(cache=True, nogil=True)
 def draw_share(key: np.uint64, below: np.uint64, first_row: Any, begin: int, end: int, rows: UInt32) -> int:
-    """Of rows `[begin, end)`, those whose draw, of 32 bits, is less than `below`; how many that are.
+    """Keep the rows of `[begin, end)` whose draw, of 32 bits, is less than `below`; return how many they are.
 
     `first_row` : as for `quantize_gradients`. `rows`, shape (end - begin,), gets them at its start.
     """

@@ -53,7 +53,7 @@ class SlotLayout:
 
     @property
     def most_slots(self) -> int:
-        """Of a feature."""
+        """Most slots of a feature."""
         return int(np.diff(self.offsets).max(initial=0))
 
     @property

@@ -19,12 +19,12 @@ from daskboost.devices.gpu.runtime import DeviceArray, to_host
 from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
 
 THREADS = 256
-"""As in `kernels/best_first.cu`."""
+"""Threads of a block, as in `kernels/best_first.cu`."""
 MOST_LEAVES = 1024
-"""As there: leaves that wait lie in shared memory."""
+"""Most leaves, as in the kernel: leaves that wait lie in shared memory."""
 LEAVES_PER_SPLIT = 8
-"""Of a tree, for each split of a step. Trees of 255 leaves on a million rows of higgs took 13 to 16 steps so, and 10
-splits of 100 in vain; with twice as many in a step 11 to 16, and 40 in vain; with half as many 19 to 24."""
+"""Leaves of a tree for each split of a step. Trees of 255 leaves on a million rows of higgs took 13 to 16 steps so, and
+10 splits of 100 in vain; with twice as many in a step 11 to 16, and 40 in vain; with half as many 19 to 24."""
 LEAST_WIDTH = 16
 """Splits of a step, however small the tree."""
 SPLITS_PER_LEAF = 3
@@ -93,11 +93,11 @@ class BestFirstGrower:
         self._added = xp.empty((self._width, n_slots, 2), np.int64)
         self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
         self._addresses = (address_of(self._kept), address_of(self._added), node_bytes(self._kept))
-        """Of the first histograms, and bytes from one to the next."""
+        """Addresses of the first histograms, and bytes from one to the next."""
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
              after: Callable[[], None]) -> None:  # fmt: skip
-        """As `growth.TreeGrower` does for one tree, with the same features for all levels; waits for answers."""
+        """Grow one tree as `growth.TreeGrower` does, with the same features for all levels; waits for answers."""
         queue.expect(rows.reserve(self._capacity, self._width))
 
         def begin() -> None:
@@ -142,7 +142,7 @@ class BestFirstGrower:
         )  # fmt: skip
 
     def _best_per_node(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool) -> DeviceArray:
-        """Of those that were opened last: their splits, in entries or in histograms that are built first."""
+        """Find the best splits of the nodes that were opened last, in entries or in histograms that are built first."""
         slots, n = self._slots, 2 * self._width
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,

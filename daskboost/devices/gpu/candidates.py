@@ -20,7 +20,7 @@ from daskboost.dtypes import Int64
 
 FLOATS = ("g", "h", "margin", "label", "weight")
 OF_OUTPUTS = ("g", "h", "margin")
-"""Those of them that have a column for each output."""
+"""Columns that have an entry for each output."""
 
 
 class GpuCandidates:
@@ -57,7 +57,7 @@ class GpuCandidates:
 
     @property
     def counts(self) -> Int64:
-        """Of norms, by cell; waits."""
+        """Counts of norms by cell; waits."""
         return to_host(self._cells).view(np.int64)
 
     def add(self, view: GpuView, rows: RowsToDraw) -> None:

@@ -41,7 +41,7 @@ class CudaRuntime:
         """The same, found without a look at the source: a level of a tree asks ten times."""
 
     def __reduce__(self) -> Any:
-        """As the GPU of that index in another process, to which Dask may move rows that lie on this one."""
+        """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
         return get_runtime, (self.device,)
 
     @property
@@ -104,7 +104,7 @@ class CudaRuntime:
             return pinned_bytes(self.xp.cuda.runtime, n_bytes)
 
     def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> CudaKernel:
-        """Of any source, such as a test's own."""
+        """Return an entry point of any source, such as a test's own."""
         key = (source, entry, variant)
         if key not in self._kernels:
             with self.xp.cuda.Device(self.device):

@@ -23,7 +23,7 @@ HOST_TO_DEVICE = 1
 PORTABLE = 1
 """`cudaHostRegisterPortable`: for all devices of the process."""
 _of_parent: list[mmap.mmap] = []
-"""Of a fork: pages that only its parent has, never unmapped."""
+"""Pages of a fork that only its parent has, never unmapped."""
 
 
 class CudaCopies:

@@ -35,7 +35,7 @@ from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 T = TypeVar("T")
 
 MOST_ROWS = 2**31
-"""Of a view, whose rows are numbered by 32 bits."""
+"""Most rows of a view, which are numbered by 32 bits."""
 COLUMN_SHARE = 4
 """Without a plan, column-major copies take at most this part of what memory is free when the engine starts."""
 
@@ -98,7 +98,7 @@ class GpuDevice:
         return GpuUniformSample(self._layout, size, room)
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> GpuCandidates:
-        """Of no sample is there a column-major copy, see `uniform_sample`."""
+        """Return candidates; no sample has a column-major copy, see `uniform_sample`."""
         sizes = (RoomSize(), RoomSize()) if self._plan is None else [RoomSize(*size) for size in self._plan.drawn]
         return GpuCandidates(self._layout, n_outputs, *sizes)
 

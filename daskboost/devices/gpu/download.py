@@ -110,14 +110,14 @@ def _copy_directly(array: DeviceArray, out: npt.NDArray[Any]) -> None:
 
 
 def _pieces(array: DeviceArray, out: npt.NDArray[Any]) -> list[Piece]:
-    """Of one array."""
+    """Return the pieces of one array."""
     data: Any = array.data  # CuPy's, which has an address
     into, address = out.reshape(-1).view(np.uint8), int(data.ptr)
     return [(address + at, into[at : at + PIECE_BYTES]) for at in range(0, out.nbytes, PIECE_BYTES)]
 
 
 def download(runtime: Runtime, array: DeviceArray, threads: int = 1) -> npt.NDArray[Any]:
-    """As `to_host`, for what may be large; C-contiguous."""
+    """Return what `to_host` does, for arrays that may be large; C-contiguous."""
     if isinstance(array, np.ndarray):
         return np.array(array, order="C")
     out: npt.NDArray[Any] = np.empty(array.shape, array.dtype)

@@ -16,18 +16,18 @@ from daskboost.devices.gpu.views import small_data
 from daskboost.devices.set_size import SetSize
 
 STATE_ROWS = 256
-"""Of a tile of rows whose nodes are looked up."""
+"""Rows of a tile whose nodes are looked up."""
 BLOCKS = 3
-"""Of a multiprocessor at the same time, as `kernels/split_entries.cu` bounds registers for: each has an equal share of
-the tiles, so that more would only wait for them."""
+"""Blocks of a multiprocessor at the same time, as `kernels/split_entries.cu` bounds registers for: each has an equal
+share of the tiles, so that more would only wait for them."""
 EXACT_BLOCKS = 2
 """The same of the variant EXACT, which takes more registers."""
 MOST_BLOCKS = 512
 """Enough for any GPU, as plans count."""
 BEST_BYTES = 32
-"""Of `Best`."""
+"""Bytes of `Best`."""
 SUM_BYTES = 16
-"""Of a slice's sums of a node."""
+"""Bytes of a slice's sums of a node."""
 
 
 class EntrySearch:
@@ -51,8 +51,8 @@ class EntrySearch:
 
     def best_per_node(self, level: Level, regular: Regular, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool
                       ) -> DeviceArray:  # fmt: skip
-        """As `SplitKernels.best_per_node` finds them, but none where no gain is positive; `nodes` : int32, those of the
-        level."""
+        """Return the splits that `SplitKernels.best_per_node` finds, but none where no gain is positive; `nodes` :
+        int32, those of the level."""
         entries, n = self._entries, level.n_nodes
         chunk, order = rows.chunk, None if is_root and rows.in_order else rows.chunk.order
         small, exact, layout = small_data(chunk.pairs), int(not regular.is_rough), self._kernels.layout
@@ -84,7 +84,7 @@ class EntrySearch:
 
 
 def entry_search_bytes(rows: SetSize, n_nodes: int, multiprocessors: int | None) -> int:
-    """Of sums of slices, at most, and of what blocks find; without multiprocessors, on any GPU."""
+    """Return the bytes of sums of slices, at most, and of what blocks find; without multiprocessors, on any GPU."""
     n_blocks = min(MOST_BLOCKS, BLOCKS * (multiprocessors or MOST_BLOCKS), most_tiles(rows.n_entries))
     return n_nodes * (SUM_BYTES * most_sums(*rows.features_above(TILE)) + BEST_BYTES * n_blocks)
 

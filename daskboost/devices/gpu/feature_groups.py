@@ -23,17 +23,18 @@ LEAST_COLUMNS = {1: 4, 2: 1}
 CELL_BYTES = 8
 """32 bits for g and 32 for h."""
 NARROW_BIN_BYTES = MOST_COLUMNS * CELL_BYTES
-"""Of a bin in a group of symbols of one byte: columns fewer than banks have several cells each."""
+"""Bytes of a bin in a group of symbols of one byte: columns fewer than banks have several cells each."""
 MOST_GROUP_BYTES = 160 * 1024
-"""Of shared memory, where there is so much: the rest of a multiprocessor's is the cache that rows are read through."""
+"""Bytes of shared memory, where there is so much: the rest of a multiprocessor's is the cache that rows are read
+through."""
 
 
 SKEWED_COLUMNS = (20, 24, 28)
 """Columns that `kernels/skewed.cuh` is compiled for."""
 SKEWED_BINS = (64, 128, 256)
-"""As there."""
+"""Largest numbers of bins that kernels with skewed columns come for, as there."""
 SKEWED_BIN_BYTES = 2 * NARROW_BIN_BYTES
-"""As there: most columns have two cells."""
+"""Bytes of a bin, as there: most columns have two cells."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Runtime, to_host
 from daskboost.dtypes import Int64
 
 THREADS = 256
-"""As in `kernels/features.cu`, `sketch.cu` and `quantize.cu`."""
+"""Threads of a block, as in `kernels/features.cu`, `sketch.cu` and `quantize.cu`."""
 MOST_COLUMNS = 32
 """A warp's lanes: a row of so many float32 is one line of cache."""
 LEAST_STEPS = 16
@@ -25,7 +25,7 @@ MOST_TILE_ROWS = 1 << 14
 TYPES = {name: number for number, name in enumerate(
     ("float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 )} | {"bool": 7}  # fmt: skip
-"""As `kernels/features.cu` numbers them."""
+"""Types as `kernels/features.cu` numbers them."""
 _BITS = {"float16": np.uint16, "bool": np.uint8}
 """How types that kernels do not know are passed."""
 

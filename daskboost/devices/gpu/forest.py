@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 GROUP_WORDS = 2048
 """Words of a group of trees, as in `kernels/predict.cu`: `2 << levels` of them are a tree."""
 TILE_ROWS = 128
-"""As in `kernels/rank_tile.cuh`."""
+"""Rows of a tile, as in `kernels/rank_tile.cuh`."""
 MOST_THRESHOLDS = {1: 255, 2: 32767}
-"""Of a feature, by the bytes of a rank. A node has 16 bits for one, of which the first is the sign of a difference."""
+"""Most thresholds of a feature, by the bytes of a rank. A node has 16 bits for one, of which the first is the sign of a
+difference."""
 MOST_OFFSET = 0xFFFF
-"""Of a column within a tile, bytes: what a node has room for."""
+"""Largest offset of a column within a tile, in bytes: what a node has room for."""
 
 _LEVEL_BITS = 4
 _DEEP = 1 << _LEVEL_BITS
@@ -50,7 +51,7 @@ class Thresholds:
 
     @property
     def most(self) -> int:
-        """Of one feature."""
+        """Most thresholds of one feature."""
         return int(np.diff(self.starts).max(initial=0))
 
     def ranks(self, forest: PackedForest, splits: UInt32) -> UInt32:

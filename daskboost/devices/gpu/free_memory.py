@@ -14,7 +14,7 @@ RMM_ALLOCATORS = "rmm.allocators"
 
 
 def free_bytes(xp: Any, device: int) -> int:
-    """Of the GPU of that index."""
+    """Return the bytes of the GPU of that index."""
     with xp.cuda.Device(device):
         of_driver = int(xp.cuda.runtime.memGetInfo()[0])
         allocator = xp.cuda.get_allocator()

@@ -68,7 +68,7 @@ class PassMemory:
         self._quantizers: dict[Hashable, Quantizer] = {}
 
     def quantizer(self, pieces: Pieces, n_rows: int, weight: DeviceArray | None) -> Quantizer:
-        """Of a chunk, by its rows' global ids; `weight` : of small data's rows."""
+        """Return the quantizer of a chunk, by its rows' global ids; `weight` : of small data's rows."""
         if weight is not None or isinstance(pieces, np.ndarray):
             return Quantizer(self.runtime, pieces, n_rows, weight)
         key = n_rows, tuple(pieces)

@@ -23,7 +23,7 @@ TILE_ROWS = 4 * THREADS
 BLOCKS_PER_MULTIPROCESSOR = 8
 """Two rounds of the four that fit: enough to even out, and few enough for one atomic per block and sum."""
 MOST_LEAF_ROWS = 2**16
-"""Of a block that adds up leaves: as many as 15 bits allow in a sum of 32."""
+"""Most rows of a block that adds up leaves: as many as 15 bits allow in a sum of 32."""
 ALL = 2**32
 """A bound of 32 random bits that keeps every row."""
 

@@ -19,7 +19,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
 
 THREADS = 256
-"""As in `kernels/grow.cu`."""
+"""Threads of a block, as in `kernels/grow.cu`."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class TreeTables:
         self.memory, self.capacity = memory, capacity
         views = iter(_cut(memory, _shapes(n_trees, capacity)))
         self.sums = next(views)
-        """Of g and h; int64, shape (trees, capacity, 2)."""
+        """Sums of g and h; int64, shape (trees, capacity, 2)."""
         self.limits = next(views)
-        """Of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
+        """Limits of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
         self.gains = next(views)
         """float64, shape (trees, capacity)."""
         self.rounding = next(views)
@@ -79,7 +79,7 @@ class TreeTables:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """As kernels take them (`TREES`)."""
+        """The arrays as kernels take them (`TREES`)."""
         nodes = (self.links, self.sums, self.limits, self.gains, self.default_left)
         return (self.capacity, self.sizes, *nodes, self.rounding)
 
@@ -153,7 +153,7 @@ class TreeGrower:
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
         self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
-        """Their leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
+        """The trees' leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
         n_slots = kernels.layout.host.n_slots
         n_nodes = histogram_nodes(n_trees, rules.depth)
         if entries is not None:
@@ -196,8 +196,8 @@ class TreeGrower:
         return memory[:half], memory[half : 2 * half] if depth else memory[:0]
 
     def _addresses(self, depth: int) -> tuple[int, int, int]:
-        """Of the first histograms of either kind, and bytes from one to the next. Where there are none, and below the
-        last level, any address but 0 says that a node is there."""
+        """Return the addresses of the first histograms of either kind, and bytes from one to the next. Where there are
+        none, and below the last level, any address but 0 says that a node is there."""
         if self._entries is not None or depth == self._rules.depth:
             return 1, 1, 0
         built, derived = self._places(depth)
@@ -277,7 +277,7 @@ class _TreeLevel:
 
     slots: Slots
     splits: DeviceArray
-    """As `kernels/partition.cu` takes them; int32, shape (6, slots)."""
+    """Splits as `kernels/partition.cu` takes them; int32, shape (6, slots)."""
     built: DeviceArray
     """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
 

@@ -73,7 +73,7 @@ class Entry:
     name: str
     parameters: tuple[Parameter, ...]
     most_threads: int
-    """Of a block, from `__launch_bounds__`."""
+    """Most threads of a block, from `__launch_bounds__`."""
     registers: int
     """Budget of a thread."""
     shared_bytes: int
@@ -125,7 +125,7 @@ class KernelFile:
 
     @cached_property
     def digest(self) -> str:
-        """Of this file and all headers: CuPy's cache on disk does not look at headers."""
+        """Digest of this file and all headers: CuPy's cache on disk does not look at headers."""
         found = hashlib.sha256(self.text.encode())
         for header in sorted(source_folder().glob("*.cuh")):
             found.update(header.read_bytes())

@@ -18,7 +18,7 @@ from daskboost.devices.gpu.tiles import count_tiles, rows_per_tile
 from daskboost.devices.gpu.views import small_data
 
 THREADS = 256
-"""As in `kernels/frontier.cu`."""
+"""Threads of a block, as in `kernels/frontier.cu`."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class KnownTree:
     leaves: DeviceArray
     """The node of each place; int32."""
     n_nodes: int
-    """Of the tree, and one that no rows reach."""
+    """Nodes of the tree, and one that no rows reach."""
 
     @property
     def most_splits(self) -> int:
-        """Of a level."""
+        """Most splits of a level."""
         return max((splits.shape[1] for splits in self.levels), default=0)
 
 

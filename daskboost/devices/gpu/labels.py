@@ -9,7 +9,7 @@ import numpy as np
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 
 THREADS = 256
-"""As in `kernels/labels.cu`."""
+"""Threads of a block, as in `kernels/labels.cu`."""
 BLOCKS_PER_PROCESSOR = 8
 
 
@@ -21,7 +21,7 @@ class LabelSummary:
     n_infinite: int
     all_whole: bool
     least_key: int
-    """Of those that are not missing, as an order-preserving key; 2**32 - 1 if there are none."""
+    """Least label that is not missing, as an order-preserving key; 2**32 - 1 if there are none."""
     greatest_key: int
     """0 if there are none."""
 

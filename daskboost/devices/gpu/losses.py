@@ -17,7 +17,7 @@ from daskboost.dtypes import Float64
 
 WARP = 32
 SOFTMAX_SHARED_BYTES = 48 << 10
-"""Of a block: more would leave too few warps to hide the memory's latency."""
+"""Bytes of a block: more would leave too few warps to hide the memory's latency."""
 
 
 class LossChunk:
@@ -176,7 +176,7 @@ class LossRows:
             self.find_range(index)
 
     def found_ranges(self) -> Float64:
-        """As `ranges`, of the chunks that entered since the last time; waits."""
+        """Return what `ranges` does, of the chunks that entered since the last time; waits."""
         self._rounding.find_scales(ScaleRule(1.0, 1, 1.0))  # for what it says of the range; others decide the scales
         return self._rounding.largest()
 

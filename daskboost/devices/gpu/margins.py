@@ -8,7 +8,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
 from daskboost.devices.gpu.tiles import count_tiles, rows_per_tile
 
 THREADS = 128
-"""As in `kernels/margins.cu`."""
+"""Threads of a block, as in `kernels/margins.cu`."""
 
 
 class Segments(Protocol):

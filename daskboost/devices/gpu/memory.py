@@ -24,23 +24,23 @@ from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize
 
 LAYOUT_BYTES = 12
-"""Of a feature in `DeviceLayout`."""
+"""Bytes of a feature in `DeviceLayout`."""
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
 LEAF_SUM_BYTES = 20
-"""Of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
+"""Bytes of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
 ID_BYTES = 8
 """Global id of a row that was chosen alone."""
 LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
-"""Of `_TreeLevel`."""
+"""Bytes of `_TreeLevel`."""
 LEAF_BYTES = 4
-"""Of `TreeGrower.leaves`."""
+"""Bytes of `TreeGrower.leaves`."""
 GROWN_BYTES = 8 * RESULTS + 3 * 4 + 8
-"""Of `_Grown`."""
+"""Bytes of `_Grown`."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
-"""Of a leaf and output: sums of g and h, and the values of two nodes."""
+"""Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
 LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
@@ -48,7 +48,8 @@ GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded"
 EVALUATION_TEMPORARIES = 4
 """The same of `Objective.evaluation`."""
 SOFTMAX_TEMPORARIES = 6
-"""And of several outputs: the result, and a copy in another order, beside those of `exp`."""
+"""Arrays that predictions of several outputs take at a time: the result, and a copy in another order, beside those of
+`exp`."""
 GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128
@@ -56,13 +57,13 @@ ROUNDS_AT_ONCE = 128
 
 
 def evaluation_bytes(size: FitSize) -> int:
-    """Of bins, margins, labels and weights of evaluation sets."""
+    """Return the bytes of bins, margins, labels and weights of evaluation sets."""
     return sum(view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows for each in size.evals)
 
 
 def view_bytes(rows: SetSize) -> int:
-    """Of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device as the view has
-    them."""
+    """Return the bytes of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device
+    as the view has them."""
     return 0 if rows.is_lent else unpacked_bytes(rows, rows.resident_rows, rows.resident_entries)
 
 
@@ -92,7 +93,7 @@ def _searched_nodes(size: FitSize) -> int:
 
 
 def columns_bytes(size: FitSize) -> int:
-    """Of the column-major copy of `DenseView`, or of `SparseColumns` or `SortedEntries`."""
+    """Return the bytes of the column-major copy of `DenseView`, or of `SparseColumns` or `SortedEntries`."""
     rows, of_states = size.train, 8 * state_words(size.train.resident_rows)
     if searches_entries(size):
         return sorted_bytes(rows.n_entries, rows.n_features) + of_states
@@ -102,7 +103,8 @@ def columns_bytes(size: FitSize) -> int:
 
 
 def root_copy_bytes(size: FitSize) -> int:
-    """Of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots are gathered."""
+    """Return the bytes of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots
+    are gathered."""
     if not size.without_host or size.samples_rows:
         return 0
     rows = size.train
@@ -117,7 +119,8 @@ def copied_entries(size: FitSize) -> int:
 
 
 def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
-    """Of both halves of `DeviceOrder`; of several outputs, of one order, all pairs, and those that are gathered."""
+    """Return the bytes of both halves of `DeviceOrder`; of several outputs, of one order, all pairs, and those that are
+    gathered."""
     pair_bytes = 8 if small_data else 4
     n_pairs = 2 if width == 1 else width + 2 * min(AT_ONCE, width)
     return n_rows * (2 * 4 + n_pairs * pair_bytes)
@@ -130,7 +133,7 @@ def label_bytes(size: FitSize) -> int:
 
 
 def gradients_bytes(size: FitSize) -> int:
-    """Of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
+    """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
     n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
     if size.gpu_gradients == "computed":
         return 0
@@ -140,7 +143,8 @@ def gradients_bytes(size: FitSize) -> int:
 
 
 def histograms_bytes(size: FitSize) -> int:
-    """Of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there; of `EntrySearch`, which needs none."""
+    """Return the bytes of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there; of `EntrySearch`, which
+    needs none."""
     if searches_entries(size):
         return entry_search_bytes(size.train, _searched_nodes(size), size.multiprocessors)
     if not size.without_host:
@@ -153,8 +157,8 @@ def histograms_bytes(size: FitSize) -> int:
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
-    """Of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums. Of `EntrySearch`
-    results alone."""
+    """Return the bytes of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums.
+    Of `EntrySearch` results alone."""
     n_features = 0 if searches_entries(size) else size.train.n_features
     if size.width > 1:
         sums_before = PAIR_SLOT_BYTES * n_chunks(size.n_slots, n_features) * size.width
@@ -165,7 +169,7 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
 
 
 def split_bytes(size: FitSize) -> int:
-    """Of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
+    """Return the bytes of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
     n_splits = max(USUAL_SPLITS, step_width(size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
     n_rows = size.trees_together * size.train.n_rows
     tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
@@ -177,8 +181,8 @@ def _deepest(size: FitSize) -> int:
 
 
 def step_bytes(size: FitSize) -> int:
-    """Of searching nodes: of the largest level, or of all that CUDA graphs recorded, each output's tree in one of them,
-    whose arrays live as long as they do."""
+    """Return the bytes of searching nodes: of the largest level, or of all that CUDA graphs recorded, each output's
+    tree in one of them, whose arrays live as long as they do."""
     if not size.without_host:
         return search_bytes(size, size.deepest_nodes)
     if size.grow_policy == "lossguide":
@@ -187,8 +191,8 @@ def step_bytes(size: FitSize) -> int:
 
 
 def tree_bytes(size: FitSize) -> int:
-    """Of nodes' segments; where trees grow without the host, of what growers keep of nodes beside histograms, and of
-    the trees that wait to be fetched."""
+    """Return the bytes of nodes' segments; where trees grow without the host, of what growers keep of nodes beside
+    histograms, and of the trees that wait to be fetched."""
     if not size.without_host:
         leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
         return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups)) + leaf_bytes
@@ -204,7 +208,8 @@ def tree_bytes(size: FitSize) -> int:
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
-    """Of margins that are put together and predictions while these are made, or of them and what metrics take."""
+    """Return the bytes of margins that are put together and predictions while these are made, or of them and what
+    metrics take."""
     n_rows, is_copied = evaluated_together(size, rows)
     predictions = 4 * size.n_outputs * n_rows
     scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
@@ -222,8 +227,9 @@ def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
 
 
 def upload_bytes(rows: SetSize, n_slots: int) -> int:
-    """Of rows on their way into a view: a chunk's matrix or, where they lie on the device, a partition's; of CSR rows
-    there, the pieces that are put together; of rows some of which lie on disk, what packed chunks take."""
+    """Return the bytes of rows on their way into a view: a chunk's matrix or, where they lie on the device, a
+    partition's; of CSR rows there, the pieces that are put together; of rows some of which lie on disk, what packed
+    chunks take."""
     loading = loading_bytes(rows, n_slots)
     if rows.symbol_bytes:
         on_host = rows.resident_rows > rows.device_rows and not all(chunk.on_disk for chunk in rows.chunks)
@@ -235,8 +241,8 @@ def upload_bytes(rows: SetSize, n_slots: int) -> int:
 
 
 def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
-    """Of what views take while they are made, beside what they keep. The training rows' is free again before their
-    column-major copy is made, or memory is taken for those of them that stream."""
+    """Return the bytes of what views take while they are made, beside what they keep. The training rows' is free again
+    before their column-major copy is made, or memory is taken for those of them that stream."""
     rows = size.train
     own = upload_bytes(rows, size.n_slots)
     if rows.streamed_rows:
@@ -252,7 +258,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
 
 
 def scratch_bytes(size: FitSize, passing: int) -> int:
-    """Of trees and steps, and what is needed before and after them."""
+    """Return the bytes of trees and steps, and what is needed before and after them."""
     steps, of_layout = step_bytes(size), LAYOUT_BYTES * size.train.n_features
     passing_and_steps = passing + steps if size.without_host else max(passing, steps)
     return of_layout + tree_bytes(size) + split_bytes(size) + passing_and_steps

@@ -14,14 +14,14 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, 
 from daskboost.dtypes import Int64, UInt32
 
 THREADS = 256
-"""As in both kernels."""
+"""Threads of a block, as in both kernels."""
 LOSSES = (
     "squared", "absolute", "relative", "pseudo-huber", "pinball", "log", "wrong side", "multiclass log", "wrong class",
     "squared log", "gamma",
 )  # fmt: skip
 """By their numbers in `kernels/metric_losses.cu`."""
 UNIT_EXPONENT = -100
-"""Of the sums of `kernels/wide_sum.cuh`."""
+"""Exponent of a unit of the sums of `kernels/wide_sum.cuh`."""
 BLOCKS_PER_MULTIPROCESSOR = 4
 """Enough to hide the latency of reading rows; threads stride over the rest."""
 SCORE_ROWS = 2**22
@@ -30,7 +30,7 @@ together."""
 SCORE_ROW_BYTES = 42
 """Memory of each: words, their sorted copy and what sorting takes; or words, units and their running sums."""
 LIMB_BYTES = 2 * 2048 * 2 * 8
-"""Of the sums that losses beyond the usual magnitudes go to."""
+"""Bytes of the sums that losses beyond the usual magnitudes go to."""
 KEY_BITS = 32
 
 _SMALLEST_EXPONENT = -1074  # of a float64: ExactSum's unit

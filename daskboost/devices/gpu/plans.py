@@ -47,13 +47,16 @@ from daskboost.devices.stream_groups import group_sizes
 POOL_SHARE = 16
 """CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
 POOL_SCRATCH_SHARE = 3
-"""And this part of arrays that come and go: of a piece that was free again, a rest may be too small for the next."""
+"""Part of the bytes of arrays that come and go that the pool loses: what a freed block leaves may be too small for the
+next."""
 POOL_LEVEL_SHARE = 8
-"""And this part of histograms that are new with each level, where the host grows trees."""
+"""Part of the bytes of histograms that the pool loses where the host grows trees, which makes new ones at each
+level."""
 POOL_SAMPLES_SHARE = 24
-"""And this part where trees grow on samples: passes free what the next one takes in other sizes."""
+"""Part of all bytes that the pool loses where trees grow on samples: a pass frees what the next one takes in other
+sizes."""
 POOL_CANDIDATES_BYTES = 2**17
-"""And so many bytes where they are drawn from candidates: histograms are cut from what those had."""
+"""Bytes that the pool loses where samples are drawn from candidates: histograms are cut from what those had."""
 POOL_ROUNDING_BYTES = 64 * 512
 """For each of so many small arrays."""
 GROUPS_SHARE = 16
@@ -96,7 +99,7 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 
 
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
-    """Of a fit all of whose chunks become resident."""
+    """Return the plan of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
     if size.resident_share or size.drawn_share:
         return _least(size, free_bytes)
@@ -177,8 +180,8 @@ def _least(size: FitSize, free_bytes: int | None) -> Plan:
 
 
 def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
-    """Of the largest groups of streamed chunks that leave room, if that is not decided: those with which the least plan
-    fits, and takes little more than with one chunk at a time."""
+    """Return the bytes of the largest groups of streamed chunks that leave room, if that is not decided: those with
+    which the least plan fits, and takes little more than with one chunk at a time."""
     if size.train.stream_bytes is not None:
         return size.train.stream_bytes
     chunks = [chunk.n_bytes for rows in (size.train, *size.evals) for chunk in (*rows.streamed, *rows.chunks)]
@@ -223,7 +226,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
 
 
 def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
-    """Of trees that are grown on a sample, another set of rows on the device; all rows have margins and labels."""
+    """Return the plan of trees that are grown on a sample, another set of rows on the device; all rows have margins and
+    labels."""
     train, k = size.train, size.n_outputs
     sample, room = sample_set(size), sample_room(size)
     own = replace(size, train=sample, evals=(), depth=max(1, size.depth - 1))
@@ -258,8 +262,8 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
 
 def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
-    """Of trees that are grown on rows drawn by their gradients: candidates and sample have bins of their own on the
-    device, all rows have margins and labels, and one group's turn in a pass takes what it does."""
+    """Return the plan of trees that are grown on rows drawn by their gradients: candidates and sample have bins of
+    their own on the device, all rows have margins and labels, and one group's turn in a pass takes what it does."""
     train, k = size.train, size.n_outputs
     candidates, sample = drawn_rooms(size)
     own = replace(size, evals=(), keep_gradients=True, train=SetSize(

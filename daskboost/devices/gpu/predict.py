@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
 
 RANK_THREADS = 256
-"""As in `kernels/rank_rows.cu`."""
+"""Threads of a block, as in `kernels/rank_rows.cu`."""
 WIDE_THREADS = 256
-"""As in `kernels/predict_wide.cu`."""
+"""Threads of a block, as in `kernels/predict_wide.cu`."""
 WALK_THREADS = (512, 256, 128)
 """What `kernels/predict.cu` is compiled for. More threads share a copy of the trees; fewer leave room for wide rows."""
 FEATURE_GROUP = 32
 STAGED_BYTES = 4 * TILE_ROWS * (FEATURE_GROUP + 1)
 """Features of a block of `kernels/rank_rows.cu`, and its shared memory for their values."""
 BLOCKS_PER_MULTIPROCESSOR = 8
-"""Of kernels whose blocks stride over the rows: enough to fill any device."""
+"""Blocks of kernels that stride over the rows: enough to fill any device."""
 RANK_BYTES = 2**29
 """Ranks of so many bytes at a time, or a quarter of the free memory if that is less: 19 million rows of 28 columns."""
 CONVERTED_BYTES = 2**28

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
 
 THREADS = 256
-"""As in `kernels/predict_vectors.cu`."""
+"""Threads of a block, as in `kernels/predict_vectors.cu`."""
 LEAF_BYTES = 2**28
 """Leaves of so many bytes are found at a time."""
 
@@ -34,7 +34,7 @@ class VectorForest:
         self._values, self._starts = runtime.xp.asarray(forest.values), runtime.xp.asarray(forest.node_start)
 
     def run(self, rows: Values, out: DeviceArray) -> Int32:
-        """As `DeviceForest.run` adds margins."""
+        """Add margins as `DeviceForest.run` does."""
         runtime, n_outputs = self._runtime, out.shape[1]
         step = max(1, LEAF_BYTES // (4 * self._n_trees))
         infinite: Int32 = np.empty(0, np.int32)

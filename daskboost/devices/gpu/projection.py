@@ -9,7 +9,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
 from daskboost.dtypes import Float32
 
 THREADS = 256
-"""As in `kernels/project.cu`."""
+"""Threads of a block, as in `kernels/project.cu`."""
 ROOM_BYTES = 24 << 10
 """Shared memory of a block, of which two or more then fit every multiprocessor."""
 

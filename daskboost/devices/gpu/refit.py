@@ -20,13 +20,13 @@ from daskboost.devices.gpu.tiles import count_tiles, rows_per_tile
 from daskboost.devices.gpu.views import GpuView, find_leaves
 
 THREADS = 256
-"""As in `kernels/refit.cu`."""
+"""Threads of a block, as in `kernels/refit.cu`."""
 ADD_BLOCKS = 8
-"""Of a multiprocessor, that add values."""
+"""Blocks of a multiprocessor that add values."""
 
 
 class PairSegments(Segments, Protocol):
-    """And their pairs."""
+    """Segments with the pairs of their rows."""
 
     pairs: DeviceArray
 
@@ -64,7 +64,7 @@ def mark_leaves(runtime: Runtime, chunk: PairSegments, nodes: DeviceArray) -> De
 
 
 class Refit:
-    """Of trees that grow without the host, over all rows of one chunk.
+    """Values leaves of trees that grow without the host, over all rows of one chunk.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ class PackedChunks(Protocol):
     again."""
 
     most_bytes: int
-    """Of a group."""
+    """Bytes of a group."""
 
     def __len__(self) -> int: ...
 
@@ -105,7 +105,7 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """Of all buffers."""
+        """Bytes of all buffers."""
         return sum(int(buffer.memory.nbytes) for buffer in self._buffers)
 
     def passing(self, chunks: PackedChunks, use: Callable[[PackedGroup, DeviceArray], T]

@@ -15,11 +15,11 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite, to_ho
 from daskboost.dtypes import Float64, UInt64
 
 THREADS = 128
-"""As in `kernels/scales.cu`."""
+"""Threads of a block, as in `kernels/scales.cu`."""
 SCALES = 7
 """Numbers of `DeviceRounding.scales` per output, as in `kernels/rounding.cuh`."""
 _WORDS = SCALES + 2 + 2
-"""Of an output: scales, keys, sums."""
+"""Words of an output: scales, keys, sums."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ScaleRule:
 
     @property
     def arguments(self) -> tuple[float, float, float, float]:
-        """As kernels take it."""
+        """The rule as kernels take it."""
         return self.bound, float(self.limit), self.scale_w, self.largest_searched
 
 

@@ -33,7 +33,7 @@ class RowColumns:
             name: (np.dtype(dtype), shape) for name, (dtype, shape) in columns.items()
         }
         self._arrays: dict[str, DeviceArray] = {}
-        """Of the columns that memory was taken for."""
+        """Arrays of the columns that memory was taken for."""
 
     @property
     def room_rows(self) -> int:

@@ -27,15 +27,15 @@ from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, 
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
-"""Of a block that counts residuals, as in `kernels/residuals.cu`."""
+"""Rows of a block that counts residuals, as in `kernels/residuals.cu`."""
 COUNT_THREADS = 256
-"""As there."""
+"""Threads of such a block, as there."""
 SPLIT_THREADS = 128
-"""As in `kernels/partition.cu`."""
+"""Threads of a block, as in `kernels/partition.cu`."""
 USUAL_SPLITS = 256
 """Splits in one pass that memory is taken for at first."""
 BUILD_ROWS = 256
-"""Of a tile of histograms: blocks take equal numbers of them, whatever the nodes' sizes."""
+"""Rows of a tile of histograms: blocks take equal numbers of them, whatever the nodes' sizes."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
 
@@ -149,7 +149,7 @@ class GpuRows:
             Quantizer(runtime, own, chunk.n_rows, chunk.weight, n_trees)
             for own, chunk in zip(pieces, self.chunks, strict=True)
         ]
-        """Of each chunk's gradients."""
+        """Quantizer of each chunk's gradients."""
         self._rounding = DeviceRounding(runtime, 1)
 
     def start_tree(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding

@@ -12,13 +12,13 @@ from daskboost.devices.sampling import most_candidates, most_drawn
 from daskboost.devices.set_size import SetSize
 
 STATE_BYTES = 8 + 4 + 4
-"""Of a row in the columns of `GpuCandidates`: its id, label and weight; `OUTPUT_BYTES` for each output."""
+"""Bytes of a row in the columns of `GpuCandidates`: its id, label and weight; `OUTPUT_BYTES` for each output."""
 OUTPUT_BYTES = 3 * 4
 """g, h and margin."""
 CANDIDATE_BYTES = 8 + 8 + 4
 """What candidates have beside that: norm and draw, and a number where rows are chosen."""
 PLACES_BYTES = 4 * 8 + 4
-"""Of a CSR row whose entries are about to be taken: `_entry_places` and its temporary arrays."""
+"""Bytes of a CSR row whose entries are about to be taken: `_entry_places` and its temporary arrays."""
 MORE_ENTRIES = 1.05
 """Drawn rows may have so many times the entries of others, and more at the price of a copy."""
 
@@ -40,26 +40,26 @@ def sample_room(size: FitSize) -> RoomSize:
 
 
 def room_bytes(rows: SetSize, room: RoomSize) -> int:
-    """Of the bins in `RowRoom`."""
+    """Return the bytes of the bins in `RowRoom`."""
     return unpacked_bytes(rows, room.n_rows, room.n_entries)
 
 
 def state_bytes(size: FitSize) -> int:
-    """Of what goes with the rows of both rooms."""
+    """Return the bytes of what goes with the rows of both rooms."""
     candidates, sample = drawn_rooms(size)
     per_row = STATE_BYTES + OUTPUT_BYTES * size.n_outputs
     return (CANDIDATE_BYTES + per_row) * candidates.n_rows + per_row * sample.n_rows
 
 
 def drawing_bytes(size: FitSize, n_rows: int) -> tuple[int, int]:
-    """Of the numbers of a group's rows of the next sample, `n_rows`, and of temporary arrays while these are taken:
-    places of CSR entries."""
+    """Return the bytes of the numbers of a group's rows of the next sample, `n_rows`, and of temporary arrays while
+    these are taken: places of CSR entries."""
     return 4 * n_rows, 0 if size.train.symbol_bytes else PLACES_BYTES * n_rows
 
 
 def taking_bytes(size: FitSize, turn_rows: int) -> int:
-    """Of temporary arrays while rows are drawn and taken, `turn_rows` at a time: places of CSR entries, and what splits
-    are scored by."""
+    """Return the bytes of temporary arrays while rows are drawn and taken, `turn_rows` at a time: places of CSR
+    entries, and what splits are scored by."""
     candidates, sample = drawn_rooms(size)
     entries = 0 if size.train.symbol_bytes else PLACES_BYTES * max(sample.n_rows, min(turn_rows, candidates.n_rows))
     return max(entries, 4 * turn_rows if size.refits and size.has_weight else 0)

@@ -27,11 +27,11 @@ NEXT_BITS, MORE_NEXT_BITS = 6, 12
 """Below every cell of the level above; the larger where that takes at most `MORE_CELLS` of them, 4 MB."""
 MORE_CELLS = 1 << 12
 MOST_LEVELS = 3
-"""As in `kernels/sketch.cu`."""
+"""Most levels of bitmaps, as in `kernels/sketch.cu`."""
 BATCH_SERIES = 64
 """Series counted together: 40 MB of bitmaps and ranks on the first level, and a row's part of two lines of cache."""
 BATCH_ENTRY_SERIES = 512
-"""Of entries, all of which every batch reads."""
+"""Series of entries in a batch; every batch reads all entries."""
 SERIES_BYTES = 20 << 20
 """What a series of at most 2**18 cells may take: 2**24 bits below the cells of a level as marks, counts and ranks, and
 as words twice as long, which join those of the level above."""
@@ -57,7 +57,7 @@ class Intervals:
     upper: UInt32
 
     def of(self, series: Int64) -> Intervals:
-        """Those of some series."""
+        """Return the intervals of some series."""
         lengths = np.diff(self.offsets)[series]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][series] - offsets[:-1], lengths)

@@ -15,30 +15,31 @@ from daskboost.devices.gpu.sparse_columns import state_words
 from daskboost.dtypes import Int64
 
 THREADS = 256
-"""As in `kernels/entry_tile.cuh`."""
+"""Threads of a block, as in `kernels/entry_tile.cuh`."""
 ITEMS = 8
 """Entries of a thread, as there."""
 TILE = THREADS * ITEMS
 MOST_ENTRIES = (1 << 31) - 1
 """CuPy's running sums count by 32 bits."""
 MOST_FEATURES = (1 << 16) - 1
-"""Of a tile, which numbers them by 16 bits."""
+"""Most features of a tile, which numbers them by 16 bits."""
 MOST_NODES = 1 << 10
-"""Of a level: their counts by warp take shared memory."""
+"""Most nodes of a level: their counts by warp take shared memory."""
 ENTRY_BYTES = 10
-"""Of row, slot and feature."""
+"""Bytes of row, slot and feature."""
 SORTING_BYTES = 7
-"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice, and what sorting counts."""
+"""Bytes of memory per entry while the copy is made, beside the copy: words of 8 bytes twice, and what sorting
+counts."""
 SORTING_FEATURE_BYTES = 12
-"""Of a feature, once entries are in order: its last slot and its last entry."""
+"""Bytes of a feature, once entries are in order: its last slot and its last entry."""
 TILE_BYTES = 6 * 8
-"""Of `EntryTile`."""
+"""Bytes of `EntryTile`."""
 SORTING_SHARE, LEAST_SORTING = 16, 1 << 13
 """Sorting words takes as many beside them, this part more, and so many of any: a piece that was free may be cut, and
 one that is a little too small is no use."""
 CELLS_PER_ENTRY = 4
-"""Of the histograms of all nodes, for each time that all entries are searched, at least: with fewer cells histograms
-are the faster way."""
+"""Least cells of the histograms of all nodes per entry, for each time that all entries are searched, at least: with
+fewer cells histograms are the faster way."""
 LEAST_CELLS = 1 << 22
 """The same whatever the entries: 64 MB of sums, which is about what caches hold."""
 
@@ -70,7 +71,7 @@ class SortedEntries:
         self.n_sums = self.n_slices + self.n_spans
         """Rows of sums: of slices, and of all slices of each feature that has some."""
         self.states = xp.empty(state_words(self.n_rows), np.int64)
-        """Of each row, its pair and node."""
+        """Pair and node of each row."""
 
     @property
     def nbytes(self) -> int:
@@ -139,19 +140,20 @@ def _spans(slices: Int64) -> Int64:
 
 
 def sorted_bytes(n_entries: int, n_features: int) -> int:
-    """Of entries and their tiles, with slices and spans."""
+    """Return the bytes of entries and their tiles, with slices and spans."""
     n_tiles = most_tiles(n_entries) + n_features // MOST_FEATURES
     return ENTRY_BYTES * n_entries + (TILE_BYTES + 4 + 16) * n_tiles
 
 
 def sorting_bytes(n_entries: int, n_features: int) -> int:
-    """Of what is there beside the copy while it is made."""
+    """Return the bytes of what is there beside the copy while it is made."""
     return max(SORTING_BYTES * n_entries + 8 * LEAST_SORTING, SORTING_FEATURE_BYTES * n_features)
 
 
 def most_tiles(n_entries: int) -> int:
-    """But for those of very many features: slices are at least half a tile, two neighbours that are none have more
-    entries than one tile holds, and one may stand alone between features that have slices."""
+    """Return the most tiles that entries are cut into, but for those of very many features: slices are at least half a
+    tile, two neighbours that are none have more entries than one tile holds, and one may stand alone between features
+    that have slices."""
     return 3 * n_entries // TILE + 2
 
 

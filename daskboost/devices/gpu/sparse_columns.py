@@ -18,9 +18,9 @@ from daskboost.devices.plan import SMALL_ROWS
 from daskboost.dtypes import Int64
 
 THREADS = 1024
-"""As in `kernels/histogram_sparse.cu`."""
+"""Threads of a block, as in `kernels/histogram_sparse.cu`."""
 AT_ONCE = 8
-"""As there."""
+"""Entries that a thread takes at once, as there."""
 ENTRIES_PER_CELL = 2
 """At least, on average over all rows."""
 MOST_NODES = 64
@@ -28,11 +28,11 @@ MOST_NODES = 64
 LEAST_SHARE = 4
 """Rows of the nodes are at least this part of all, or the few entries of theirs are looked up one by one."""
 ENTRY_BYTES = 8
-"""Of row and slot."""
+"""Bytes of row and slot."""
 EXACT_ROWS = 65_536
-"""Of a slot: more could overflow 32-bit sums."""
+"""Most rows of a slot: more could overflow 32-bit sums."""
 SORTING_BYTES = 16
-"""Of memory per entry while the copy is made, beside the copy: words of 8 bytes twice."""
+"""Bytes of memory per entry while the copy is made, beside the copy: words of 8 bytes twice."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SparseColumns:
             for n_nodes in (1 << k for k in range(MOST_NODES.bit_length()))
             if pays(n_nodes, self._n_slots, n_entries)
         }
-        """Of powers of two; other numbers take the next."""
+        """Entries for numbers that are powers of two; other numbers take the next."""
         self._states = xp.empty(state_words(self._n_rows), np.int64)
         self.nbytes = int(self._rows.nbytes + self._slots.nbytes + self._states.nbytes)
 
@@ -136,12 +136,12 @@ def place_rows(runtime: Runtime, tiles: Tiles, many_rows: int, n_rows: int, orde
 
 
 def state_words(n_rows: int) -> int:
-    """Of pairs and nodes of so many rows, int64: a word each, or two where they may be small data."""
+    """Return the words of pairs and nodes of so many rows, int64: a word each, or two where they may be small data."""
     return 2 * n_rows if n_rows <= SMALL_ROWS else n_rows
 
 
 def copying_bytes(n_entries: int, n_rows: int) -> int:
-    """Of memory that the copy takes, at most, while it is made and afterwards."""
+    """Return the bytes of memory that the copy takes, at most, while it is made and afterwards."""
     return (ENTRY_BYTES + SORTING_BYTES) * n_entries + 8 * state_words(n_rows)
 
 

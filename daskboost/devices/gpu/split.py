@@ -12,9 +12,9 @@ from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
 THREADS = 128
-"""As in the kernels."""
+"""Threads of a block, as in the kernels."""
 NODE_THREADS = 256
-"""As in `kernels/split.cu`."""
+"""Threads of a block, as in `kernels/split.cu`."""
 FEW_FEATURES, FEW_THREADS = 128, 512
 """A feature of a tree's level is a block of `kernels/split_level.cu`: of so few, larger ones, to be as many threads."""
 WARP = 32

@@ -37,8 +37,8 @@ class VectorNodes:
     """Nodes to search, on the host; arrays of shape (..., nodes)."""
 
     addresses: UInt64
-    """Of the first output's histogram of each node, of its parent, which is 0 where rows have built the node's own, and
-    of its sibling; shape (3, nodes)."""
+    """Addresses of the first output's histogram of each node, of its parent, which is 0 where rows have built the
+    node's own, and of its sibling; shape (3, nodes)."""
     steps: UInt64
     """Bytes from there to the next output's; shape (3, nodes)."""
     sums: Int64

@@ -20,7 +20,7 @@ from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, Sparse
 from daskboost.dtypes import Int32, Int64, UInt8, UInt32
 
 THREADS = 256
-"""As in `kernels/unpack_chunk.cu`."""
+"""Threads of a block, as in `kernels/unpack_chunk.cu`."""
 TILE_UNITS = 16 * THREADS
 """About so many units are a block's work."""
 UNIT_SYMBOLS = {1: 4, 2: 1}
@@ -32,13 +32,13 @@ class DenseChunks:
     """What packed dense rows have in common."""
 
     bits: UInt8
-    """Of each feature's symbols."""
+    """Bits of each feature's symbols."""
     stride_bytes: int
-    """Of a row."""
+    """Bytes from one row to the next."""
     symbol_dtype: np.dtype[np.generic]
-    """Of unpacked symbols."""
+    """Type of unpacked symbols."""
     most_rows: int
-    """Of a view."""
+    """Most rows, or entries, of a view."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class SparseChunks:
     """What packed CSR rows have in common."""
 
     bits: int
-    """Of an entry."""
+    """Bits of an entry."""
     slot_of_bin: Int32
     """The histogram slot of each global bin."""
     most_rows: int
     most_entries: int
-    """Of a view."""
+    """Most rows, or entries, of a view."""
 
 
 class UnpackedDense:
@@ -86,7 +86,7 @@ class UnpackedDense:
             self._n_rows += rows.n_rows
 
     def view(self, *, copy_columns: bool = False, turn_rows: bool = False) -> DenseView:
-        """Of all rows that there is room for; made once, see `DenseView`."""
+        """Return the view of all rows that there is room for; made once, see `DenseView`."""
         if self._view is None:
             self._view = DenseView(
                 self._layout, [self._symbols], self._symbols.n_rows, copy_columns=copy_columns, turn_rows=turn_rows
@@ -121,11 +121,11 @@ class UnpackedSparse:
         self.nbytes = int(self._slots.nbytes + self._indptr.nbytes)
 
     def clear(self) -> None:
-        """As `UnpackedDense.clear`."""
+        """Forget the rows that are there, like `UnpackedDense.clear`."""
         self._n_rows = self._n_entries = 0
 
     def add(self, group: PackedGroup, memory: DeviceArray) -> None:
-        """As `UnpackedDense.add`."""
+        """Unpack a group behind the rows that are there, like `UnpackedDense.add`."""
         kernel = self._runtime.kernel("unpack_chunk", "unpack_slots", SYMBOL_BYTES=1)
         for rows, place in placed(group):
             words = memory[place].view(np.uint32)
@@ -138,7 +138,7 @@ class UnpackedSparse:
             self._n_rows, self._n_entries = self._n_rows + rows.n_rows, self._n_entries + rows.n_entries
 
     def view(self, *, copy_columns: bool = False, sort_entries: bool = False) -> SparseView:
-        """Of the rows that are there."""
+        """Return the view of the rows that are there."""
         indptr, slots = self._indptr[: self._n_rows + 1], self._slots[: self._n_entries]
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
 
@@ -157,7 +157,7 @@ class ChunkStream:
 
     @property
     def nbytes(self) -> int:
-        """Of the device's memory, but for the ring."""
+        """Bytes of the device's memory, but for the ring."""
         return self._rows.nbytes
 
     def close(self) -> None:

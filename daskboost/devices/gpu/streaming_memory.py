@@ -15,7 +15,7 @@ from daskboost.devices.stream_groups import n_read_rooms
 POOL_GROUP_BYTES = 16 * 512
 """What CuPy's pool rounds up for a group of streamed chunks: its order, segments, pairs, labels, margins and ids."""
 UNIT_BYTES = 24
-"""Of a symbol in `UnpackedDense`'s tables, at most."""
+"""Bytes of a symbol in `UnpackedDense`'s tables, at most."""
 
 
 def streaming_parts(size: FitSize) -> dict[str, Any]:
@@ -30,18 +30,18 @@ def streaming_parts(size: FitSize) -> dict[str, Any]:
 
 
 def ring_bytes(size: FitSize) -> int:
-    """Of `Ring`, which all sets that stream take in turn."""
+    """Return the bytes of `Ring`, which all sets that stream take in turn."""
     return N_BUFFERS * max((group.n_bytes for rows in (size.train, *size.evals) for group in rows.groups), default=0)
 
 
 def loading_bytes(rows: SetSize, n_slots: int) -> int:
-    """Of `GpuDevice.load`, beside the view: a ring of its own, and tables."""
+    """Return the bytes of `GpuDevice.load`, beside the view: a ring of its own, and tables."""
     largest = max((chunk.n_bytes for chunk in rows.loaded), default=0)
     return N_BUFFERS * largest + tables_bytes(rows, n_slots) if largest else 0
 
 
 def planes_bytes(rows: SetSize, n_slots: int) -> int:
-    """Of `UnpackedDense` or `UnpackedSparse` of groups that stream: the largest, and tables."""
+    """Return the bytes of `UnpackedDense` or `UnpackedSparse` of groups that stream: the largest, and tables."""
     if not rows.streamed:
         return 0
     most_rows, most_entries = (max(group[k] for group in rows.groups) for k in (0, 1))
@@ -49,19 +49,20 @@ def planes_bytes(rows: SetSize, n_slots: int) -> int:
 
 
 def tables_bytes(rows: SetSize, n_slots: int) -> int:
-    """Of symbols' places or bins' slots."""
+    """Return the bytes of symbols' places or bins' slots."""
     return UNIT_BYTES * row_columns(rows.n_features, rows.symbol_bytes) if rows.symbol_bytes else 4 * n_slots
 
 
 def unpacked_bytes(rows: SetSize, n_rows: int, n_entries: int) -> int:
-    """Of so many rows as views have them."""
+    """Return the bytes of so many rows as views have them."""
     if rows.symbol_bytes:
         return n_rows * rows.symbol_bytes * row_columns(rows.n_features, rows.symbol_bytes)
     return 8 * (n_rows + 1) + 4 * n_entries
 
 
 def host_pinned_bytes(sets: Sequence[SetSize]) -> int:
-    """Of the host's memory, at most: what a set keeps there for streaming is taken after what it loads was freed."""
+    """Return the bytes of the host's memory, at most: what a set keeps there for streaming is taken after what it loads
+    was freed."""
     held = most = 0
     for rows in sets:
         loading = n_read_rooms([1] * len(rows.loaded)) * max((chunk.n_bytes for chunk in rows.loaded), default=0)
@@ -71,7 +72,7 @@ def host_pinned_bytes(sets: Sequence[SetSize]) -> int:
 
 
 def streaming_pinned_bytes(rows: SetSize) -> int:
-    """Of `ChunkStore.pin` and of `StreamedChunks` of a set that streams."""
+    """Return the bytes of `ChunkStore.pin` and of `StreamedChunks` of a set that streams."""
     n_rooms = n_read_rooms([group.n_files for group in rows.groups])
     kept = sum(chunk.n_bytes for chunk in rows.streamed if not chunk.on_disk)
     return kept + n_rooms * max((group.file_bytes for group in rows.groups), default=0)

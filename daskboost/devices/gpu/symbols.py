@@ -69,7 +69,7 @@ class DeviceSymbols:
 
     @property
     def planes(self) -> list[DeviceArray]:
-        """Of each kind of groups; shape (planes, rows, columns)."""
+        """Return the planes of each kind of groups; shape (planes, rows, columns)."""
         found, start = [], 0
         for each in self.places.groups:
             end = start + each.n_planes * self.n_rows * each.columns

@@ -15,11 +15,11 @@ from daskboost.devices.gpu.symbols import DeviceSymbols
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
 
 THREADS = 256
-"""As in `kernels/take_rows.cu`."""
+"""Threads of a block, as in `kernels/take_rows.cu`."""
 BLOCKS_PER_MULTIPROCESSOR = 8
-"""Of as many as fit; threads stride over the rest."""
+"""Blocks, of as many as fit; threads stride over the rest."""
 WORD_BYTES = (16, 4, 2)
-"""As the kernel is compiled, the widest first; rows of a plane have powers of two of bytes."""
+"""Widths that the kernel is compiled for, the widest first; rows of a plane have powers of two of bytes."""
 
 
 def _blocks(runtime: Runtime, n_threads: int) -> int:
@@ -83,7 +83,7 @@ class RowRoom:
         self.n_rows = self._n_entries = 0
         self._symbols: DeviceSymbols | None = None
         self._dense: DenseView | None = None
-        """Of all rows that there is room for."""
+        """The view of all rows that there is room for."""
         self._indptr: DeviceArray | None = None
         self._slots: DeviceArray | None = None
 

@@ -20,11 +20,12 @@ from daskboost.devices.gpu.sketch import KEY_BITS, Counted, Entries
 from daskboost.dtypes import Int64
 
 ENTRY_BYTES = 80
-"""Of an entry while it is sorted: its place, word and weight, copies that sorting makes, and what becomes of it."""
+"""Bytes of an entry while it is sorted: its place, word and weight, copies that sorting makes, and what becomes of
+it."""
 MOST_ENTRIES = 1 << 24
-"""That are sorted together: beyond some millions it takes each entry as long, and 1.3 GB are enough."""
+"""Entries sorted in one batch: larger ones are no faster per entry, and these take 1.3 GB."""
 LOOKED_UP_BYTES = 6
-"""Of any entry: its series, and whether it is sorted."""
+"""Bytes of any entry: its series, and whether it is sorted."""
 
 
 def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64, room_bytes: int,
@@ -60,7 +61,7 @@ def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64
 
 
 def least_bytes(n_entries: int, present: Int64) -> int:
-    """Of device memory that counting takes with the largest series alone."""
+    """Return the bytes of device memory that counting takes with the largest series alone."""
     return LOOKED_UP_BYTES * n_entries + ENTRY_BYTES * int(present.max(initial=0))
 
 
@@ -100,7 +101,8 @@ def _cells(runtime: Runtime, source: Entries, series: Any, own: slice, weights: 
 
 
 def _keys(xp: Any, values: Any) -> Any:
-    """As `kernels/keys.cuh` makes them; by bits alone, since expressions of CuPy take values below 2**-126 for 0."""
+    """Return keys as `kernels/keys.cuh` makes them; by bits alone, since expressions of CuPy take values below 2**-126
+    for 0."""
     bits = values.view(np.uint32).astype(np.int64)
     bits = xp.where(bits == 0x80000000, 0, bits)  # -0
     return xp.where(bits >> 31 != 0, bits ^ 0xFFFFFFFF, bits | 0x80000000)

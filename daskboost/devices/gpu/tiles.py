@@ -10,7 +10,7 @@ import numpy as np
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 
 THREADS = 1024
-"""As in `kernels/tiles.cu`."""
+"""Threads of a block, as in `kernels/tiles.cu`."""
 MOST_COUNTED = 1024
 """Segments whose tiles a block counts itself (`kernels/block_tile.cuh`); a map costs less than counting more."""
 LEAST_TILE_ROWS = 1024
@@ -37,7 +37,7 @@ class Tiles:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """As kernels take them whose tiles have `tile_rows` rows at run time."""
+        """The tiles as kernels take them whose tiles have `tile_rows` rows at run time."""
         return (self.bounds, self.nodes, self.starts, len(self.nodes), self.tile_rows)
 
 
@@ -56,7 +56,8 @@ def count_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_
 
 
 def rows_per_tile(runtime: Runtime, n_rows: int) -> int:
-    """Of kernels that touch each row once: a power of two; so many tiles that the GPU is busy to the end.
+    """Return the rows of a tile of kernels that touch each row once: a power of two; so many tiles that the GPU is busy
+    to the end.
 
     And no more: a block that moves rows reads the counts of all tiles of its segment. It follows from the rows of the
     chunk alone, so that the memory that tiles need grows with the segments.

@@ -11,9 +11,9 @@ from daskboost.devices.gpu.feature_groups import MOST_COLUMNS, room_bytes, skewe
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 
 THREADS = 256
-"""As in `kernels/turn.cu`."""
+"""Threads of a block, as in `kernels/turn.cu`."""
 BLOCKS = 8
-"""Of a multiprocessor at the same time."""
+"""Blocks of a multiprocessor at the same time."""
 TILE_ROWS = 32
 """A warp's."""
 LEAST_ROWS = 1 << 20
@@ -31,7 +31,7 @@ def turned_columns(n_features: int, symbol_bytes: int, most_slots: int, shared_b
 
 
 def turned_bytes(n_rows: int, n_features: int, symbol_bytes: int, most_slots: int, shared_bytes: int | None) -> int:
-    """Of the copy, where it pays."""
+    """Return the bytes of the copy, where it pays."""
     if n_rows < LEAST_ROWS:
         return 0
     return -(-n_rows // TILE_ROWS) * TILE_ROWS * turned_columns(n_features, symbol_bytes, most_slots, shared_bytes)

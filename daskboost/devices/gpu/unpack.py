@@ -5,7 +5,7 @@ from __future__ import annotations
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 
 THREADS = 256
-"""As in `kernels/unpack.cu`."""
+"""Threads of a block, as in `kernels/unpack.cu`."""
 TILE_SYMBOLS = 16 * THREADS
 """About so many symbols are a block's work: enough to spread the cost of starting it."""
 

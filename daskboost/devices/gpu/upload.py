@@ -17,11 +17,11 @@ from daskboost.devices.gpu.features import TYPES, as_float32, convert
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite
 
 PIECE_BYTES = 1 << 24
-"""Of a pinned buffer: .3 ms of the bus, so that what a piece costs beside its copies does not count."""
+"""Bytes of a pinned buffer: .3 ms of the bus, so that what a piece costs beside its copies does not count."""
 DIRECT_BYTES = 1 << 18
 """Smaller arrays are left to the driver, which copies them at once."""
 MOST_THREADS = 8
-"""That fill a buffer: as many as a host's memory has use for."""
+"""Threads that fill a buffer: as many as a host's memory has use for."""
 
 
 class Uploader:

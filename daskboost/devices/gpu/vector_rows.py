@@ -22,12 +22,13 @@ from daskboost.devices.gpu.views import GpuView, small_data
 from daskboost.dtypes import Int32, Int64
 
 THREADS = 256
-"""As in `kernels/quantize_vectors.cu` and `gather_pairs.cu`, where it is the rows of a tile (`BUILD_ROWS`), too."""
+"""Threads of a block, as in `kernels/quantize_vectors.cu` and `gather_pairs.cu`, where it is the rows of a tile
+(`BUILD_ROWS`), too."""
 AT_ONCE = 8
 """Outputs gathered at a time, as in `kernels/gather_pairs.cu`."""
 
 Gradients = Callable[[int], tuple[DeviceArray, DeviceArray]]
-"""Of a chunk: float32, shape (rows, columns), C-contiguous."""
+"""Gives the gradients of a chunk: float32, shape (rows, columns), C-contiguous."""
 
 
 class VectorRows(GpuRows):
@@ -70,7 +71,8 @@ class VectorRows(GpuRows):
 
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
               in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
-        """As `GpuRows.build`; of several outputs, `out` is of shape (nodes, slots, outputs, 2)."""
+        """Build histograms as `GpuRows.build` does; of several outputs, `out` is of shape (nodes, slots, outputs,
+        2)."""
         if out.ndim == 3:
             super().build(view, chunk, nodes, out, in_order=in_order, adds=adds, n_trees=n_trees)
             return

@@ -28,21 +28,23 @@ from daskboost.devices.gpu.turned import turn
 from daskboost.dtypes import Symbols
 
 BUILD_THREADS = 1024
-"""As in `kernels/histogram.cu` and `histogram_sparse.cu`: a block fills a multiprocessor."""
+"""Threads of a block, as in `kernels/histogram.cu` and `histogram_sparse.cu`: a block fills a multiprocessor."""
 ZERO_THREADS = 256
-"""As in `kernels/histogram_zeros.cu`."""
+"""Threads of a block, as in `kernels/histogram_zeros.cu`."""
 QUAD_BYTES = 16
-"""Of shared memory that a thread clears at a time."""
+"""Bytes of shared memory that a thread clears at a time."""
 MANY_PIECES = 4
-"""Of a block, nodes or groups: it is then halved, so that one half adds up while the other hands over."""
+"""Nodes or groups from which a block is halved: it is then halved, so that one half adds up while the other hands
+over."""
 LEAST_ROWS_PER_BIN = 8
-"""Of a block that builds histograms: with fewer it would take longer to hand over its sums than to add them."""
+"""Least rows per bin of a block that builds histograms: with fewer it would take longer to hand over its sums than to
+add them."""
 LEAST_ENTRIES_PER_SLOT = 4
 """The same of sparse rows."""
 WALK_THREADS = 256
-"""As in `kernels/walk.cu` and `walk_vectors.cu`."""
+"""Threads of a block, as in `kernels/walk.cu` and `walk_vectors.cu`."""
 WALK_BLOCKS = 8
-"""Of a multiprocessor at the same time; each reads the tree once."""
+"""Blocks of a multiprocessor at the same time; each reads the tree once."""
 SECTOR_BYTES = 32
 """Rows that are no longer are walked in registers."""
 CSR = 0
@@ -63,7 +65,7 @@ class DeviceLayout:
         object.__setattr__(self, "n_bins", self.runtime.xp.asarray(self.host.n_bins))
 
     def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
-        """Where symbols of that type lie."""
+        """Return where symbols of that type lie."""
         return SymbolPlaces.of_slots(np.diff(self.host.offsets), dtype, self.runtime.shared_bytes)
 
 
@@ -73,7 +75,7 @@ class GpuView(Protocol):
     nbytes: int
     runtime: Runtime
     symbol_bytes: int
-    """Which kind it is, for kernels (`SYMBOL_BYTES`)."""
+    """Kind of view, as kernels take it (`SYMBOL_BYTES`)."""
 
     @property
     def symbols(self) -> tuple[Any, ...]:
@@ -195,7 +197,7 @@ class _Planes:
     planes: DeviceArray
     """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
     turned: DeviceArray | None = None
-    """Their copy for passes over all rows in order; uint8, shape (planes, bytes)."""
+    """Copy of the symbols for passes over all rows in order; uint8, shape (planes, bytes)."""
 
 
 def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces], parts: Iterable[Any], n_rows: int
