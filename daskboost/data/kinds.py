@@ -31,7 +31,9 @@ DEVICE_KINDS = ("cupy", "cupy_sparse", "cudf")
 NAMED_KINDS = ("pandas", "pyarrow", "frame", "parquet", "dask_dataframe", "cudf")
 """Kinds whose columns have names."""
 
-_DASK: dict[str, Kind] = {"DataFrame": "dask_dataframe", "Series": "dask_dataframe", "Index": "dask_dataframe", "Array": "dask_array"}
+_DASK: dict[str, Kind] = {
+    "DataFrame": "dask_dataframe", "Series": "dask_dataframe", "Index": "dask_dataframe", "Array": "dask_array",
+}  # fmt: skip
 _ARROW_EXPORTS = ("__arrow_c_stream__", "__arrow_c_array__")
 _NAME_MARKS = ("columns", "column_names", "__dataframe__")
 
