@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,12 @@ def assert_reads_as(source: Source, frame: pd.DataFrame) -> None:
             np.testing.assert_array_equal(got, wanted)
 
 
+def _local(made: Callable[[pd.DataFrame], Any], frame: pd.DataFrame, _: Path) -> Any:
+    return made(frame)
+
+
 FRAMES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
-    **{kind: lambda frame, _, made=made: made(frame) for kind, made in LOCAL_FRAMES.items()},
+    **{kind: partial(_local, made) for kind, made in LOCAL_FRAMES.items()},
     "dask": lambda frame, _: dd.from_pandas(frame, npartitions=3),
     "narwhals of dask": lambda frame, _: _wrapped(dd.from_pandas(frame, npartitions=3)),
     "parquet": lambda frame, path: _written(frame, path / "rows.parquet"),
@@ -101,7 +106,7 @@ def test_local_frames_with_aligned_collections(
 ) -> None:
     X = FRAMES[kind](frame, tmp_path)
     y, w = COLUMNS[container](frame.y.to_numpy()), COLUMNS[container](frame.w.to_numpy())
-    for made in (*LOCAL_FRAMES.values(), lambda frame: frame.to_numpy()):
+    for made in (*LOCAL_FRAMES.values(), np.asarray):
         margin = made(frame[["m0", "m1"]])
         assert_reads_as(make_source(X, y, weight=w, base_margin=margin, feature_names=NAMES), frame)
 

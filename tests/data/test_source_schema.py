@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ def values(X: Any, **options: Any) -> np.ndarray:
 def test_reordered_and_further_columns_are_matched_by_name(tmp_path: Path) -> None:
     other = FRAME[["c", "a", "b"]].assign(text="x", y=1)
     other.to_parquet(tmp_path / "x.parquet")
-    for made in (
-        *LOCAL_FRAMES.values(), lambda frame: dd.from_pandas(frame, npartitions=2), lambda _: tmp_path / "x.parquet"
-    ):  # fmt: skip
+    kinds: list[Callable[[pd.DataFrame], Any]] = [*LOCAL_FRAMES.values()]
+    kinds += [lambda frame: dd.from_pandas(frame, npartitions=2), lambda _: tmp_path / "x.parquet"]
+    for made in kinds:
         np.testing.assert_array_equal(values(made(other)), FRAME.to_numpy())
         np.testing.assert_array_equal(values(made(other), y="y"), FRAME.to_numpy())
 
