@@ -53,7 +53,7 @@ def kind_of(x: Any, name: str = "X") -> Kind:
         For lazy frames that are not Dask's, lists of Series, objects with column names that cannot be read, and any
         other type.
     """
-    if isinstance(x, np.ndarray):
+    if type(x) is np.ndarray:  # subclasses may be those of a GPU library
         return "numpy"
     if isinstance(x, str | os.PathLike):
         return "parquet"
@@ -69,6 +69,8 @@ def kind_of(x: Any, name: str = "X") -> Kind:
         return device
     if any(cls.__module__.startswith("scipy.sparse") for cls in type(x).__mro__):
         return "sparse"
+    if isinstance(x, np.ndarray):
+        return "numpy"
     if _is_of("pandas", ("DataFrame", "Series"), x):
         return "pandas"
     if _is_of("pyarrow", ("Table", "RecordBatch", "Array", "ChunkedArray"), x):

@@ -106,7 +106,8 @@ def test_local_frames_with_aligned_collections(
 ) -> None:
     X = FRAMES[kind](frame, tmp_path)
     y, w = COLUMNS[container](frame.y.to_numpy()), COLUMNS[container](frame.w.to_numpy())
-    for made in (*LOCAL_FRAMES.values(), np.asarray):
+    kinds: list[Callable[[pd.DataFrame], Any]] = [*LOCAL_FRAMES.values(), np.asarray]
+    for made in kinds:
         margin = made(frame[["m0", "m1"]])
         assert_reads_as(make_source(X, y, weight=w, base_margin=margin, feature_names=NAMES), frame)
 
