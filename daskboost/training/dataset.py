@@ -11,7 +11,7 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.data.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
+from daskboost.data.cuts import Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
 from daskboost.data.spill import check_spill_directory, spill_path
@@ -22,6 +22,7 @@ from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import parse_bytes, split_device
 from daskboost.training.clients import current_client, run_or_await
+from daskboost.training.dataset_checks import check_options, check_same_features
 
 
 class QuantizedDataset:
@@ -130,7 +131,7 @@ class QuantizedDataset:
         DeviceError, MissingDependencyError
             The GPU that `device` names cannot be used, or has too little memory.
         """
-        _check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
+        check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
         _check_kinds(reference, init_model, client)
         source = make_source(
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
@@ -358,20 +359,6 @@ class QuantizedDataset:
         self._shards.close()
 
 
-def _check_options(max_bin: Any, encoding: Any, packing: Any, chunk_rows: Any, n_jobs: Any) -> None:
-    """Refuse options of quantizing that are out of range."""
-    for name, value, low, high in (
-        ("max_bin", max_bin, 2, MAX_BIN_LIMIT), ("chunk_rows", chunk_rows, 0, 2**31 - 1), ("n_jobs", n_jobs, -1, 4096),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-            raise ParameterError(f"{name}={value!r} must be an integer from {low} to {high}")
-    for name, value, valid in (
-        ("encoding", encoding, ("auto", "dense", "csr")), ("packing", packing, ("aligned", "tight", "common")),
-    ):  # fmt: skip
-        if value not in valid:
-            raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
-
-
 def _check_kinds(reference: Any, init_model: Any, client: Any) -> None:
     """Refuse objects of another kind than the argument's."""
     if reference is not None and not isinstance(reference, QuantizedDataset):
@@ -383,27 +370,6 @@ def _check_kinds(reference: Any, init_model: Any, client: Any) -> None:
         )
     if client is not None and not (hasattr(client, "scheduler") and hasattr(client, "asynchronous")):
         raise ParameterError(f"client is {type(client).__name__}; pass a dask.distributed.Client")
-
-
-def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
-    """Refuse rows whose columns are not those a model was trained on, in its order.
-
-    Raises
-    ------
-    DataError
-        Naming both numbers of features, or the first column that differs.
-    """
-    if model.n_features != schema.n_features:
-        raise DataError(
-            f"init_model has {model.n_features} features, {what} {schema.n_features}; pass the same columns"
-        )
-    ours, theirs = schema.names, model.schema.names
-    if ours is not None and theirs is not None and ours != theirs:
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        raise DataError(
-            f"column {at} of {what} is {ours[at]!r}, but init_model was trained with {theirs[at]!r} there; pass the "
-            "columns that it was trained with, in its order"
-        )
 
 
 def _cluster_of(source: Source, reference: QuantizedDataset | None, client: Any) -> Any:
