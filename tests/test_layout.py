@@ -29,6 +29,7 @@ DISTRIBUTED_MODULES = ("daskboost/cluster/dask_", "daskboost/cluster/on_dask.py"
 
 HEAVY = (
     "numba", "pandas", "dask", "distributed", "sklearn", "pyarrow", "scipy", "matplotlib", "cupy", "cudf", "xgboost",
+    "narwhals", "polars",
 )  # fmt: skip
 """What `import daskboost` must not load."""
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
-from daskboost.data.convert import is_sparse
+from daskboost.data.kinds import as_array, is_lazy, kind_of, readable
 from daskboost.data.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
-from daskboost.devices.gpu.input import as_device_array, device_kind
+from daskboost.devices.gpu.input import as_device_array
 from daskboost.errors import DataError, DataTypeError
 
 
@@ -56,7 +56,8 @@ def aligned(value: Any, x: Blocks, name: str) -> Blocks:
 
     Parameters
     ----------
-    value : Dask Series, DataFrame or Array; pandas or cuDF Series or DataFrame; NumPy, CuPy or pyarrow array; list
+    value : Dask Series, DataFrame or Array; Series or DataFrame of pandas, polars or cuDF; NumPy, CuPy or pyarrow array
+        Or a list; for `base_margin` with a column per output.
     x : Blocks
         The features.
     name : str
@@ -70,7 +71,8 @@ def aligned(value: Any, x: Blocks, name: str) -> Blocks:
     DataTypeError
         When the type cannot serve the purpose.
     """
-    blocks = _dask_blocks(value, x, name) if hasattr(value, "__dask_graph__") else _local_blocks(value, x, name)
+    value = readable(value, name)
+    blocks = _dask_blocks(value, x, name) if is_lazy(value) else _local_blocks(value, x, name)
     data = blocks.collection if isinstance(blocks, DaskArrayBlocks | DaskFrameBlocks) else blocks.data
     width = width_of(data)
     if width != 1 and name != "base_margin":
@@ -83,13 +85,11 @@ def aligned(value: Any, x: Blocks, name: str) -> Blocks:
 def _dask_blocks(value: Any, x: Blocks, name: str) -> DaskArrayBlocks | DaskFrameBlocks:
     if isinstance(x, LocalBlocks) or (x.lengths is not None and not isinstance(x, DaskArrayBlocks)):
         raise DataError(f"{name} is a Dask collection, but X is not. Pass {name}.compute(), or X as a Dask collection.")
-    if hasattr(value, "chunks"):
+    if kind_of(value, name) == "dask_array":
         several = value.ndim == 2 and len(value.chunks[1]) > 1
         blocks: DaskArrayBlocks | DaskFrameBlocks = DaskArrayBlocks(value.rechunk({1: -1}) if several else value)
-    elif hasattr(value, "npartitions") and hasattr(value, "divisions"):
-        blocks = DaskFrameBlocks(value)
     else:
-        raise DataTypeError(f"{name} is a {type(value).__name__}. Pass a Dask Series, DataFrame or Array.")
+        blocks = DaskFrameBlocks(value)
     if blocks.n_partitions != x.n_partitions:
         raise DataError(
             f"{name} has {blocks.n_partitions} partitions, but X has {x.n_partitions}. "
@@ -104,16 +104,13 @@ def _dask_blocks(value: Any, x: Blocks, name: str) -> DaskArrayBlocks | DaskFram
 
 
 def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
-    if isinstance(value, list | tuple):
-        value = _array_of(value, name)
-    elif device_kind(value) == "cupy":
-        value = as_device_array(value, name)
-    elif device_kind(value) == "cudf":
-        pass
-    elif is_sparse(value) or device_kind(value) == "cupy_sparse" or not hasattr(value, "__len__"):
+    kind = kind_of(value, name)
+    if kind in ("sparse", "cupy_sparse", "parquet"):
         raise DataTypeError(f"{name} is of type {type(value).__name__}. Pass a dense one-dimensional collection.")
-    elif not hasattr(value, "iloc") and type(value).__module__.split(".")[0] != "pyarrow":
-        value = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    if kind == "numpy":
+        value = as_array(value, name)
+    elif kind == "cupy":
+        value = as_device_array(value, name)
     if getattr(value, "ndim", 1) not in (1, 2):
         raise DataError(f"{name} has {value.ndim} dimensions, but must have one. Pass a one-dimensional collection.")
     if x.lengths is None:
@@ -124,16 +121,6 @@ def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
     if len(value) != sum(x.lengths):
         raise DataError(f"{name} has {len(value)} rows, but X has {sum(x.lengths)}. Pass one value per row of X.")
     return LocalBlocks(value, cuts_of(x.lengths))
-
-
-def _array_of(values: Sequence[Any], name: str) -> Any:
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{name} cannot be turned into an array: {error}.") from error
-    if array.dtype.kind == "U" and not all(isinstance(value, str) for value in values):
-        array = np.asarray(values, dtype=object)  # NumPy made strings of numbers; a check to come shall see the mix
-    return array
 
 
 def width_of(data: Any) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.convert import is_sparse
+from daskboost.data.convert import column_of
+from daskboost.data.kinds import kind_of
 from daskboost.data.parquet import RowGroup
 from daskboost.errors import DataError
 
@@ -65,7 +66,7 @@ class LocalBlocks(Blocks):
         return [row_slice(self.data, start, stop) for start, stop in pairwise(self.cuts)]
 
     def column_blocks(self, name: Hashable) -> list[Any]:
-        column = self.data.column(name) if hasattr(self.data, "column_names") else self.data[name]
+        column = column_of(self.data, name)
         return [row_slice(column, start, stop) for start, stop in pairwise(self.cuts)]
 
     def name_of(self, index: int) -> str:
@@ -166,18 +167,17 @@ class DaskArrayBlocks(Blocks):
 
 def row_slice(data: Any, start: int, stop: int) -> Any:
     """Rows `start` to `stop` (exclusive) of local data, sharing its memory."""
-    if is_sparse(data):
+    kind = kind_of(data)
+    if kind == "sparse":
         first, last = data.indptr[start], data.indptr[stop]
         rows = type(data)((stop - start, data.shape[1]), dtype=data.dtype)
         # set afterwards, because scipy's constructor copies what is a small part of a larger array
         rows.data, rows.indices = data.data[first:last], data.indices[first:last]
         rows.indptr = data.indptr[start : stop + 1] - first
         return rows
-    if hasattr(data, "iloc"):
-        return data.iloc[start:stop]
-    if type(data).__module__.split(".")[0] == "pyarrow":
+    if kind == "pyarrow":
         return data.slice(start, stop - start)
-    return data[start:stop]
+    return getattr(data, "iloc", data)[start:stop]
 
 
 def even_cuts(n_rows: int, row_bytes: float) -> tuple[int, ...]:

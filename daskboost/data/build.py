@@ -217,7 +217,7 @@ class BuildOptions:
     chunk_rows: int = 0
     """Rows per chunk; 0 chooses by `CHUNK_BYTES`."""
     device_budget_bytes: int | None = None
-    """Bytes that are free on the GPU that will train on it: what exceeds them is packed in as few bits as need be, since
+    """Bytes that are free on the GPU that will train on it: what exceeds them is packed in as few bits as can be, since
     it streams in every pass. None where it is the CPU, which reads aligned symbols fastest."""
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.device_read import host_block
+from daskboost.data.kinds import kind_of
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.input import device_kind
@@ -60,7 +61,7 @@ def raw_values(block: Any, columns: Columns) -> npt.NDArray[Any] | list[npt.NDAr
     if _is_table(block):
         names = block.column_names if columns is None else columns
         return [arrow_column(block.column(name), name) for name in names]
-    if hasattr(block, "iloc"):
+    if kind_of(block) == "pandas":
         frame = block if columns is None else block[list(columns)]
         return [pandas_column(frame.iloc[:, i], name) for i, name in enumerate(frame.columns)]
     array = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
@@ -188,20 +189,26 @@ def plain_values(block: Any, name: str) -> npt.NDArray[Any]:
     values = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.ndim != 1:
-        raise DataTypeError(f"{name} must have one column, but has shape {values.shape}. Pass a single column.")
+    _require_one_column(values.shape, name)
     return values
+
+
+def _require_one_column(shape: tuple[int, ...], name: str) -> None:
+    if len(shape) != 1 and shape[1:] != (1,):
+        raise DataTypeError(f"{name} must have one column, but has shape {shape}. Pass a single column.")
 
 
 def _column_values(block: Any, name: str) -> Any:
     """Values of a pandas or Arrow column as a NumPy array; anything else as it is."""
     import pandas as pd
 
-    if hasattr(block, "iloc") and block.ndim == 2 and block.shape[1] == 1:
+    kind = kind_of(block, name)
+    if kind == "pandas" and block.ndim == 2 and block.shape[1] == 1:
         block = block.iloc[:, 0]
-    if _is_table(block) and block.num_columns == 1:
-        block = block.column(0)
-    if type(block).__module__.split(".")[0] == "pyarrow":
+    if kind == "pyarrow":
+        if _is_table(block):
+            _require_one_column(block.shape, name)
+            block = block.column(0)
         if dtype_letter(block.type) in FEATURE_KINDS:
             return arrow_column(block, name)
         block = pd.Series(block.to_pandas())
@@ -245,13 +252,8 @@ def column_of(block: Any, name: Hashable) -> Any:
     return block.column(name) if _is_table(block) else block[name]
 
 
-def is_sparse(block: Any) -> bool:
-    """Whether a block is a scipy.sparse matrix or array, without importing scipy."""
-    return any(cls.__module__.startswith("scipy.sparse") for cls in type(block).__mro__)
-
-
 def _is_table(block: Any) -> bool:
-    return hasattr(block, "column_names") and not isinstance(block, RowGroup)
+    return kind_of(block) == "pyarrow" and hasattr(block, "column_names")
 
 
 def _unmask(block: Any) -> npt.NDArray[Any]:

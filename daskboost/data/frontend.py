@@ -1,4 +1,4 @@
-"""What X is: the kinds of input that are supported, and each one's columns and dtypes without reading a row."""
+"""X as it is opened: its columns and dtypes, without reading a row, and how it is cut into partitions."""
 
 from __future__ import annotations
 
@@ -18,67 +18,20 @@ from daskboost.data.blocks import (
     ParquetBlocks,
     even_cuts,
 )
-from daskboost.data.convert import is_sparse
+from daskboost.data.kinds import DEVICE_KINDS, Kind, as_array, kind_of, readable
 from daskboost.data.parquet import ParquetTable, open_parquet
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
-from daskboost.devices.gpu.input import as_device_array, device_kind
-from daskboost.errors import DataError, DataTypeError
+from daskboost.devices.gpu.input import as_device_array
+from daskboost.errors import DataError
 
-_TYPES = {
-    "dask.DataFrame": "dask_dataframe",
-    "dask.Array": "dask_array",
-    "pandas.DataFrame": "pandas",
-    "pyarrow.Table": "pyarrow",
-    "pyarrow.RecordBatch": "pyarrow",
-}
-
-DEVICE_KINDS = ("cupy", "cupy_sparse", "cudf")
-"""What lies in a GPU's memory."""
 _SPARSE_ENTRY_BYTES = 8  # a float32 value and an int32 column
-
-
-def kind_of(X: Any) -> str:
-    """The kind of an input, from its type alone.
-
-    Returns
-    -------
-    str
-        ``"dask_dataframe"``, ``"dask_array"``, ``"pandas"``, ``"numpy"`` (also lists and what has `__array__`),
-        ``"pyarrow"``, ``"sparse"``, ``"parquet"`` (a path), or, in a GPU's memory, ``"cupy"``, ``"cupy_sparse"`` or
-        ``"cudf"``.
-
-    Raises
-    ------
-    DataTypeError
-        For any other type.
-    """
-    if isinstance(X, str | os.PathLike):
-        return "parquet"
-    if isinstance(X, np.ndarray | list | tuple):
-        return "numpy"
-    for cls in type(X).__mro__:
-        kind = _TYPES.get(f"{cls.__module__.split('.')[0]}.{cls.__name__}")
-        if kind is not None:
-            return kind
-    device = device_kind(X)
-    if device is not None:
-        return device
-    if is_sparse(X):
-        return "sparse"
-    if hasattr(X, "__array__") and not hasattr(X, "__dask_graph__"):
-        return "numpy"
-    raise DataTypeError(
-        f"X is of type {type(X).__module__}.{type(X).__name__}, which is not supported. Pass a Dask DataFrame, Dask "
-        "Array, pandas or cuDF DataFrame, NumPy or CuPy array, pyarrow Table, sparse matrix of SciPy or CuPy, or the "
-        "path of Parquet files."
-    )
 
 
 @dataclass(frozen=True)
 class OpenedInput:
     """X with what its metadata tells."""
 
-    kind: str
+    kind: Kind
     data: Any
     """The input in the form that is cut: an array, CSR matrix, frame, Table, ParquetTable or Dask collection."""
     columns: tuple[Hashable, ...] | None
@@ -92,8 +45,8 @@ class OpenedInput:
         if isinstance(self.data, ParquetTable):
             names = self.data.names if columns is None else columns
             return ParquetBlocks(tuple(group.select(names) for group in self.data.groups))
-        if hasattr(self.data, "npartitions") and self.columns is not None:
-            narrower = columns is not None and list(columns) != list(self.columns)
+        if self.kind == "dask_dataframe":
+            narrower = columns is not None and list(columns) != list(self.columns or ())
             return DaskFrameBlocks(self.data[list(columns or ())] if narrower else self.data)
         if self.kind == "dask_array":
             return DaskArrayBlocks(self.data)
@@ -118,31 +71,28 @@ def open_input(X: Any) -> OpenedInput:
         For input that is not two-dimensional, a list of unequal rows, an unknown number of columns, or a path without
         readable Parquet files.
     """
+    X = readable(X)
     kind = kind_of(X)
     if kind == "parquet":
         return _open_path(X)
+    if kind == "pyarrow" and hasattr(X, "column_names"):
+        return _open_arrow(X)
+    if kind == "numpy" or kind == "pyarrow":  # a single column of Arrow's, which has one dimension
+        X = as_array(X)
+    elif kind == "cupy":
+        X = as_device_array(X)
+    _require_two_dimensions(X)
     if kind in ("dask_dataframe", "pandas"):
         return OpenedInput(kind, X, tuple(X.columns), tuple(X.dtypes), len(X.columns))
-    if kind == "pyarrow":
-        return _open_arrow(X)
+    if kind == "cudf":
+        names = tuple(X.dtypes.index)
+        return OpenedInput(kind, X, names, tuple(X.dtypes), len(names))
     if kind == "dask_array":
-        _require_two_dimensions(X)
         if np.isnan(X.shape[1]):
             raise DataError("X is a Dask Array with an unknown number of columns. Call X.compute_chunk_sizes() first.")
         X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
     elif kind in ("sparse", "cupy_sparse"):
-        _require_two_dimensions(X)
         X = X.tocsr()
-    elif kind == "cupy":
-        X = as_device_array(X)
-        _require_two_dimensions(X)
-    elif kind == "cudf":
-        _require_two_dimensions(X)
-        names = tuple(X.dtypes.index)
-        return OpenedInput(kind, X, names, tuple(X.dtypes), len(names))
-    else:
-        X = _as_array(X, "X")
-        _require_two_dimensions(X)
     return OpenedInput(kind, X, None, (X.dtype,), int(X.shape[1]))
 
 
@@ -150,8 +100,7 @@ def _open_path(path: str | os.PathLike[str]) -> OpenedInput:
     if isinstance(path, str) and "://" in path:
         import dask.dataframe as dd
 
-        frame = dd.read_parquet(path)
-        return OpenedInput("parquet", frame, tuple(frame.columns), tuple(frame.dtypes), len(frame.columns))
+        return open_input(dd.read_parquet(path))
     table = open_parquet(path)
     dtypes = tuple(min(types, key=_generality) for types in table.types)
     return OpenedInput("parquet", table, table.names, dtypes, len(table.names))
@@ -171,15 +120,6 @@ def _open_arrow(X: Any) -> OpenedInput:
     kept = [i for i, name in enumerate(table.column_names) if name not in index]
     table = table.select(kept)
     return OpenedInput("pyarrow", table, tuple(table.column_names), tuple(table.schema.types), len(kept))
-
-
-def _as_array(values: Any, name: str) -> Any:
-    if isinstance(values, np.ma.MaskedArray):
-        return values
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise DataError(f"{name} cannot be turned into an array: {error}. Give all rows the same length.") from error
 
 
 def _require_two_dimensions(X: Any) -> None:

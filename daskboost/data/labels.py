@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from daskboost.data.classes import ClassWeights, class_array, class_codes, merge_classes, read_codes, unique_labels
 from daskboost.data.device_columns import code_counts, count_nonzero
+from daskboost.data.kinds import is_lazy
 from daskboost.data.rows import DenseRows, DeviceColumn, RowBatch
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
@@ -201,4 +202,4 @@ def _class_counts(block: Any, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64
 
 def computed(block: Any) -> Any:
     """A block of local input: itself, or what its Delayed (a column of a Parquet file) yields in this thread."""
-    return block.compute(scheduler="synchronous") if hasattr(block, "__dask_graph__") else block
+    return block.compute(scheduler="synchronous") if is_lazy(block) else block

@@ -17,11 +17,11 @@ from daskboost.data.convert import (
     column_of,
     dense_values,
     float_vector,
-    is_sparse,
     margin_values,
 )
 from daskboost.data.device_columns import device_column
 from daskboost.data.device_read import dense_rows, sparse_rows
+from daskboost.data.kinds import is_sparse
 from daskboost.data.rows import (
     AnyFeatures,
     DenseRows,

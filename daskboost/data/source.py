@@ -21,7 +21,8 @@ from daskboost.data.align import aligned, check_dtype, column_named, columns_nam
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
 from daskboost.data.classes import class_array
 from daskboost.data.features import choose_features
-from daskboost.data.frontend import OpenedInput, kind_of, open_input
+from daskboost.data.frontend import OpenedInput, open_input
+from daskboost.data.kinds import is_lazy
 from daskboost.data.read import ReadSpec
 from daskboost.data.rows import DeviceDenseRows, FeatureSchema, RowBatch
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Partition", "ReadSpec", "Source", "kind_of", "make_source"]
+__all__ = ["Partition", "ReadSpec", "Source", "make_source"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Partition:
         blocks: Sequence[Any] = self.blocks
         if self.together is not None:
             blocks = self.together.compute()
-        elif any(hasattr(block, "__dask_graph__") for block in blocks):
+        elif any(is_lazy(block) for block in blocks):
             from dask import compute
 
             blocks = compute(*blocks, traverse=False)
@@ -265,8 +266,8 @@ def make_source(
 
     Parameters
     ----------
-    X : Dask DataFrame or Array, pandas DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or path; CuPy
-        array, cuDF DataFrame or cupyx.scipy.sparse matrix
+    X : Dask DataFrame or Array, pandas or polars DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or
+        path; CuPy array, cuDF DataFrame or cupyx.scipy.sparse matrix; another eager frame that narwhals or Arrow reads
         Features, shape (rows, features): floats, integers, booleans, nullable types. Dask Arrays may have unknown chunk
         sizes and scipy.sparse blocks. A path is a Parquet file or a directory of them (``protocol://`` through Dask).
         In sparse data an absent entry is missing and a stored zero is a value.

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from daskboost.byte_sizes import format_bytes
 from daskboost.data.blocks import row_slice
 from daskboost.data.cell_counts import CHANGED
-from daskboost.data.convert import canonical_csr, is_sparse, raw_values
+from daskboost.data.convert import canonical_csr, raw_values
 from daskboost.data.device_read import inspected, on_device, sparse_arrays
+from daskboost.data.kinds import is_sparse, kind_of
 from daskboost.data.parquet import RowGroup
 from daskboost.data.rows import DeviceRows, Features, UploadedRows
 from daskboost.devices.gpu.features import TYPES
@@ -293,7 +294,7 @@ def _regrouped(batches: Iterator[Any], stops: Iterator[int], names: tuple[Any, .
 
 def _frame_matrix(block: Any, columns: Any) -> npt.NDArray[Any] | None:
     """A pandas frame of one type of NumPy's as a matrix, without a copy where it is one; None for all else."""
-    if not hasattr(block, "iloc"):
+    if kind_of(block) != "pandas":
         return None
     frame = block if columns is None else block[list(columns)]
     types = set(frame.dtypes)

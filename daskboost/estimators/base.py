@@ -18,7 +18,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.classes import ClassLabels
 from daskboost.estimators.evaluation import EvaluationSet, check_labels, evaluation_sets
-from daskboost.estimators.local import column_of, features_of, labels_of
+from daskboost.estimators.local import features_of, labels_of
 from daskboost.estimators.parameters import EstimatorParameters, estimator
 from daskboost.model.booster import Booster
 from daskboost.model.importance import ImportanceType, importance
@@ -54,7 +54,8 @@ class BoostedTrees(EstimatorParameters):
 
         Parameters
         ----------
-        X : Dask DataFrame or Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or Parquet path
+        X : Dask DataFrame or Array, pandas or polars DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or path
+            A path is Parquet's. Columns of frames are matched by name when predicting.
             CuPy arrays and matrices, cuDF DataFrames, and Dask collections of them stay on their GPU; with
             ``device="cpu"`` their bins are copied to the host.
             Shape (rows, features). NaN, nulls and absent sparse entries are missing.
@@ -268,8 +269,7 @@ class BoostedTrees(EstimatorParameters):
     def _source(self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None) -> Source:
         return make_source(
             features_of(X, type(self).__name__, None if schema is None else schema.n_features),
-            labels_of(y), weight=column_of(weight), base_margin=column_of(base_margin), missing=self.missing,
-            schema=schema,
+            labels_of(y), weight=weight, base_margin=base_margin, missing=self.missing, schema=schema,
         )  # fmt: skip
 
     def _quantized(
@@ -300,7 +300,7 @@ class BoostedTrees(EstimatorParameters):
         booster = self.booster_
         return booster.predict(
             features_of(X, type(self).__name__, booster.n_features), output=output, iteration_range=iteration_range,
-            base_margin=column_of(base_margin), missing=self.missing, n_threads=self.n_threads or None,
+            base_margin=base_margin, missing=self.missing, n_threads=self.n_threads or None,
         )  # fmt: skip
 
     def _best(self, value: T | None) -> T:

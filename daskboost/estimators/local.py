@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.input import is_device_array
+from daskboost.data.kinds import NAMED_KINDS, as_array, kind_of
 from daskboost.errors import DataError, DataTypeError
 
 
@@ -27,10 +27,11 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
     DataError, DataTypeError
         No features, another number of them than in training; complex numbers, objects that are no numbers.
     """
-    if _is_array_like(X):
+    kind = kind_of(X)
+    if kind == "numpy":
         X = _numbers(X)
     shape: tuple[int, ...] = getattr(X, "shape", ())
-    if hasattr(X, "columns") or len(shape) != 2:
+    if kind in NAMED_KINDS or len(shape) != 2:
         return X
     if shape[1] == 0:
         raise DataError(
@@ -44,16 +45,8 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
     return X
 
 
-def column_of(values: Any) -> Any:
-    """Weights or base margins; what only knows how to become an array becomes one."""
-    if hasattr(values, "__array__") and not hasattr(values, "__len__") and not hasattr(values, "__dask_graph__"):
-        return np.asarray(values)
-    return values
-
-
 def labels_of(y: Any) -> Any:
-    """Like `column_of`; labels of shape (rows, 1) are accepted with scikit-learn's DataConversionWarning."""
-    y = column_of(y)
+    """Return labels; arrays of shape (rows, 1) as vectors, with scikit-learn's DataConversionWarning."""
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning
 
@@ -67,21 +60,8 @@ def labels_of(y: Any) -> Any:
     return y
 
 
-def _is_array_like(X: Any) -> bool:
-    """NumPy arrays, and what can become one; not frames, sparse matrices, Arrow tables, Dask collections, nor what lies
-    in a GPU's memory."""
-    if isinstance(X, list | tuple):
-        return True
-    if is_device_array(X):
-        return False
-    return hasattr(X, "__array__") and not any(hasattr(X, name) for name in ("columns", "__dask_graph__", "tocsr"))
-
-
 def _numbers(X: Any) -> Any:
-    try:
-        array = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
-    except ValueError:
-        return X  # rows of different lengths: refused where all input is opened
+    array = as_array(X)
     if array.dtype.kind == "c":
         raise DataTypeError(
             f"X is of type {array.dtype}. Complex data not supported: pass real and imaginary parts as two features."

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.input import device_kind, is_device_array
+from daskboost.data.kinds import DEVICE_KINDS, kind_of
 from daskboost.model.route import frame_of
 
 RowFunction = Callable[[Any], Any]
@@ -26,9 +26,10 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
     names : str or sequence
         Of the resulting Series, or of the resulting DataFrame's columns.
     """
-    if isinstance(result, np.ndarray) or (is_device_array(result) and not hasattr(result, "__dask_graph__")):
+    kind = kind_of(result)
+    if kind == "numpy" or kind in DEVICE_KINDS:
         return function(result)
-    if hasattr(result, "map_partitions") and hasattr(result, "divisions"):
+    if kind == "dask_dataframe":
         return result.map_partitions(
             _map_frame, function, names, meta=_map_frame(result._meta, function, names), enforce_metadata=False
         )
@@ -48,7 +49,7 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
 
 
 def _map_frame(frame: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
-    if device_kind(frame) == "cudf":
+    if kind_of(frame) == "cudf":
         return frame_of(function(frame.to_cupy()), frame.index, names if isinstance(names, str) else list(names))
     import pandas as pd
 

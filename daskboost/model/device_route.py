@@ -8,9 +8,11 @@ import numpy as np
 
 from daskboost.byte_sizes import format_bytes
 from daskboost.data.align import columns_named
+from daskboost.data.convert import margin_values
 from daskboost.data.device_read import csr_matrix, dense_matrix
 from daskboost.data.features import choose_features
-from daskboost.data.frontend import OpenedInput
+from daskboost.data.frontend import open_input
+from daskboost.data.kinds import as_array, kind_of, readable
 from daskboost.data.read import ReadSpec, require_length
 from daskboost.data.source import missing_value
 from daskboost.devices.gpu.features import as_float32
@@ -34,18 +36,11 @@ def array_module(x: Any) -> Any:
 
 def predict_on_device(request: PredictRequest, x: Any, base_margin: Any, missing: Any) -> Any:
     """Predict rows on a GPU (`device_kind`); a CuPy array. Parameters and errors are those of `Booster.predict`."""
-    is_frame = device_kind(x) == "cudf"
-    if device_kind(x) == "cupy":
-        x = as_device_array(x)
-    if x.ndim != 2:
-        raise DataError(f"X has {x.ndim} dimension(s), but must have 2: rows and features. Reshape it.")
-    columns = tuple(x.columns) if is_frame else None
-    dtypes = tuple(x.dtypes) if is_frame else (x.dtype,)
-    opened = OpenedInput("cudf" if is_frame else "cupy", x, columns, dtypes, int(x.shape[1]))
+    opened = open_input(x)
     margin_columns = columns_named(base_margin, opened.columns, "base_margin")
     features, schema = choose_features(opened, set(margin_columns or ()), None, request.booster.schema)
     spec = ReadSpec(schema, features, missing_value(missing), margin_columns=margin_columns)
-    return predict_block(request, spec, x, None if margin_columns else base_margin)
+    return predict_block(request, spec, opened.data, None if margin_columns else base_margin)
 
 
 @without_locals()
@@ -100,13 +95,15 @@ def _check_features(spec: ReadSpec, matrix: Any) -> None:
 
 def _margin(spec: ReadSpec, given: Any, n_rows: int, runtime: Runtime) -> Any:
     """Base margins as an array of the device; float32, shape (rows, columns)."""
-    if device_kind(given) == "cudf":
+    given = readable(given, "base_margin")
+    kind = kind_of(given, "base_margin")
+    if kind == "cudf":
         frame = given.to_frame() if given.ndim == 1 else given
         margin, _ = dense_matrix(frame, None)
-    elif device_kind(given) == "cupy":
+    elif kind == "cupy":
         margin = as_device_array(given, "base_margin")
     else:
-        margin = given if hasattr(given, "dtype") else np.asarray(given)
+        margin = as_array(given, "base_margin") if kind == "numpy" else margin_values(given, None)
     if margin.ndim not in (1, 2) or margin.dtype.kind not in "fiub":
         raise DataTypeError(
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
+from daskboost.data.convert import margin_values
+from daskboost.data.kinds import DEVICE_KINDS, kind_of, readable
 from daskboost.data.read import ReadSpec
 from daskboost.data.source import make_source
 from daskboost.devices.gpu.input import device_kind, is_device_array
@@ -22,7 +24,8 @@ _AXES = "op"
 
 def predict(request: PredictRequest, x: Any, base_margin: Any, missing: float) -> Any:
     """Predict any supported input; see `Booster.predict`."""
-    if is_device_array(x) and not hasattr(x, "__dask_graph__"):
+    x = readable(x)
+    if kind_of(x) in DEVICE_KINDS:
         return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
     if isinstance(source.x, DaskFrameBlocks):
@@ -126,7 +129,7 @@ def _margin_array(base_margin: Blocks, x: Any) -> Any:
     import dask.array as da
 
     if isinstance(base_margin, LocalBlocks):
-        values = np.asarray(base_margin.data)
+        values = margin_values(base_margin.data, None)
         return da.from_array(values, chunks=(x.chunks[0], *values.shape[1:]))
     assert isinstance(base_margin, DaskArrayBlocks | DaskFrameBlocks)
     collection = base_margin.collection

@@ -10,7 +10,8 @@ import numpy as np
 from daskboost.errors import DataError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
-from daskboost.training.dataset import QuantizedDataset, check_same_features
+from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.dataset_checks import check_same_features
 
 
 def check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:

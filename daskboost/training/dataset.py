@@ -11,7 +11,7 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.data.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
+from daskboost.data.cuts import Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
 from daskboost.data.spill import check_spill_directory, spill_path
@@ -22,23 +22,52 @@ from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import parse_bytes, split_device
 from daskboost.training.clients import current_client, run_or_await
+from daskboost.training.dataset_checks import check_options, check_same_features
 
 
 class QuantizedDataset:
     """Rows as bins, with labels and weights: what fits train on and evaluate on.
 
-    Made by `from_dask` (any input, despite the name) or `open`. On a cluster the bins stay on the workers that read
-    the partitions; without one they are in this process. A data set may serve any number of fits, also at once.
+    ``QuantizedDataset(X, y, ...)`` and `from_dask` (any input, despite the name) quantize rows and take the same
+    arguments; under an asynchronous client only the latter, which is awaited. `open` reads a saved one. On a cluster
+    the bins stay on the workers that read the partitions; without one they are in this process. A data set may serve
+    any number of fits, also at once.
     """
 
-    def __init__(
-        self, info: DatasetInfo, shards: Any, *, host_memory_limit: int | None = None,
+    _info: DatasetInfo
+    _shards: Any
+    _rows: Bool | None = None
+    """Rows of the whole data set that this one has, if it is a subset."""
+    _storage: tuple[int | None, str | None]
+    """The memory limit and the spill directory it was made with."""
+
+    def __init__(self, X: Any, y: Any = None, **options: Any) -> None:
+        """Read, sketch and quantize rows; arguments and errors are those of `from_dask`.
+
+        Raises
+        ------
+        ParameterError
+            An asynchronous client: await `from_dask`.
+        """
+        made: Any = self.from_dask(X, y, **options)
+        if not isinstance(made, QuantizedDataset):
+            made.close()  # a coroutine that has not begun
+            raise ParameterError(
+                "the client is asynchronous, which a constructor cannot wait for: use "
+                "`await QuantizedDataset.from_dask(X, y, ...)`"
+            )
+        self.__dict__.update(vars(made))
+
+    @classmethod
+    def _holding(
+        cls, info: DatasetInfo, shards: Any, *, host_memory_limit: int | None = None,
         spill_directory: str | Path | None = None,
-    ) -> None:  # fmt: skip
-        self._info, self._shards = info, shards
-        self._rows: Bool | None = None
-        """Rows of the whole data set that this one has, if it is a subset."""
-        self._storage = (host_memory_limit, None if spill_directory is None else str(Path(spill_directory)))
+    ) -> QuantizedDataset:  # fmt: skip
+        """Return a data set of rows that are quantized already."""
+        made = cls.__new__(cls)
+        made._info, made._shards = info, shards
+        made._storage = (host_memory_limit, None if spill_directory is None else str(Path(spill_directory)))
+        return made
 
     @classmethod
     def from_dask(
@@ -52,8 +81,10 @@ class QuantizedDataset:
 
         Parameters
         ----------
-        X : Dask DataFrame or Array, pandas DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or Parquet path
-            Also a CuPy array (or what has ``__cuda_array_interface__``), cuDF DataFrame, cupyx.scipy.sparse matrix, or
+        X : Dask DataFrame or Array, pandas or polars DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or path
+            A path is Parquet's. Also another eager frame that narwhals or Arrow's C streams read: columns of all frames
+            are matched by name. Also a CuPy array (or what has ``__cuda_array_interface__``), cuDF DataFrame,
+            cupyx.scipy.sparse matrix, or
             a Dask collection of such: quantized on its GPU, where the bins stay. A fit with ``device="cpu"`` copies
             them, a byte or two per value, to the host.
         y, weight, base_margin : column name of `X`, or an aligned collection
@@ -100,7 +131,7 @@ class QuantizedDataset:
         DeviceError, MissingDependencyError
             The GPU that `device` names cannot be used, or has too little memory.
         """
-        _check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
+        check_options(max_bin, encoding, packing, chunk_rows, n_jobs)
         _check_kinds(reference, init_model, client)
         source = make_source(
             X, y, weight=weight, base_margin=base_margin, missing=missing, feature_names=feature_names,
@@ -155,7 +186,7 @@ class QuantizedDataset:
             cluster.check_spill_directory(directory)
             info = described(cluster)
             beside = None if reference is None else reference.shards
-            return cls(info, cluster.quantize(
+            return cls._holding(info, cluster.quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
                 beside=beside,
             ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
@@ -166,7 +197,7 @@ class QuantizedDataset:
             check_spill_directory(directory)
         runner = LocalRunner(n_jobs)
         info = described(runner)
-        return cls(info, quantize_here(
+        return cls._holding(info, quantize_here(
             source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
             host_memory_limit=host_memory_limit, beside=None if reference is None else reference.shards,
         ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
@@ -210,7 +241,7 @@ class QuantizedDataset:
         shards, (limit, directory) = self._shards.select(mask), self._storage
         stats = selected_stats(shards.shards)
         stats.check_trainable()
-        made = QuantizedDataset(
+        made = self._holding(
             replace(self._info, stats=stats), shards, host_memory_limit=limit, spill_directory=directory
         )
         made._rows = mask
@@ -261,7 +292,7 @@ class QuantizedDataset:
         check_numbered(saved.chunks, info.n_rows, str(path))
         limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
         if client is None:
-            return cls(info, open_here(saved, info.stats, limit, spill_directory), host_memory_limit=limit,
+            return cls._holding(info, open_here(saved, info.stats, limit, spill_directory), host_memory_limit=limit,
                        spill_directory=spill_directory)  # fmt: skip
         from daskboost.cluster.dask_data import ClusterRunner
 
@@ -271,7 +302,7 @@ class QuantizedDataset:
             str(Path(path).resolve()), len(saved.chunks), info.stats, spill_directory=directory,
             host_memory_limit=limit,
         )
-        return cls(info, opened, host_memory_limit=limit, spill_directory=spill_directory)
+        return cls._holding(info, opened, host_memory_limit=limit, spill_directory=spill_directory)
 
     @property
     def info(self) -> DatasetInfo:
@@ -328,20 +359,6 @@ class QuantizedDataset:
         self._shards.close()
 
 
-def _check_options(max_bin: Any, encoding: Any, packing: Any, chunk_rows: Any, n_jobs: Any) -> None:
-    """Refuse options of quantizing that are out of range."""
-    for name, value, low, high in (
-        ("max_bin", max_bin, 2, MAX_BIN_LIMIT), ("chunk_rows", chunk_rows, 0, 2**31 - 1), ("n_jobs", n_jobs, -1, 4096),
-    ):  # fmt: skip
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-            raise ParameterError(f"{name}={value!r} must be an integer from {low} to {high}")
-    for name, value, valid in (
-        ("encoding", encoding, ("auto", "dense", "csr")), ("packing", packing, ("aligned", "tight", "common")),
-    ):  # fmt: skip
-        if value not in valid:
-            raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
-
-
 def _check_kinds(reference: Any, init_model: Any, client: Any) -> None:
     """Refuse objects of another kind than the argument's."""
     if reference is not None and not isinstance(reference, QuantizedDataset):
@@ -353,27 +370,6 @@ def _check_kinds(reference: Any, init_model: Any, client: Any) -> None:
         )
     if client is not None and not (hasattr(client, "scheduler") and hasattr(client, "asynchronous")):
         raise ParameterError(f"client is {type(client).__name__}; pass a dask.distributed.Client")
-
-
-def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
-    """Refuse rows whose columns are not those a model was trained on, in its order.
-
-    Raises
-    ------
-    DataError
-        Naming both numbers of features, or the first column that differs.
-    """
-    if model.n_features != schema.n_features:
-        raise DataError(
-            f"init_model has {model.n_features} features, {what} {schema.n_features}; pass the same columns"
-        )
-    ours, theirs = schema.names, model.schema.names
-    if ours is not None and theirs is not None and ours != theirs:
-        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        raise DataError(
-            f"column {at} of {what} is {ours[at]!r}, but init_model was trained with {theirs[at]!r} there; pass the "
-            "columns that it was trained with, in its order"
-        )
 
 
 def _cluster_of(source: Source, reference: QuantizedDataset | None, client: Any) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalShards
 from daskboost.data.build import DatasetInfo, default_chunk_rows, most_rows
+from daskboost.data.kinds import kind_of
 from daskboost.data.pack import CsrLayout, DenseLayout
-from daskboost.data.source import kind_of, make_source
+from daskboost.data.source import make_source
 from daskboost.data.spill import spill_path
 from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan

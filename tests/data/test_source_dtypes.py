@@ -8,8 +8,10 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import hypothesis.extra.numpy as hnp
+import narwhals as nw
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
@@ -105,6 +107,25 @@ def test_nullable_dtypes(dtype: Any, kind: str, nulls: str) -> None:
         np.testing.assert_array_equal(
             np.concatenate([host_features(b.features).values for b in source.batches()]), expected
         )
+
+
+POLARS: list[tuple[Any, list[Any], str, list[float]]] = [
+    *[(dtype, [1, None, 3], "int", [1, np.nan, 3]) for dtype in (pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt32)],
+    (pl.Int64, [2**62 + 2**38 + 1, None, -3], "int", [2**62 + 2**39, np.nan, -3]),  # rounded once
+    (pl.UInt64, [2**64 - 1, None, 0], "int", [2**64, np.nan, 0]),
+    (pl.Float32, [0.5, None, float("nan")], "float", [0.5, np.nan, np.nan]),
+    (pl.Float64, [0.1, None, -0.0], "float", [0.1, np.nan, -0.0]),
+    (pl.Boolean, [True, None, False], "i", [1, np.nan, 0]),
+    (pl.Null, [None, None, None], "float", [np.nan, np.nan, np.nan]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "cells", "kind", "expected"), POLARS, ids=lambda value: str(value))
+def test_polars_dtypes(dtype: Any, cells: list[Any], kind: str, expected: list[float]) -> None:
+    frame = pl.DataFrame({"a": pl.Series(cells, dtype=dtype), "b": [1.5, 2.5, 3.5]})
+    for X in (frame, nw.from_native(frame), frame[:2].extend(frame[2:]), pl.concat([frame[:1], frame[1:]])):
+        assert make_source(X).schema.kinds == (kind, "float")
+        assert_bits_equal(read(X), np.array([expected, [1.5, 2.5, 3.5]], np.float32).T)
 
 
 def test_pandas_sparse_columns_and_null_columns() -> None:

@@ -12,10 +12,12 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.frames import COLUMNS
 
 from daskboost.data.blocks import DaskFrameBlocks
 from daskboost.data.labels import LabelStats, column_labels, find_classes, merge_classes, unique_labels
@@ -47,6 +49,8 @@ def containers(labels: list[Any]) -> dict[str, Any]:
         "arrow": pa.array(labels),
         "chunked": pa.chunked_array([labels[:2], labels[2:]]),
         "frame": series.to_frame(),
+        **{kind: made(labels) for kind, made in COLUMNS.items()},
+        **({"categorical": pl.Series(labels, dtype=pl.Categorical)} if isinstance(labels[0], str) else {}),
     }
 
 

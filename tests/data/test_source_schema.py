@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+from strategies.frames import LOCAL_FRAMES
 
 from daskboost.data.rows import FeatureSchema, host_features
 from daskboost.data.source import make_source
@@ -30,13 +31,16 @@ def values(X: Any, **options: Any) -> np.ndarray:
 def test_reordered_and_further_columns_are_matched_by_name(tmp_path: Path) -> None:
     other = FRAME[["c", "a", "b"]].assign(text="x", y=1)
     other.to_parquet(tmp_path / "x.parquet")
-    for X in (other, pa.table(other), dd.from_pandas(other, npartitions=2), tmp_path / "x.parquet"):
-        np.testing.assert_array_equal(values(X), FRAME.to_numpy())
-        np.testing.assert_array_equal(values(X, y="y"), FRAME.to_numpy())
+    kinds: list[Callable[[pd.DataFrame], Any]] = [*LOCAL_FRAMES.values()]
+    kinds += [lambda frame: dd.from_pandas(frame, npartitions=2), lambda _: tmp_path / "x.parquet"]
+    for made in kinds:
+        np.testing.assert_array_equal(values(made(other)), FRAME.to_numpy())
+        np.testing.assert_array_equal(values(made(other), y="y"), FRAME.to_numpy())
 
 
 def test_missing_columns_are_named() -> None:
-    for X in (FRAME[["b"]], dd.from_pandas(FRAME[["b"]], npartitions=2)):
+    made = [each(FRAME[["b"]]) for each in LOCAL_FRAMES.values()]
+    for X in (*made, dd.from_pandas(FRAME[["b"]], npartitions=2)):
         with pytest.raises(DataError, match=r"X lacks 2 of the 3 feature columns used in training: 'a', 'c'.*has: 'b'"):
             make_source(X, schema=SCHEMA)
     with pytest.raises(DataError, match="'A'"):
@@ -45,8 +49,8 @@ def test_missing_columns_are_named() -> None:
 
 def test_columns_of_another_type_are_named() -> None:
     X = FRAME.assign(b="x")
-    for kind in (X, dd.from_pandas(X, npartitions=2)):
-        with pytest.raises(DataTypeError, match=r"X has 1 column.*'b' \(str"):
+    for kind in (*(each(X) for each in LOCAL_FRAMES.values()), dd.from_pandas(X, npartitions=2)):
+        with pytest.raises(DataTypeError, match=r"X has 1 column.*'b' \((large_)?str"):
             make_source(kind, schema=SCHEMA)
 
 

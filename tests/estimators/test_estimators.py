@@ -6,13 +6,16 @@ import inspect
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import dask.dataframe as dd
+import narwhals as nw
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
@@ -20,6 +23,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
+from strategies.frames import COLUMNS, LOCAL_FRAMES, Stream
 from strategies.models import tree_bytes
 from strategies.rows import regression
 
@@ -32,7 +36,7 @@ from daskboost import (
     plot_learning_curve,
     train,
 )
-from daskboost.errors import ParameterError
+from daskboost.errors import DataTypeError, ParameterError
 from daskboost.params import TrainParams
 from daskboost.training.callbacks import RoundInfo
 
@@ -91,6 +95,10 @@ INPUTS: dict[str, Any] = {
     "float64": lambda: (X.astype("f8"), Y.astype("f8")),
     "column of y": lambda: (FRAME.assign(y=Y), "y"),
     "arrow": lambda: (pa.Table.from_pandas(FRAME), pa.array(Y)),
+    "polars": lambda: (pl.from_pandas(FRAME), pl.Series(Y)),
+    "polars column": lambda: (pl.from_pandas(FRAME.assign(y=Y)), "y"),
+    "narwhals": lambda: (nw.from_native(pl.from_pandas(FRAME)), nw.from_native(pl.Series(Y), series_only=True)),
+    "stream": lambda: (Stream(pa.Table.from_pandas(FRAME)), pa.array(Y)),
     "nullable": lambda: (FRAME.astype("Float32"), pd.Series(Y, dtype="Float32")),
     "dask frame": lambda: (dd.from_pandas(FRAME.assign(y=Y), npartitions=5), "y"),
     "dask series": lambda: (dd.from_pandas(FRAME, npartitions=5), dd.from_pandas(pd.Series(Y), npartitions=5)),
@@ -103,9 +111,44 @@ def test_every_kind_of_input_gives_the_same_trees(kind: str) -> None:
     expected = model().fit(X, Y)
     fitted = model().fit(*INPUTS[kind]())
     assert tree_bytes(fitted.booster_) == tree_bytes(expected.booster_)
-    names = kind in ("column of y", "arrow", "nullable", "dask frame", "dask series")
+    names = kind not in ("list", "fortran", "float64", "dask array")
     assert fitted.n_features_in_ == 4
     assert getattr(fitted, "feature_names_in_", np.array([])).tolist() == (list("abcd") if names else [])
+
+
+@pytest.mark.parametrize("kind", LOCAL_FRAMES)
+def test_columns_of_every_frame_are_matched_by_name(kind: str) -> None:
+    """Columns in another order and further ones change nothing, and predictions are NumPy's."""
+    made, labels = LOCAL_FRAMES[kind], Y > np.median(Y)
+    other = FRAME[["d", "b", "a", "c"]].assign(text="x")
+    fitted = DaskBoostClassifier(**SMALL).fit(made(FRAME), labels, eval_set=[(made(other), COLUMNS["polars"](labels))])
+    reference = DaskBoostClassifier(**SMALL).fit(FRAME, labels, eval_set=[(FRAME, labels)])
+    assert fitted.booster_.to_bytes() == reference.booster_.to_bytes()
+    assert fitted.evals_result_ == reference.evals_result_
+    assert fitted.feature_names_in_.tolist() == list("abcd")
+    for method in ("predict", "predict_proba"):
+        found = getattr(fitted, method)(made(other))
+        assert type(found) is np.ndarray
+        np.testing.assert_array_equal(found, getattr(reference, method)(FRAME))
+    assert fitted.score(made(other), pl.Series(labels)) == reference.score(FRAME, labels)
+    margin = pl.Series(np.arange(len(Y)) / 100)
+    np.testing.assert_array_equal(
+        fitted.booster_.predict(made(other), base_margin=margin),
+        reference.booster_.predict(FRAME, base_margin=margin.to_numpy()),
+    )
+    assert str(fitted.plan(made(other[list("abcd")]))) == str(reference.plan(FRAME))
+
+
+def test_what_would_lose_its_names_is_refused_by_every_method() -> None:
+    lazy, fitted = pl.from_pandas(FRAME).lazy(), model().fit(FRAME, Y)
+    calls: list[Callable[[], Any]] = [
+        lambda: model().fit(lazy, Y), lambda: model().fit(FRAME, Y, eval_set=[(lazy, Y)]),
+        lambda: fitted.predict(lazy), lambda: fitted.score(lazy, Y), lambda: fitted.booster_.predict(lazy),
+        lambda: fitted.plan(lazy), lambda: QuantizedDataset(lazy, Y),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(DataTypeError, match=r"a lazy frame, .* pass X\.collect\(\)"):
+            call()
 
 
 def test_parquet_files_and_sparse_matrices(tmp_path: Path) -> None:
@@ -133,11 +176,12 @@ def test_evaluation_sets_of_any_kind_partitioning_and_size() -> None:
         (dd.from_pandas(frame.assign(y=valid_y), npartitions=1), "y"),
         (dd.from_pandas(frame, npartitions=4)[["d", "b", "a", "c"]], dd.from_pandas(pd.Series(valid_y), npartitions=4)),
         (pa.Table.from_pandas(frame), valid_y),
+        (pl.from_pandas(frame[["c", "b", "d", "a"]]), pl.Series(valid_y)),
         (FRAME, Y),
     ]
     fitted = model(eval_metric=["rmse", "mae"]).fit(FRAME, Y, eval_set=kinds)
     result = fitted.evals_result_
-    assert list(result) == [f"validation_{i}" for i in range(5)] and fitted.evals_result() is result
+    assert list(result) == [f"validation_{i}" for i in range(6)] and fitted.evals_result() is result
     for i in range(1, 4):
         assert result[f"validation_{i}"] == result["validation_0"]
     for i in range(8):

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import dask.array as da
+import narwhals as nw
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse as sp
 from dask.array.dispatch import concatenate_lookup
@@ -146,11 +148,15 @@ def test_base_margins(emulated: EmulatedRuntime, rng: np.random.Generator) -> No
     booster, values = random_booster(rng, SoftProb(3)), random_rows(rng, 30)
     margin = rng.normal(size=(30, 3))
     expected = booster.predict(values, base_margin=margin)
-    for given in (fake(margin), margin, margin.tolist()):
+    for given in (fake(margin), margin, margin.tolist(), pl.from_numpy(margin), nw.from_native(pl.from_numpy(margin))):
         np.testing.assert_array_equal(booster.predict(fake(values), base_margin=given), expected)
     single = random_booster(rng, SquaredError())
     np.testing.assert_array_equal(
         single.predict(fake(values), base_margin=fake(margin[:, 0])), single.predict(values, base_margin=margin[:, 0])
+    )
+    np.testing.assert_array_equal(
+        single.predict(fake(values), base_margin=pl.Series(margin[:, 0])),
+        single.predict(values, base_margin=margin[:, 0]),
     )
     for bad, message in (
         (margin[:, :2], r"base_margin has shape \(30, 2\), but X has 30 rows and the model 3 outputs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import errno
 import pickle
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask import delayed
+from distributed import Client
 from strategies.rows import regression
 
 from daskboost import DaskBoostRegressor, QuantizedDataset, train
@@ -41,6 +43,34 @@ FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
 def test_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         QuantizedDataset.from_dask(X, Y, **options)
+
+
+def test_the_constructor_quantizes_as_from_dask_does() -> None:
+    options: dict[str, Any] = {"weight": np.arange(1.0, 61), "max_bin": 16}
+    with QuantizedDataset(FRAME, Y, **options) as made, QuantizedDataset.from_dask(FRAME, Y, **options) as expected:
+        assert repr(made) == repr(expected) and made.made_with == expected.made_with
+        models = [train({"max_depth": 3, "n_jobs": 1, "max_bin": 16}, data, 3) for data in (made, expected)]
+        assert models[0].to_bytes() == models[1].to_bytes()
+        with QuantizedDataset(FRAME[["c", "a", "b"]], Y, reference=made) as other:
+            assert other.schema.names == ("a", "b", "c")
+    with pytest.raises(DataError, match="closed"):
+        made.subset([0])
+    with pytest.raises(ParameterError, match="max_bin=1 must be"):
+        QuantizedDataset(X, Y, max_bin=1)
+    with pytest.raises(TypeError, match="max_bins"):
+        QuantizedDataset(X, Y, max_bins=3)
+
+
+def test_the_constructor_refuses_an_asynchronous_client() -> None:
+    async def main() -> None:
+        async with Client(processes=False, n_workers=1, dashboard_address=":0", asynchronous=True) as client:
+            with pytest.raises(ParameterError, match=r"asynchronous.*await QuantizedDataset\.from_dask"):
+                QuantizedDataset(X, Y, client=client)
+            data = await QuantizedDataset.from_dask(X, Y, client=client)  # type: ignore[misc]
+            assert data.n_rows == 60
+            await asyncio.to_thread(data.close)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("how", ["from_dask", "open", "fit"])
