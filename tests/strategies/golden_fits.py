@@ -46,6 +46,8 @@ class Rows:
     """Distinct values of a feature."""
     density: float = 1.0
     """Share of entries; less than 1 makes a sparse matrix."""
+    outlier: bool = False
+    """Whether one row's label is far larger than all others, and with it the scale of gradients."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ FITS: dict[str, Fit] = {
     "symmetric by hessians": Fit({**LOGISTIC, **SYMMETRIC, **NEWTON}),
     "symmetric of classes": Fit({**CLASSES, **SYMMETRIC, "colsample_bynode": 0.6}, n_rounds=2),
     "by weight": Fit({**LOGISTIC, **BY_WEIGHT}, weighted=True),
-    "by weight, large": Fit({**LOGISTIC, **BY_WEIGHT, **BEST_FIRST}, LARGE, weighted=True),
+    "by weight, large": Fit({**LOGISTIC, **BY_WEIGHT, **BEST_FIRST, "scale_pos_weight": 1.7}, LARGE, weighted=True),
     "by weight of classes": Fit({**CLASSES, **BY_WEIGHT}, n_rounds=2),
     # rules and draws
     "monotone": Fit({**LOGISTIC, **MONOTONE}),
@@ -159,11 +161,14 @@ FITS: dict[str, Fit] = {
     "two bins": Fit(LOGISTIC, max_bin=2),
     "bins of two bytes": Fit(LOGISTIC, replace(SMALL, n_values=500), max_bin=400),
     "bins of two bytes, large": Fit({"max_depth": 4}, replace(LARGE, n_values=3_000), max_bin=1_000),
+    "many features": Fit({**LOGISTIC, "max_depth": 3}, Rows(4_300, 20, n_values=60), max_bin=64, n_rounds=2),
+    "many features of many bins": Fit({"max_depth": 3}, Rows(4_300, 37, n_values=400), max_bin=256, n_rounds=2),
     "tight bins": Fit({**LOGISTIC, **DRAWN}, packing="tight", n_chunks=2),
     "common bins": Fit({"max_depth": 4}, LARGE, packing="common"),
     "sparse": Fit(LOGISTIC, SPARSE, encoding="csr", n_chunks=2),
     "sparse stored dense": Fit({**CLASSES, **DRAWN}, SPARSE, encoding="dense", n_rounds=2),
     "dense stored sparse": Fit({**LOGISTIC, **BEST_FIRST}, encoding="csr"),
+    "wide sparse, by histograms": Fit({**LOGISTIC, "max_depth": 3}, Rows(1_200, 300, density=0.25), encoding="csr"),
     "sorted entries": Fit({**LOGISTIC, **DRAWN}, WIDE, encoding="csr", by_entries=True),
     "sorted entries, large": Fit({"max_depth": 4}, LARGE_WIDE, weighted=True, encoding="csr", by_entries=True),
     "sorted entries, best first": Fit({**LOGISTIC, **BEST_FIRST}, WIDE, encoding="csr", by_entries=True),
@@ -191,12 +196,16 @@ FITS: dict[str, Fit] = {
     "certified poisson": Fit(
         {"objective": "count:poisson", "max_depth": 4, **CERTIFIED, "resident_share": 0.5, "reg_alpha": 0.2}, n_chunks=2
     ),
+    "certified, of another scale": Fit(
+        {**CERTIFIED, "resident_share": 0.1, "learning_rate": 1.0}, Rows(outlier=True), n_chunks=2, n_rounds=5
+    ),
     "certified engines": Fit({**LOGISTIC, **CERTIFIED, "subsample": 0.8}, LARGE, n_engines=2, n_rounds=2),
     "certified custom objective": Fit(
         {"objective": doubled_squares, "max_depth": 3, "base_score": 0.0, **CERTIFIED}, n_chunks=2
     ),
     "sampled": Fit({**LOGISTIC, **SAMPLED}, LARGE, "evaluate", weighted=True, n_chunks=4, on_disk=True, n_resident=1),
     "sampled, small": Fit({**SAMPLED, "max_depth": 4, "colsample_bynode": 0.7}, n_chunks=2),
+    "sampled again": Fit({**LOGISTIC, **SAMPLED, "learning_rate": 1.0}, how="evaluate", n_chunks=2),
     "sampled by weight": Fit({**LOGISTIC, **SAMPLED, **BY_WEIGHT}, weighted=True),
     "sampled classes, sparse": Fit({**CLASSES, **SAMPLED}, SPARSE, encoding="csr", n_rounds=2),
     "sampled, symmetric": Fit({**LOGISTIC, **SAMPLED, **SYMMETRIC}, n_chunks=2),
@@ -268,8 +277,11 @@ def table_of(fit: Fit, stream: int = 1, n_rows: int | None = None) -> Table:
     X: Any = np.where(missing, np.float32(np.nan), (values / 4 - 1).astype(np.float32))
     if fit.rows.density < 1:
         X = scipy.sparse.csr_matrix(np.where(missing, 0, values + 1).astype(np.float32))
+    y = labels_of(fit, score)
+    if fit.rows.outlier:
+        y[5] *= 256
     return Table(
-        X, labels_of(fit, score),
+        X, y,
         ((1 + hashed(stream + 3, (n,), 16)) / 8).astype(np.float32) if fit.weighted else None,
         (hashed(stream + 4, (n,), 9) / 4 - 1).astype(np.float32) if fit.margin else None,
     )  # fmt: skip
