@@ -244,6 +244,8 @@ def _check_of(annotation: Any) -> Check:
         An annotation that messages cannot have.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if hasattr(origin, "__value__"):  # an alias by Python 3.12's `type`, such as NumPy's NDArray from 2.5 on
+        return _check_of(origin.__value__[arguments])
     if annotation is Any:
         return lambda value: True
     if annotation is float:

@@ -56,11 +56,6 @@ class Recipe:
         """Whether trees grow on some of the rows, between passes over all of them."""
         return self.rows != "all"
 
-    @property
-    def streams_gradients(self) -> bool:
-        """Whether the gradients of several outputs need not be kept: margins wait for the next round's pass."""
-        return self.on_sample
-
     @cached_property
     def tree_outputs(self) -> list[tuple[int, ...]]:
         """The outputs of each tree of a round."""
