@@ -6,7 +6,6 @@ and goes on, so a callback that asks to stop is heeded a round or more later.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,19 +136,12 @@ class Checkpoint(Callback):
 
     def after_round(self, info: RoundInfo) -> bool:
         if (info.iteration + 1) % self._period == 0:
-            self._save(info.snapshot())
+            info.snapshot().save_model(self.path)
         return False
 
     def after_training(self, booster: Booster) -> None:
-        self._save(booster)
+        booster.save_model(self.path)
 
-    def _save(self, booster: Booster) -> None:
-        partial = self.path.with_name(f".{os.getpid()}-{self.path.name}")
-        try:
-            booster.save_model(partial)
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def describe_metrics(evals_result: EvalsResult) -> str:
