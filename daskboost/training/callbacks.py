@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import format_of
@@ -151,6 +153,21 @@ def describe_metrics(evals_result: EvalsResult) -> str:
         for name, metrics in evals_result.items()
         for metric, values in metrics.items()
     )
+
+
+def evaluation_log(verbose: Any) -> list[Callback]:
+    """Return what prints metrics as an argument `verbose` asks for it: every round, every so many, or not at all.
+
+    Raises
+    ------
+    ParameterError
+        Neither a truth value, nor a number of rounds, nor None.
+    """
+    if verbose is None:
+        return []
+    if not isinstance(verbose, int | np.integer | np.bool_) or verbose < 0:
+        raise ParameterError(f"verbose={verbose!r} must be True, False or a number of rounds of at least 1")
+    return [EvaluationLog(int(verbose))] if verbose else []
 
 
 def check_callbacks(callbacks: Any) -> None:

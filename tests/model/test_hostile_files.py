@@ -143,8 +143,6 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "text threshold": (put_at("split_conditions", 0, "1"), "'split_conditions' is no list of numbers"),
     "infinite cover": (put_at("sum_hessian", 0, 1e39), "tree 1: .*'sum_hessian' holds infinity"),
     "infinite leaf": (put_at("split_conditions", 8, float("inf")), "a leaf's value is infinite"),
-    "infinite cover": (put_at("sum_hessian", 0, float("inf")), "tree 1: .*'sum_hessian' holds infinite numbers"),
-    "cover beyond float32": (put_at("sum_hessian", 3, 1e39), "tree 1: .*'sum_hessian' holds infinite numbers"),
     "fraction as child": (put_at("left_children", 0, 1.0), "'left_children' is no list of integers"),
     "categorical split": (put_at("split_type", 0, 1), "tree 1: it splits on categories"),
     "nested arrays": (put_at("split_conditions", 0, [1.0]), "'split_conditions' is no list of numbers"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.compiling import say_compiling
 from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
 from daskboost.devices.gpu.free_memory import free_bytes
 from daskboost.devices.gpu.installed import check_compiler, count_devices, cupy_module
@@ -146,6 +147,7 @@ def _module(device: int, source: KernelFile, variant: Variant) -> Any:
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     path = folder / f"daskboost-{source.name}-{key}.cubin"
     if not path.is_file():
+        say_compiling("CUDA")
         try:
             binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
         except compiler.CompileException as error:
