@@ -188,7 +188,7 @@ def takes_foreign_words(
                 hint = hint_of(word, known, "arguments") if belongs is None else remedy.format(name=belongs)
                 return unexpected(function.__name__, word, hint)
 
-            return function(*args, **translated(kwargs, names, refuse, noun="argument"))  # type: ignore[arg-type]
+            return function(*args, **translated(kwargs, names, refuse, noun="argument"))
 
         return call
 

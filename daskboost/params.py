@@ -351,7 +351,9 @@ def split_device(device: Any) -> tuple[str, int | None]:
     ParameterError
         For anything but these, "gpu", which means "cuda", and "cuda:1" or "gpu:1", a number behind either.
     """
-    kind, _, number = str(device).partition(":")
+    if not isinstance(device, str):
+        _check_choice("device", device, DEVICES)
+    kind, _, number = device.partition(":")
     is_gpu = kind in ("cuda", "gpu")
     if is_gpu and number.isascii() and number.isdigit():
         return "cuda", int(number)

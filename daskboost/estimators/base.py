@@ -98,12 +98,9 @@ class BoostedTrees(EstimatorParameters):
         init = as_booster(init_model)
         rows = EvaluationSet(X, y, sample_weight, base_margin)
         source = chosen._source(*rows)
-
-        def run() -> Self:
-            chosen._fit(source, rows, sets, init, every)
-            return self._take(chosen)
-
-        return run_or_await(client_for(source), run)
+        return run_or_await(
+            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every))
+        )
 
     def predict(
         self, X: Any, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
@@ -260,7 +257,7 @@ class BoostedTrees(EstimatorParameters):
     def _fit(
         self, source: Source, given: EvaluationSet, sets: Sequence[EvaluationSet], init: Booster | None,
         callbacks: Sequence[Callback],
-    ) -> None:  # fmt: skip
+    ) -> Self:  # fmt: skip
         """Find the classes, quantize, train."""
         given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
@@ -285,13 +282,14 @@ class BoostedTrees(EstimatorParameters):
             )  # fmt: skip
         self._keep(booster, labels)
         self.evals_result_ = evals_result
+        return self
 
     def _take(self, fitted: Self) -> Self:
         """Become what a copy of this estimator has learned; parameters stay as they are."""
         parameters = parameter_names(type(self))
         for name in [name for name in vars(self) if name not in parameters]:
             delattr(self, name)
-        vars(self).update({name: value for name, value in vars(fitted).items() if name not in parameters})
+        self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
         return self
 
     def _source(self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None) -> Source:

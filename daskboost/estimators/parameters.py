@@ -228,7 +228,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         names = parameter_names(type(self))
 
         def refuse(word: str) -> ParameterError:
-            return ParameterError(f"invalid parameter {word!r} for {type(self).__name__}; "
+            return ParameterError(f"Invalid parameter {word!r} for {type(self).__name__}; "
                                   f"{hint_of(word, names, 'parameters')}")  # fmt: skip
 
         super().set_params(**translated(params, names, refuse))
@@ -250,8 +250,9 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     @property
     def n_threads(self) -> int:
         """`n_jobs` as `TrainParams` has it: 0 for all cores."""
-        all_cores = self.n_jobs is None or (isinstance(self.n_jobs, int) and self.n_jobs == -1)
-        return 0 if all_cores else self.n_jobs
+        if self.n_jobs is None or (isinstance(self.n_jobs, int | np.integer) and self.n_jobs == -1):
+            return 0
+        return self.n_jobs
 
     def check_rounds(self) -> None:
         """Refuse an `n_estimators` that is no number of rounds."""

@@ -178,7 +178,9 @@ class TreeDrawing:
         """Give texts their sizes, measure them, and find their places."""
         for box in self._boxes:
             box.set_fontsize(FONT_SIZE * scale)
-            box.get_bbox_patch().set_linewidth(scale)
+            patch = box.get_bbox_patch()
+            assert patch is not None
+            patch.set_linewidth(scale)
         for word in self._words.values():
             word.set_fontsize(LABEL_SIZE * scale)
         boxes = np.array([self._size(text) for text in self._boxes]) + 2 * PADDING * FONT_SIZE * scale
@@ -197,7 +199,9 @@ class TreeDrawing:
 
     def _resize_figure(self, layout: Layout) -> None:
         width, height = max(layout.width, LEAST_WIDTH), layout.height + TITLE
-        self._ax.figure.set_size_inches(width / 72, height / 72)
+        figure = self._ax.get_figure(root=True)
+        assert figure is not None
+        figure.set_size_inches(width / 72, height / 72)
         self._ax.set_position((0.0, 0.0, 1.0, layout.height / height))
 
     def _place(self, layout: Layout) -> None:

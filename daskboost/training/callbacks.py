@@ -17,6 +17,7 @@ import numpy as np
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import format_of
+from daskboost.params import shown
 
 EvalsResult = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -166,16 +167,16 @@ def evaluation_log(verbose: Any) -> list[Callback]:
     if verbose is None:
         return []
     if not isinstance(verbose, int | np.integer | np.bool_) or verbose < 0:
-        raise ParameterError(f"verbose={verbose!r} must be True, False or a number of rounds of at least 1")
+        raise ParameterError(f"verbose={shown(verbose)} must be True, False or a number of rounds of at least 1")
     return [EvaluationLog(int(verbose))] if verbose else []
 
 
 def check_callbacks(callbacks: Any) -> None:
     """Refuse anything that is not a sequence of Callbacks."""
     if not isinstance(callbacks, list | tuple):
-        raise ParameterError(f"callbacks={callbacks!r} must be a list of callbacks, such as [ProgressBar()]")
+        raise ParameterError(f"callbacks={shown(callbacks)} must be a list of callbacks, such as [ProgressBar()]")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ParameterError(
-                f"callbacks contains {callback!r}, which is not a Callback; derive it from daskboost.Callback"
+                f"callbacks contains {shown(callback)}, which is not a Callback; derive it from daskboost.Callback"
             )

@@ -16,6 +16,7 @@ from daskboost.errors import ParameterError
 from daskboost.fit.recipe import make_recipe
 from daskboost.fit.spec import EarlyStopping, FitSpec, Progress, Report
 from daskboost.foreign_words import takes_foreign_words
+from daskboost.metrics.base import Metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
@@ -154,6 +155,8 @@ def prepare_fit(
     if objective is not None:
         chosen = replace(chosen, objective=objective)
     loss = make_objective(chosen.objective, objective_params(chosen))
+    if not (custom_metric is None or callable(custom_metric) or isinstance(custom_metric, Metric)):
+        raise ParameterError(f"custom_metric={shown(custom_metric)} must be a function f(y_true, y_pred) -> value")
     if custom_metric is not None:
         chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
     earlier = as_booster(init_model)

@@ -236,7 +236,9 @@ def test_no_box_of_a_drawn_tree_hides_another(depth: int, place: str, pyplot: An
     axes = plotting.plot_tree(booster, ax=given)
     axes.figure.canvas.draw()
     n_nodes = booster.trees[0].n_nodes
-    boxes = [text.get_bbox_patch().get_window_extent() for text in axes.texts[:n_nodes]]
+    patches = [text.get_bbox_patch() for text in axes.texts[:n_nodes]]
+    boxes = [patch.get_window_extent() for patch in patches if patch is not None]
+    assert len(boxes) == n_nodes
     words = [text.get_window_extent() for text in axes.texts[n_nodes:]]
     assert len(words) == n_nodes - 1
     assert_apart([*boxes, *words])

@@ -310,7 +310,7 @@ def test_valid_labels_pass(name: str) -> None:
         ("binary:logistic", {"scale_pos_weight": -1}, r"scale_pos_weight=-1 is out of range"),
         ("binary:logistic", {"scale_pos_weight": math.nan}, r"scale_pos_weight=nan is out of range"),
         ("binary:logistic", {"scale_pos_weight": 1e308}, r"scale_pos_weight=1e\+308 is out of range: float32"),
-        ("binary:logistic", {"scale_pos_weight": 10**400}, r"scale_pos_weight=1000+ is not a number"),
+        ("binary:logistic", {"scale_pos_weight": 10**400}, r"scale_pos_weight=1000+\.\.\. is not a number"),
         ("count:poisson", {"max_delta_step": 1e-320}, r"max_delta_step=1e-320 is out of range: float32"),
     ],
 )

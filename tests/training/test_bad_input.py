@@ -241,7 +241,7 @@ def test_an_unknown_keyword_of_the_constructor(estimator: Any) -> None:
         estimator(cat_features=[0])
     with pytest.raises(ParameterError, match=r"'eta' and 'learning_rate' are two names of one parameter"):
         estimator(eta=0.1, learning_rate=0.2)
-    with pytest.raises(ParameterError, match=rf"invalid parameter 'depth' for {estimator.__name__}; use max_depth"):
+    with pytest.raises(ParameterError, match=rf"Invalid parameter 'depth' for {estimator.__name__}; use max_depth"):
         estimator().set_params(depth=3)
     with pytest.raises(TypeError, match=r"'zzz'; parameters are "):
         estimator(zzz=3)

@@ -39,8 +39,9 @@ def test_fit_takes_what_belongs_to_the_fit(capsys: pytest.CaptureFixture[str]) -
     counted, model = Rounds(), DaskBoostRegressor(n_estimators=60, n_jobs=1, learning_rate=1.0, callbacks=[])
     before = model.get_params()
     noise = np.random.default_rng(1).permutation(Y)
+    verbose: Any = {"verbose_eval": 10}
     fitted = model.fit(X, Y, eval_set=[(X, noise)], eval_metric=["mae", "rmse"], early_stopping_rounds=2,
-                       callbacks=[counted], verbose_eval=10)  # fmt: skip
+                       callbacks=[counted], **verbose)  # fmt: skip
     assert fitted is model and model.get_params() == before
     assert list(model.evals_result_["validation_0"]) == ["mae", "rmse"]
     assert counted.finished == len(model.evals_result_["validation_0"]["rmse"]) < 60

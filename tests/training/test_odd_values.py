@@ -10,7 +10,7 @@ import pytest
 from strategies.rows import classes, regression
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
-from daskboost.errors import ParameterError
+from daskboost.errors import DataError, ParameterError
 from daskboost.params import PARAMETERS
 
 X, Y = regression(60, 3)
@@ -31,11 +31,11 @@ def data() -> QuantizedDataset:
     return QuantizedDataset.from_dask(X, Y, n_jobs=1)
 
 
-def taken_or_named(name: str, call: Any) -> None:
-    """Fail but for a ParameterError that names what is wrong, in one line of bearable length."""
+def taken_or_named(name: str, call: Any, refusal: Any = ParameterError) -> None:
+    """Fail but for a refusal that names what is wrong, in one line of bearable length."""
     try:
         call()
-    except ParameterError as error:
+    except refusal as error:
         assert name in str(error), f"{error!r} does not name {name}"
         assert "\n" not in str(error) and len(str(error)) < 1000
 
@@ -43,7 +43,8 @@ def taken_or_named(name: str, call: Any) -> None:
 @pytest.mark.parametrize("name", sorted(PARAMETERS))
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
 def test_a_training_parameter(name: str, value: Any, data: QuantizedDataset) -> None:
-    taken_or_named(name, lambda: train({"n_jobs": 1, name: value}, data, 1, evals=[(data, "own")]))
+    noun = "metric" if name == "eval_metric" else name  # a metric of an unknown name is called so
+    taken_or_named(noun, lambda: train({"n_jobs": 1, name: value}, data, 1, evals=[(data, "own")]))
 
 
 @pytest.mark.parametrize("name", [
@@ -52,6 +53,7 @@ def test_a_training_parameter(name: str, value: Any, data: QuantizedDataset) -> 
 ])  # fmt: skip
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
 def test_an_argument_of_train(name: str, value: Any, data: QuantizedDataset) -> None:
+    value = dict(value) if isinstance(value, dict) else value  # a fit fills what is given as evals_result
     arguments: dict[str, Any] = {"num_boost_round": 1, "evals": [(data, "own")], name: value}
     if name == "init_model" and isinstance(value, str):
         return  # a file's name
@@ -63,7 +65,8 @@ def test_an_argument_of_train(name: str, value: Any, data: QuantizedDataset) -> 
 def test_a_parameter_of_an_estimator(name: str, value: Any) -> None:
     kind, labels = (DaskBoostClassifier, CODES) if name == "class_weight" else (DaskBoostRegressor, Y)
     values: dict[str, Any] = {"n_estimators": 1, "n_jobs": 1, name: value}
-    taken_or_named(name, lambda: kind(**values).fit(X, labels, eval_set=[(X, labels)]).feature_importances_)
+    noun = "metric" if name == "eval_metric" else name
+    taken_or_named(noun, lambda: kind(**values).fit(X, labels, eval_set=[(X, labels)]).feature_importances_)
 
 
 @pytest.mark.parametrize("name", [
@@ -75,4 +78,9 @@ def test_an_argument_of_fit(name: str, value: Any) -> None:
     if name == "init_model" and isinstance(value, str):
         return  # a file's name
     arguments: dict[str, Any] = {"eval_set": [(X, Y)], name: value}
-    taken_or_named(name, lambda: DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(X, Y, **arguments))
+    # An entry of the right list is data of a set; it is refused as such, under the name that it has there.
+    nouns = {"eval_metric": "metric", "sample_weight_eval_set": "weight", "base_margin_eval_set": "base_margin"}
+    taken_or_named(
+        nouns.get(name, name), lambda: DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(X, Y, **arguments),
+        (ParameterError, DataError) if name.endswith("_eval_set") else ParameterError,
+    )  # fmt: skip

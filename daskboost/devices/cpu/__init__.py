@@ -9,7 +9,7 @@ from numba.core import event
 from daskboost.devices.compiling import say_compiling
 
 
-class _SaysCompiling(event.Listener):  # type: ignore[misc]
+class _SaysCompiling(event.Listener):
     """Hears of each function that numba has to compile, as it is not in numba's cache on disk."""
 
     def on_start(self, event: Any) -> None:
@@ -21,4 +21,4 @@ class _SaysCompiling(event.Listener):  # type: ignore[misc]
         pass
 
 
-event.register("numba:compile", _SaysCompiling())
+event.register("numba:compile", _SaysCompiling())  # type: ignore[no-untyped-call]
