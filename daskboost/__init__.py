@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from daskboost.devices.plan import Plan
     from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
     from daskboost.model.booster import Booster
-    from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree
+    from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree, to_graphviz
     from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule
     from daskboost.training.cross_validation import cv
     from daskboost.training.dataset import QuantizedDataset
@@ -43,6 +43,7 @@ _HOMES = {
     "plot_importance": "model.plotting",
     "plot_learning_curve": "model.plotting",
     "plot_tree": "model.plotting",
+    "to_graphviz": "model.plotting",
     "train": "training.train",
     "train_many": "training.train_many",
 }
@@ -66,6 +67,7 @@ __all__ = [
     "plot_importance",
     "plot_learning_curve",
     "plot_tree",
+    "to_graphviz",
     "train",
     "train_many",
 ]

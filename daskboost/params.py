@@ -4,56 +4,16 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from daskboost.errors import ParameterError
-
-ALIASES = {
-    "eta": "learning_rate",
-    "lambda": "reg_lambda",
-    "alpha": "reg_alpha",
-    "min_split_loss": "gamma",
-    "seed": "random_state",
-    "nthread": "n_jobs",
-    "n_threads": "n_jobs",
-}
-"""XGBoost's other names for the same parameters."""
-
-FOREIGN_NAMES = {
-    **dict.fromkeys(("n_estimators", "num_boost_round", "num_iterations", "iterations", "nrounds", "max_iter"),
-                    "rounds are num_boost_round of train and n_estimators of the estimators"),
-    **dict.fromkeys(("tree_method", "booster", "boosting", "boosting_type"),
-                    "trees are always grown from histograms, so leave it out"),
-    **dict.fromkeys(("verbosity", "verbose", "silent"), "use the callbacks EvaluationLog or ProgressBar"),
-    **dict.fromkeys(("num_leaves", "max_leaf_nodes"), "use max_leaves, with grow_policy='lossguide'"),
-    **dict.fromkeys(("lambda_l1",), "use reg_alpha"),
-    **dict.fromkeys(("lambda_l2", "l2_leaf_reg", "l2_regularization"), "use reg_lambda"),
-    **dict.fromkeys(("min_split_gain", "min_gain_to_split"), "use gamma"),
-    **dict.fromkeys(("min_data_in_leaf", "min_child_samples", "min_samples_leaf", "min_sum_hessian_in_leaf"),
-                    "use min_child_weight, which limits the sum of hessians (rows, for squared error)"),
-    **dict.fromkeys(("bagging_fraction", "subsample_freq", "bagging_freq"), "use subsample, drawn for every tree"),
-    **dict.fromkeys(("feature_fraction", "rsm"), "use colsample_bytree"),
-    "ignore_column": "use ignored_features",
-    "depth": "use max_depth",
-    "loss": "use objective",
-    "loss_function": "use objective",
-    "metric": "use eval_metric",
-    "class_weight": "it is a parameter of DaskBoostClassifier",
-    **dict.fromkeys(("early_stopping_rounds", "callbacks", "evals_result"), "it is an argument of train"),
-    **dict.fromkeys(("missing", "encoding", "packing"), "it is an argument of QuantizedDataset.from_dask"),
-    **dict.fromkeys(("use_quantized_grad", "num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding"),
-                    "gradients are always integers of 15 bits, rounded without bias, so leave it out"),
-    "gradient_precision": "it was removed, since 'packed' made GPUs 7 to 9 % slower: leave it out, and splits are "
-                          "chosen on gradients of 15 bits, as with 'exact'",
-    "sampling_method": "'uniform' is the default; out_of_core='sampled' draws rows by their gradients, on data in "
-                       "memory as well",
-    "num_parallel_tree": "random forests are not part of this version",
-}  # fmt: skip
-"""What to say to names of other libraries that spelling alone would guide wrongly."""
+from daskboost.foreign_words import hint_of, translated
 
 GROW_POLICIES = ("depthwise", "lossguide", "symmetric")
 MULTI_STRATEGIES = ("one_output_per_tree", "multi_output_tree")
@@ -196,21 +156,10 @@ class TrainParams:
                 f"params is of type {type(params).__name__}; give a mapping such as {{'max_depth': 6}}, or {{}} for "
                 "defaults"
             )
-        known = {f.name for f in fields(cls)} - {"explicit"}
-        values: dict[str, Any] = {}
-        spelled: dict[str, str] = {}
-        for given, value in params.items():
-            name = ALIASES.get(given, given)
-            if name not in known:
-                raise ParameterError(_unknown(given, known))
-            if name in values:
-                raise ParameterError(
-                    f"{spelled[name]!r} and {given!r} are two names of one parameter; give one of them"
-                )
-            values[name], spelled[name] = value, given
-        values["eval_metric"] = _as_tuple(values.get("eval_metric"))
+        values = translated(params, PARAMETERS, lambda word: ParameterError(_unknown(word)))
+        values["eval_metric"] = as_tuple(values.get("eval_metric"))
         if "ignored_features" in values:
-            values["ignored_features"] = _as_tuple(values["ignored_features"])
+            values["ignored_features"] = as_tuple(values["ignored_features"])
         if "quantile_alpha" in values:
             values["quantile_alpha"] = _quantiles(values["quantile_alpha"])
         return cls(**{k: v for k, v in values.items() if v is not None or k in _NULLABLE}, explicit=frozenset(values))
@@ -221,7 +170,7 @@ class TrainParams:
         for name in _INTEGERS:
             value = getattr(self, name)
             if isinstance(value, bool) or value != int(value):
-                raise ParameterError(f"{name}={value!r} must be an integer")
+                raise ParameterError(f"{name}={shown(value)} must be an integer")
             object.__setattr__(self, name, int(value))
         object.__setattr__(self, "n_jobs", max(self.n_jobs, 0))  # -1 is what scikit-learn and XGBoost call all cores
         _check_choice("grow_policy", self.grow_policy, GROW_POLICIES)
@@ -231,9 +180,13 @@ class TrainParams:
         _check_choice("reduction", self.reduction, REDUCTIONS)
         _check_choice("out_of_core", self.out_of_core, OUT_OF_CORE)
         if not self.quantile_alpha or any(not 0 < a < 1 for a in self.quantile_alpha):
-            raise ParameterError(f"quantile_alpha={self.quantile_alpha!r}: every quantile must lie between 0 and 1")
+            given = shown(self.quantile_alpha)
+            raise ParameterError(f"quantile_alpha={given}: every quantile must lie between 0 and 1")
         if not (isinstance(self.objective, str) or callable(self.objective) or hasattr(self.objective, "gradients")):
-            raise ParameterError(f"objective={self.objective!r} must be a name or a callable f(label, margin)")
+            raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
+        if not (self.spill_directory is None or isinstance(self.spill_directory, str | os.PathLike)):
+            raise ParameterError(f"spill_directory={shown(self.spill_directory)} must be the path of a directory")
+        _check_directions(self.monotone_constraints)
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
             if getattr(self, name) is not None:
@@ -277,6 +230,8 @@ class TrainParams:
         return self.max_depth if self.max_depth > 0 else UNLIMITED_DEPTH
 
 
+PARAMETERS = frozenset(f.name for f in fields(TrainParams)) - {"explicit"}
+"""Names of all training parameters."""
 _NULLABLE = {"max_delta_step", "base_score", "monotone_constraints", "interaction_constraints", "host_memory_limit",
              "spill_directory", "device_memory_limit"}  # fmt: skip
 _INTEGERS = ("num_class", "sketch_outputs", "max_depth", "max_leaves", "max_bin", "random_state", "n_jobs",
@@ -319,37 +274,73 @@ def parse_bytes(name: str, value: int | float | str) -> int:
             raise TypeError("a truth value, or a text without a number, which Dask takes for 1")
         size = int(value if isinstance(value, np.integer) else dask_parse_bytes(value))
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise ParameterError(f"{name}={value!r} is not a size; write bytes or a text such as '2GB'") from error
-    if size <= 0:
-        raise ParameterError(f"{name}={value!r} must be positive")
+        raise ParameterError(f"{name}={shown(value)} is not a size; write bytes or a text such as '2GB'") from error
+    if not 0 < size < 2**63:
+        raise ParameterError(f"{name}={shown(value)} must be positive, and less than 2**63 bytes")
     return size
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """Return one value or several as a tuple; None is none."""
     if value is None:
         return ()
+    if isinstance(value, np.ndarray):
+        return tuple(np.atleast_1d(value))
     if isinstance(value, str) or not isinstance(value, Iterable):
         return (value,)
     return tuple(value)
 
 
 def _quantiles(value: Any) -> tuple[float, ...]:
+    alphas = as_tuple(value)
     try:
-        return tuple(float(alpha) for alpha in _as_tuple(value))
-    except (TypeError, ValueError) as error:
+        if not all(isinstance(alpha, str | int | float | np.integer | np.floating) for alpha in alphas):
+            raise TypeError("no numbers")
+        return tuple(map(float, alphas))
+    except (TypeError, ValueError, OverflowError) as error:
         raise ParameterError(
-            f"quantile_alpha={value!r} must be a number between 0 and 1, or a list of such numbers"
+            f"quantile_alpha={shown(value)} must be a number between 0 and 1, or a list of such numbers"
         ) from error
 
 
-def _unknown(name: Any, known: set[str]) -> str:
+def _check_directions(value: Any) -> None:
+    """Refuse monotone constraints of another kind; `monotone_directions` reads them once the features are known."""
+    if value is None or isinstance(value, str):
+        return
+    is_listed = isinstance(value, Collection) and not isinstance(value, bytes) and getattr(value, "ndim", 1) == 1
+    entries = as_tuple(value.values() if isinstance(value, Mapping) else value) if is_listed else ()
+    if not is_listed or not all(isinstance(entry, str | int | float | np.integer | np.floating) for entry in entries):
+        raise ParameterError(
+            f"monotone_constraints={shown(value)} must be a sequence with -1, 0 or 1 per feature, or a mapping from "
+            "feature name to direction"
+        )
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: in one line, cut short."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a number of thousands of digits, for instance
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= 160 else f"{text[:150]}..."
+
+
+def check_count(name: str, value: Any, *, least: int, hint: str = "") -> None:
+    """Refuse what is no whole number of at least `least` that fits 31 bits.
+
+    Raises
+    ------
+    ParameterError
+        Naming it; `hint` ends the sentence.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value < 2**31:
+        raise ParameterError(f"{name}={shown(value)} must be an integer of at least {least}{hint}")
+
+
+def _unknown(name: Any) -> str:
     if not isinstance(name, str):
         return f"parameter name {name!r} is of type {type(name).__name__}; names are texts such as 'max_depth'"
-    if name in FOREIGN_NAMES:
-        return f"unknown parameter {name!r}; {FOREIGN_NAMES[name]}"
-    close = difflib.get_close_matches(name, sorted(known | set(ALIASES)), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; valid names are {', '.join(sorted(known))}"
-    return f"unknown parameter {name!r}{hint}"
+    return f"unknown parameter {name!r}; {hint_of(name, PARAMETERS, 'valid names')}"
 
 
 def split_device(device: Any) -> tuple[str, int | None]:
@@ -360,7 +351,9 @@ def split_device(device: Any) -> tuple[str, int | None]:
     ParameterError
         For anything but these, "gpu", which means "cuda", and "cuda:1" or "gpu:1", a number behind either.
     """
-    kind, _, number = str(device).partition(":")
+    if not isinstance(device, str):
+        _check_choice("device", device, DEVICES)
+    kind, _, number = device.partition(":")
     is_gpu = kind in ("cuda", "gpu")
     if is_gpu and number.isascii() and number.isdigit():
         return "cuda", int(number)
@@ -369,20 +362,20 @@ def split_device(device: Any) -> tuple[str, int | None]:
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
+    if not (isinstance(value, str) and value in choices):
+        close = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
         more = " (or 'cuda:1' for the GPU of that number)" if name == "device" else ""
-        raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, choices))}{more}{hint}")
+        raise ParameterError(f"{name}={shown(value)} must be one of {', '.join(map(repr, choices))}{more}{hint}")
 
 
 def _check_range(name: str, value: Any, low: float, high: float, low_open: bool, high_open: bool) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ParameterError(f"{name}={value!r} must be a number")
+        raise ParameterError(f"{name}={shown(value)} must be a number")
     number = value if isinstance(value, int) else float(value)  # integers beyond 2**53 stay exact
     inside = (low < number if low_open else low <= number) and (number < high if high_open else number <= high)
-    if not inside:
+    if not inside or abs(number) > sys.float_info.max:
         interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-        raise ParameterError(f"{name}={value!r} must lie in {interval}")
+        raise ParameterError(f"{name}={shown(value)} must lie in {interval}")

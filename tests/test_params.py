@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from daskboost.errors import DaskBoostError, ParameterError
-from daskboost.params import _RANGES, ALIASES, FOREIGN_NAMES, TrainParams, parse_bytes
+from daskboost.foreign_words import WORDS, our_name
+from daskboost.params import _RANGES, PARAMETERS, TrainParams, parse_bytes
 from daskboost.tree.device_trees import leaf_limit
 
 
@@ -43,6 +44,10 @@ def build(**values: Any) -> TrainParams:
         ({"device": "tpu"}, "device='tpu' must be one of 'auto', 'cpu'"),
         ({"iterations": 3}, "unknown parameter 'iterations'; rounds are num_boost_round"),
         ({"lambda_l1": 3}, "unknown parameter 'lambda_l1'; use reg_alpha"),
+        ({"enable_categorical": True}, "unknown parameter 'enable_categorical'; categorical columns are not part of"),
+        ({"early_stopping_rounds": 5}, "unknown parameter 'early_stopping_rounds'; it is an argument of train"),
+        ({"nfold": 5}, "unknown parameter 'nfold'; it is folds of cv and train_many"),
+        ({"metrics": "auc", "eval_metric": "auc"}, "'metrics' and 'eval_metric' are two names of one parameter"),
         ({"tree_method": "hist"}, "unknown parameter 'tree_method'; trees are always grown from histograms"),
         ({"reduction": "tree"}, "reduction='tree' must be one of 'auto', 'coordinator', 'peers'"),
         ({"out_of_core": "certfied"}, "'exact', 'certified', 'sampled'; did you mean 'certified'?"),
@@ -96,8 +101,9 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 
 def test_names_of_other_libraries_lead_to_parameters_of_ours() -> None:
-    known = {f.name for f in fields(TrainParams)} | set(ALIASES)
-    assert not known & set(FOREIGN_NAMES)
+    assert not PARAMETERS & set(WORDS)
+    for word, meaning in WORDS.items():
+        assert our_name(word, PARAMETERS) or meaning.hint, f"{word} is neither taken nor explained"
 
 
 def test_minus_one_thread_is_all_cores_as_in_scikit_learn() -> None:
@@ -111,6 +117,13 @@ def test_values_beyond_a_range_are_refused(name: str) -> None:
         outside = edge if excluded else edge + step
         with pytest.raises(ParameterError, match=rf"{name}=.* must lie in "):
             build(**{name: outside})
+
+
+ALIASES = {word: meaning.same for word, meaning in WORDS.items() if meaning.same in _RANGES}
+
+
+def test_xgboosts_other_names_are_known() -> None:
+    assert {"eta", "lambda", "alpha", "min_split_loss", "seed", "nthread"} <= set(ALIASES)
 
 
 @pytest.mark.parametrize(("alias", "name"), sorted(ALIASES.items()))

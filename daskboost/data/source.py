@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from daskboost.data.kinds import is_lazy
 from daskboost.data.read import ReadSpec
 from daskboost.data.rows import DeviceDenseRows, FeatureSchema, RowBatch
 from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.params import shown
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -339,8 +341,9 @@ def missing_value(missing: Any) -> float:
     """The further value that stands for missing, as it is compared; ParameterError for what is no number."""
     if missing is None:
         return math.nan
-    if isinstance(missing, bool) or not isinstance(missing, int | float | np.integer | np.floating):
-        raise ParameterError(f"missing is {missing!r}, but must be a number, e.g. -999, 0 or NaN (the default).")
+    is_number = isinstance(missing, int | float | np.integer | np.floating) and not isinstance(missing, bool)
+    if not is_number or (isinstance(missing, int) and abs(missing) > sys.float_info.max):
+        raise ParameterError(f"missing is {shown(missing)}, but must be a number, e.g. -999, 0 or NaN (the default).")
     with np.errstate(over="ignore"):
         return float(np.float32(missing))  # as it is compared; beyond float32 it is infinite, as such values become
 

@@ -17,6 +17,7 @@ import weakref
 from pathlib import Path
 
 from daskboost.errors import ParameterError, StorageError
+from daskboost.params import shown
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ def spill_path(given: object) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, str | os.PathLike) or not str(given):
-        raise ParameterError(f"spill_directory={given!r} must be the path of a directory")
+        raise ParameterError(f"spill_directory={shown(given)} must be the path of a directory")
     return Path(given)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
@@ -19,12 +20,13 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.classes import ClassLabels
 from daskboost.estimators.evaluation import EvaluationSet, check_labels, evaluation_sets
 from daskboost.estimators.local import features_of, labels_of
-from daskboost.estimators.parameters import EstimatorParameters, estimator
+from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
+from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.importance import ImportanceType, importance
 from daskboost.objectives.base import Objective
-from daskboost.params import TrainParams
-from daskboost.training.callbacks import Callback, EvaluationLog, check_callbacks
+from daskboost.params import TrainParams, shown
+from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
 from daskboost.training.clients import current_client, run_or_await
 from daskboost.training.contradictions import as_booster
 from daskboost.training.dataset import QuantizedDataset
@@ -45,10 +47,12 @@ class BoostedTrees(EstimatorParameters):
     {parameters}
     """
 
+    @takes_foreign_words(lambda self: parameter_names(type(self)), "give it to the constructor: {name}=...")
     def fit(
         self, X: Any, y: Any = None, *, sample_weight: Any = None, base_margin: Any = None, eval_set: Any = None,
         sample_weight_eval_set: Any = None, base_margin_eval_set: Any = None, verbose: bool | int | None = None,
-        init_model: Any = None, xgb_model: Any = None,
+        init_model: Any = None, eval_metric: Any = None, early_stopping_rounds: int | None = None,
+        callbacks: Any = None,
     ) -> Self:  # fmt: skip
         """Train on local data, or on a Dask collection where its partitions lie.
 
@@ -70,6 +74,8 @@ class BoostedTrees(EstimatorParameters):
             Print the metrics of every round, or of every so many rounds.
         init_model : Booster, fitted estimator or path, optional
             Continue this model; its trees come first. `xgb_model` is XGBoost's name of it.
+        eval_metric, early_stopping_rounds, callbacks : optional
+            In place of the constructor's, for this fit; `get_params` and clones do not know of them.
 
         Returns
         -------
@@ -82,14 +88,19 @@ class BoostedTrees(EstimatorParameters):
             Parameters that are out of range or contradict each other; input that cannot be trained on. Whatever
             metadata tells is refused before any row is read; bad labels of local evaluation sets before training rows.
         """
-        self._check_arguments(y, eval_set, init_model, xgb_model)
-        check_callbacks(self.callbacks or ())
-        callbacks = [*(self.callbacks or ()), *_log(verbose)]
-        init = as_booster(init_model if xgb_model is None else xgb_model)
-        given = EvaluationSet(X, y, sample_weight, base_margin)
+        given = {"eval_metric": eval_metric, "early_stopping_rounds": early_stopping_rounds, "callbacks": callbacks}
+        chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
         sets = evaluation_sets(eval_set, sample_weight_eval_set, base_margin_eval_set)
-        source = self._source(*given)
-        return run_or_await(client_for(source), lambda: self._fit(source, given, sets, init, callbacks))
+        chosen._check_arguments(y, bool(sets))
+        own = [] if chosen.callbacks is None else chosen.callbacks
+        check_callbacks(own)
+        every = [*own, *evaluation_log(verbose)]
+        init = as_booster(init_model)
+        rows = EvaluationSet(X, y, sample_weight, base_margin)
+        source = chosen._source(*rows)
+        return run_or_await(
+            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every))
+        )
 
     def predict(
         self, X: Any, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
@@ -162,7 +173,15 @@ class BoostedTrees(EstimatorParameters):
         self.booster_.save_model(path)
 
     def load_model(self, path: str | Path) -> Self:
-        """Become the model of a file that `save_model` or XGBoost wrote; parameters stay as they are."""
+        """Become the model of a file that `save_model` or XGBoost wrote; parameters stay as they are.
+
+        Raises
+        ------
+        ParameterError
+            A classifier's model for a regressor, or the other way round.
+        ModelFormatError
+            See `Booster.from_bytes`.
+        """
         self._loaded(Booster.load_model(path))
         self.evals_result_: EvalsResult = {}
         return self
@@ -214,7 +233,7 @@ class BoostedTrees(EstimatorParameters):
 
     # Steps
 
-    def _check_arguments(self, y: Any, eval_set: Any, init_model: Any, xgb_model: Any) -> None:
+    def _check_arguments(self, y: Any, is_evaluated: bool) -> None:
         """Everything that needs no data."""
         if y is None:
             raise DataError(
@@ -222,19 +241,18 @@ class BoostedTrees(EstimatorParameters):
                 "a column of X, or as a collection aligned with X."
             )
         self.check_rounds()
-        self.train_params(self.objective or "reg:squarederror")
-        if self.early_stopping_rounds is not None and not eval_set:
+        self.train_params("reg:squarederror" if self.objective is None else self.objective)
+        if self.early_stopping_rounds is not None and not is_evaluated:
             raise ParameterError(
-                f"early_stopping_rounds={self.early_stopping_rounds!r} needs an evaluation set; pass "
+                f"early_stopping_rounds={shown(self.early_stopping_rounds)} needs an evaluation set; pass "
                 "eval_set=[(X_valid, y_valid)] to fit"
             )
-        if self.importance_type not in get_args(ImportanceType):
+        known = get_args(ImportanceType)
+        if not (isinstance(self.importance_type, str) and self.importance_type in known):
             raise ParameterError(
-                f"importance_type={self.importance_type!r} must be one of "
-                f"{', '.join(map(repr, get_args(ImportanceType)))}"
+                f"importance_type={shown(self.importance_type)} must be one of "
+                f"{', '.join(map(repr, known))}"
             )
-        if init_model is not None and xgb_model is not None:
-            raise ParameterError("init_model and xgb_model are two names of one argument; give one of them")
 
     def _fit(
         self, source: Source, given: EvaluationSet, sets: Sequence[EvaluationSet], init: Booster | None,
@@ -264,6 +282,14 @@ class BoostedTrees(EstimatorParameters):
             )  # fmt: skip
         self._keep(booster, labels)
         self.evals_result_ = evals_result
+        return self
+
+    def _take(self, fitted: Self) -> Self:
+        """Become what a copy of this estimator has learned; parameters stay as they are."""
+        parameters = parameter_names(type(self))
+        for name in [name for name in vars(self) if name not in parameters]:
+            delattr(self, name)
+        self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
         return self
 
     def _source(self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None) -> Source:
@@ -313,10 +339,3 @@ def client_for(source: Source) -> Any:
     """The current client where rows lie in a Dask collection, else None."""
     return current_client() if source.is_dask else None
 
-
-def _log(verbose: bool | int | None) -> Sequence[Callback]:
-    if verbose is not None and (not isinstance(verbose, int | np.integer) or verbose < 0):
-        raise ParameterError(f"verbose={verbose!r} must be True, False or a number of rounds of at least 1")
-    if not verbose:
-        return []
-    return [EvaluationLog(int(verbose))]

@@ -17,11 +17,23 @@ from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.estimators.rows import map_rows
 from daskboost.model.booster import Booster
 from daskboost.model.device_route import array_module
+from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic
+from daskboost.objectives.custom import CustomObjective
 from daskboost.objectives.multiclass import SoftProb
+from daskboost.params import shown
 
 ATTRIBUTE = "daskboost_classes"
 """Model attribute (`learner.attributes` in files) with the labels of the codes, where they are not 0, 1, 2, ..."""
+CLASS_OBJECTIVES = ("binary:", "multi:")
+"""How names of objectives begin whose outputs are scores of classes."""
+
+
+def has_classes(booster: Booster) -> bool:
+    """Return whether a model tells classes: by its objective, by the labels it keeps, or by a function in memory."""
+    objective = booster.objective
+    is_custom = isinstance(objective, CustomObjective)
+    return is_custom or objective.name.startswith(CLASS_OBJECTIVES) or ATTRIBUTE in booster.attributes
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +73,16 @@ class ClassLabels:
 
         Raises
         ------
+        ParameterError
+            The model's predictions are numbers, not classes.
         ModelFormatError
             The attribute is damaged.
         """
+        if not has_classes(booster):
+            raise ParameterError(
+                f"DaskBoostClassifier cannot be a model of objective {booster.objective.name!r}, whose predictions are "
+                "numbers, not classes; use DaskBoostRegressor, or Booster.load_model for any model"
+            )
         k = max(2, booster.n_outputs)
         text = booster.attributes.get(ATTRIBUTE)
         if text is None:
@@ -77,9 +96,13 @@ class ClassLabels:
             raise ModelFormatError(f"the model's attribute {ATTRIBUTE!r} has {len(classes)} classes, its outputs {k}")
         return cls(classes)
 
-    def attributes(self) -> dict[str, str]:
-        """What a model file must keep of them; nothing for 0, 1, 2, ..., which every reader assumes."""
-        if self.classes.dtype.kind in "iu" and np.array_equal(self.classes, np.arange(len(self.classes))):
+    def attributes(self, objective: Objective) -> dict[str, str]:
+        """Return what a model file must keep of them; nothing for 0, 1, 2, ..., which every reader assumes.
+
+        A custom objective is stored as one of numbers, so that its classes say that there are any.
+        """
+        counted = self.classes.dtype.kind in "iu" and np.array_equal(self.classes, np.arange(len(self.classes)))
+        if counted and objective.name.startswith(CLASS_OBJECTIVES):
             return {}
         kind = "str" if self.classes.dtype.kind == "O" else self.classes.dtype.name
         return {ATTRIBUTE: json.dumps({"dtype": kind, "labels": self.classes.tolist()})}
@@ -87,7 +110,7 @@ class ClassLabels:
     def stored_in(self, booster: Booster) -> Booster:
         """The model with its classes."""
         others = {name: value for name, value in booster.attributes.items() if name != ATTRIBUTE}
-        return replace(booster, attributes={**others, **self.attributes()})
+        return replace(booster, attributes={**others, **self.attributes(booster.objective)})
 
     def encoded(self, source: Source) -> Source:
         """The source with labels read as codes."""
@@ -104,7 +127,8 @@ class ClassLabels:
         """
         if class_weight is None:
             return source
-        given = None if class_weight == "balanced" else self._given(class_weight)
+        balanced = isinstance(class_weight, str) and class_weight == "balanced"
+        given = None if balanced else self._given(class_weight)
         counts = count_classes(source, self.classes)
         if given is None:
             given = [float(counts.sum() / (len(counts) * n)) if n else 1.0 for n in counts.tolist()]
@@ -114,17 +138,22 @@ class ClassLabels:
     def _given(self, class_weight: Any) -> list[float]:
         if not isinstance(class_weight, Mapping):
             raise ParameterError(
-                f"class_weight={class_weight!r}: give 'balanced', a mapping of label to weight, or None"
+                f"class_weight={shown(class_weight)}: give 'balanced', a mapping of label to weight, or None"
             )
         labels = self.classes.tolist()
         unknown = [label for label in class_weight if label not in labels]
         if unknown:
             raise ParameterError(f"class_weight has labels that y has not: {unknown}; the classes are {labels}")
-        weights = [float(class_weight.get(label, 1.0)) for label in labels]
-        for label, weight in zip(labels, weights, strict=True):
-            if not 0 <= weight < np.inf:
+        weights = []
+        for label in labels:
+            try:
+                weights.append(float(class_weight.get(label, 1.0)))
+            except (TypeError, ValueError, OverflowError):
+                weights.append(np.nan)
+            if not 0 <= weights[-1] < np.inf:
                 raise ParameterError(
-                    f"class_weight gives {label!r} the weight {weight}; weights are finite and at least 0"
+                    f"class_weight gives {label!r} the weight {shown(class_weight[label])}; weights are finite and "
+                    "at least 0"
                 )
         return weights
 

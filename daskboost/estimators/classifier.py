@@ -12,7 +12,7 @@ from daskboost.data.labels import find_classes
 from daskboost.data.source import Source
 from daskboost.errors import ParameterError
 from daskboost.estimators.base import BoostedTrees, client_for
-from daskboost.estimators.classes import ClassLabels
+from daskboost.estimators.classes import CLASS_OBJECTIVES, ClassLabels
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster
@@ -79,7 +79,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
             A custom objective, whose margins are no log-odds.
         """
         name = self.booster_.objective.name
-        if not name.startswith(("binary:", "multi:")):
+        if not name.startswith(CLASS_OBJECTIVES):
             raise ParameterError(
                 f"objective {name!r} gives no probabilities; turn predict(X, output_margin=True) into them yourself"
             )
@@ -127,7 +127,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         if objective is None:
             objective = "binary:logistic" if k == 2 else "multi:softprob"
         if isinstance(objective, str):
-            if not objective.startswith(("binary:", "multi:")):
+            if not objective.startswith(CLASS_OBJECTIVES):
                 raise ParameterError(f"objective={objective!r} is not for classes; leave it out, or use a regressor")
             if objective.startswith("binary:") and k > 2:
                 raise ParameterError(f"objective={objective!r} is for two classes, but y has {k}; use 'multi:softprob'")

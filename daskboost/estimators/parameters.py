@@ -7,16 +7,16 @@ in the signature of the constructor that the dataclass writes; defaults are thos
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar, cast, dataclass_transform
+from functools import partial, wraps
+from typing import Any, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from daskboost.errors import ParameterError
-from daskboost.params import ALIASES, FOREIGN_NAMES, TrainParams
+from daskboost.foreign_words import hint_of, translated, unexpected
+from daskboost.params import PARAMETERS, TrainParams, check_count
 
 C = TypeVar("C", bound=type)
 
@@ -130,7 +130,8 @@ SHARED_ATTRIBUTES = """
 def estimator(cls: C) -> C:
     """A class decorator: fields become keyword parameters of the constructor, and docs of shared ones are filled in.
 
-    An unknown keyword raises Python's usual TypeError, with the closest parameter.
+    The constructor takes XGBoost's other names of parameters, such as ``eta``. An unknown keyword raises Python's usual
+    TypeError, with the closest parameter, or what the word of another library means here.
     """
     made: Any = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
     made.__init__ = _with_hint(made, made.__init__)
@@ -143,24 +144,24 @@ def estimator(cls: C) -> C:
 
 
 def _with_hint(cls: type, init: Callable[..., None]) -> Callable[..., None]:
-    names = {field.name for field in dataclasses.fields(cls)}
+    """Let a constructor take other names of its parameters, and hint at what others mean."""
+    names = parameter_names(cls)
 
     @wraps(init)  # scikit-learn reads the parameters from the signature of what is wrapped
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in kwargs:
-            if name not in names:
-                raise TypeError(_unknown(cls.__name__, name, names))
-        init(self, *args, **kwargs)
+        refuse = partial(_unexpected, cls.__name__, names)
+        init(self, *args, **translated(kwargs, names, refuse))
 
     return __init__
 
 
-def _unknown(owner: str, name: str, names: set[str]) -> str:
-    if name in FOREIGN_NAMES:
-        return f"{owner}() got an unexpected keyword argument {name!r}; {FOREIGN_NAMES[name]}"
-    found = [ALIASES[name]] if name in ALIASES else difflib.get_close_matches(name, sorted(names), n=1)
-    hint = f"; did you mean {found[0]!r}?" if found else f"; parameters are {', '.join(sorted(names))}"
-    return f"{owner}() got an unexpected keyword argument {name!r}{hint}"
+def parameter_names(cls: Any) -> frozenset[str]:
+    """Return the names of an estimator's parameters."""
+    return frozenset(cls._get_param_names())
+
+
+def _unexpected(owner: str, names: frozenset[str], word: str) -> TypeError:
+    return unexpected(owner, word, hint_of(word, names, "parameters"))
 
 
 @estimator
@@ -216,6 +217,23 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     resident_share: float = TrainParams.resident_share
     importance_type: str = "gain"
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, under any name that the constructor takes.
+
+        Raises
+        ------
+        ParameterError
+            A name that it does not take.
+        """
+        names = parameter_names(type(self))
+
+        def refuse(word: str) -> ParameterError:
+            return ParameterError(f"Invalid parameter {word!r} for {type(self).__name__}; "
+                                  f"{hint_of(word, names, 'parameters')}")  # fmt: skip
+
+        super().set_params(**translated(params, names, refuse))
+        return self
+
     def train_params(self, objective: Any, num_class: int = 0) -> TrainParams:
         """What the fit goes by: the parameters that `TrainParams` knows, checked.
 
@@ -224,8 +242,7 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         ParameterError
             A value out of range, or parameters that contradict each other.
         """
-        known = {field.name for field in dataclasses.fields(TrainParams)}
-        values = {name: value for name, value in self.get_params(deep=False).items() if name in known}
+        values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
         values |= {"objective": objective, "num_class": num_class}
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
         return TrainParams.from_mapping(values)
@@ -233,13 +250,13 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
     @property
     def n_threads(self) -> int:
         """`n_jobs` as `TrainParams` has it: 0 for all cores."""
-        return 0 if self.n_jobs in (None, -1) else self.n_jobs
+        if self.n_jobs is None or (isinstance(self.n_jobs, int | np.integer) and self.n_jobs == -1):
+            return 0
+        return self.n_jobs
 
     def check_rounds(self) -> None:
         """Refuse an `n_estimators` that is no number of rounds."""
-        n = self.n_estimators
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
-            raise ParameterError(f"n_estimators={n!r} must be an integer of at least 0")
+        check_count("n_estimators", self.n_estimators, least=0)
 
 
 def _seed(random_state: Any) -> Any:

@@ -8,9 +8,10 @@ from sklearn.base import RegressorMixin
 
 from daskboost.errors import ParameterError
 from daskboost.estimators.base import BoostedTrees, client_for
-from daskboost.estimators.classes import ClassLabels
+from daskboost.estimators.classes import ATTRIBUTE, ClassLabels, has_classes
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import r2
+from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import TrainParams
 from daskboost.training.clients import run_or_await
@@ -56,6 +57,23 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
         request = make_request(self.booster_, "prediction", None, self.n_threads or None)
         source = self._source(X, y, sample_weight, None, schema=self.booster_.schema)
         return run_or_await(client_for(source), lambda: r2(source, request))
+
+    def _loaded(self, booster: Booster) -> None:
+        """Keep a model of numbers; one of classes only where the parameter `objective` says that its scores are meant.
+
+        Raises
+        ------
+        ParameterError
+            The model tells classes.
+        """
+        name = booster.objective.name
+        if has_classes(booster) and (name != self.objective or ATTRIBUTE in booster.attributes):
+            named = " with classes" if ATTRIBUTE in booster.attributes else ""
+            raise ParameterError(
+                f"DaskBoostRegressor cannot be a model of objective {name!r}{named}, whose predictions are classes; "
+                "use DaskBoostClassifier, or Booster.load_model for any model"
+            )
+        super()._loaded(booster)
 
     def _params_for(self, labels: ClassLabels | None) -> TrainParams:
         if isinstance(self.objective, str) and self.objective.startswith("multi:"):

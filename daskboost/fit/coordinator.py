@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from daskboost.devices.cpu.threads import Threads
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import base_margins, base_score_of
+from daskboost.fit.leaves import MarginBounds
 from daskboost.fit.outbox import AsksEngines, Outbox
 from daskboost.fit.rounds import rounds_of
 from daskboost.fit.spec import FitSpec, Progress, Report
@@ -33,22 +34,28 @@ def fit(
     Raises
     ------
     DataError
-        The objective gave NaN or infinite gradients.
+        The objective gave NaN or infinite gradients, or leaf values with which margins exceed float32.
     """
     logger.info("%s", spec.recipe)
     outbox = Outbox(engines)
     progress = Progress(base_score_of(outbox, spec), [*spec.earlier_trees], [*spec.earlier_outputs])
-    outbox.later(m.SetBaseMargin(base_margins(spec, progress.base_score)))
+    start = base_margins(spec, progress.base_score)
+    outbox.later(m.SetBaseMargin(start))
+    bounds = MarginBounds(spec.objective.name, start)
     for tree, output in zip(spec.earlier_trees, spec.earlier_outputs, strict=True):
         outbox.later(m.AddTree(walk_arrays(tree), output))
+        bounds.add(tree, output, spec.first_iteration - 1)
     stopper = Stopper(spec, progress)
     rounds = (
         asked_rounds(outbox, len(spec.learning_rates)) if whole_rounds
         else (grown.finished() for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
     for iteration, grown in enumerate(rounds, spec.first_iteration):
+        own_outputs = [outputs[0] for outputs in spec.recipe.tree_outputs]
+        for tree, output in zip(grown.trees, own_outputs, strict=True):
+            bounds.add(tree, output, iteration)
         progress.trees += grown.trees
-        progress.outputs += [outputs[0] for outputs in spec.recipe.tree_outputs]
+        progress.outputs += own_outputs
         if grown.report is not None:
             for name, value in grown.report.values.items():
                 progress.history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)

@@ -8,6 +8,8 @@ import numpy as np
 
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.dtypes import Float64
+from daskboost.errors import DataError
 from daskboost.fit import messages as m
 from daskboost.fit.outbox import Outbox
 from daskboost.fit.quantiles import residual_quantiles
@@ -15,6 +17,8 @@ from daskboost.fit.rounding import Scales
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.growth import GrowingTree
 from daskboost.tree.table import TreeTable
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class LeafFitter:
@@ -60,6 +64,43 @@ class LeafFitter:
             known = ~np.isnan(found)
             columns[leaves[known], column] = found[known] * np.float32(learning_rate)
         return replace(table, value=value)
+
+
+class MarginBounds:
+    """Bounds of all rows' margins by the leaves of the trees so far, so that none becomes infinite unseen.
+
+    Gradients within float32 can sum to leaf values beyond it, and finite values to infinite margins, which a custom
+    objective need not show in its next gradients. The bound depends on trees alone, hence on no rows' order.
+
+    Parameters
+    ----------
+    objective_name : str
+        For messages.
+    base_margins : float array, shape (outputs,)
+        Margins without trees; those that rows bring instead are not counted.
+    """
+
+    def __init__(self, objective_name: str, base_margins: Float64) -> None:
+        self._objective_name = objective_name
+        self._largest = np.abs(np.array(base_margins, np.float64))
+
+    def add(self, tree: TreeTable, output: int, iteration: int) -> None:
+        """Count a tree, which adds to one output, or to all where its leaves are vectors.
+
+        Raises
+        ------
+        DataError
+            Some row's margin could exceed float32 from this tree on.
+        """
+        values = np.abs(tree.value[tree.left_child < 0]).max(axis=0)
+        into = slice(None) if tree.has_vectors else output
+        self._largest[into] += values
+        if not (self._largest[into] < FLOAT32_MAX).all():  # values beyond it are clipped to it
+            raise DataError(
+                f"objective {self._objective_name!r} gave leaf values up to {float(np.max(values)):g} in iteration "
+                f"{iteration}, with which margins exceed float32; check labels, weights and the objective's gradients "
+                "for extreme values, or lower learning_rate or set max_delta_step"
+            )
 
 
 def units_of(roundings: tuple[Rounding, ...]) -> tuple[float, ...]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Array, Arrays, Metric
+from daskboost.params import shown
 
 MetricFunction = Callable[..., float | tuple[str, float]]
 
@@ -175,7 +176,7 @@ class CustomMetric(Metric[RowsState]):
     def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
         function = params.get("function")
         if not callable(function):
-            raise ParameterError(f"eval_metric={function!r} is no name and no function f(y_true, y_pred)")
+            raise ParameterError(f"eval_metric={shown(function)} is no name and no function f(y_true, y_pred)")
         return cls(function, bool(getattr(function, "maximize", _is_score(function))))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from daskboost.data.rows import FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.errors import ParameterError
+from daskboost.files import write_whole
 from daskboost.model.output import Output
 from daskboost.objectives.base import Objective
 from daskboost.tree.table import TreeTable
@@ -143,19 +144,31 @@ class Booster:
         """The trees as GPUs have them, see `daskboost.model.output.device_forest`."""
         return {}
 
+    def __len__(self) -> int:
+        """Return the number of iterations: ``booster[0]`` to ``booster[len(booster) - 1]``."""
+        return self.n_iterations
+
+    def __bool__(self) -> bool:
+        """Return True: a model of no iterations is a model, which predicts its base score."""
+        return True
+
     def __getitem__(self, iterations: SupportsIndex | slice) -> Booster:
         """The model of some iterations, e.g. ``booster[:10]``; what early stopping found does not apply to it.
 
         Raises
         ------
+        IndexError
+            A number that no iteration has, which is also what ends ``for iteration in booster``.
         ParameterError
-            A step other than 1, or no iteration left.
+            A slice with a step other than 1, or of no iteration.
         """
-        if not isinstance(iterations, slice):
-            iterations = index(iterations)
-            wanted = range(self.n_iterations)[iterations : iterations + 1 or None]
-        else:
+        if isinstance(iterations, slice):
             wanted = range(self.n_iterations)[iterations]
+        else:
+            number = index(iterations)
+            if not -self.n_iterations <= number < self.n_iterations:
+                raise IndexError(f"booster[{number}]: the model has {self.n_iterations} iterations, numbered from 0")
+            wanted = range(self.n_iterations)[number : number + 1 or None]
         if not wanted or wanted.step != 1:
             raise ParameterError(
                 f"booster[{iterations}] of {self.n_iterations} iterations: give a range of existing ones with step 1"
@@ -224,10 +237,16 @@ class Booster:
         return predict(make_request(self, output, iteration_range, n_threads), X, base_margin, missing)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the model to a file whose name ends in ``.json`` or ``.ubj``; see `to_bytes`."""
+        """Write the model to a file whose name ends in ``.json`` or ``.ubj``; see `to_bytes`.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written, such as for a full disk; one that was there before is as it was.
+        """
         from daskboost.model.serialize import format_of
 
-        Path(path).write_bytes(self.to_bytes(format_of(path)))
+        write_whole(path, self.to_bytes(format_of(path)))
 
     @classmethod
     def load_model(cls, path: str | Path) -> Booster:

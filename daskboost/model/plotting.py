@@ -1,4 +1,4 @@
-"""Pictures of a model: importance, one tree, the learning curve. Drawn by matplotlib (the extra ``plot``)."""
+"""Pictures of a model: importance, one tree, the learning curve, by matplotlib or Graphviz (the extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.dtypes import Float64
 from daskboost.errors import MissingDependencyError, ParameterError
 from daskboost.model.importance import get_score
+from daskboost.model.tree_drawing import TreeDrawing, branches
 from daskboost.params import REPORT_NAME
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
+    from graphviz import Source
     from matplotlib.axes import Axes
 
     from daskboost.model.booster import Booster
@@ -23,12 +24,12 @@ MAX_DRAWN_LEAVES = 512
 """More boxes than this no picture can show; `to_graphviz` has no limit."""
 
 
-def _axes(ax: Axes | None, size: tuple[float, float] | None = None) -> Axes:
+def _axes(ax: Axes | None) -> Axes:
     try:
         from matplotlib import pyplot
     except ImportError as error:
         raise MissingDependencyError("plots need matplotlib; install it: pip install 'daskboost[plot]'") from error
-    return pyplot.subplots(figsize=size)[1] if ax is None else ax
+    return pyplot.subplots()[1] if ax is None else ax
 
 
 def plot_importance(
@@ -132,42 +133,62 @@ def _chosen(booster: Booster, tree: int) -> TreeTable:
     return booster.trees[tree]
 
 
-def to_graphviz(booster: Any, tree: int = 0) -> str:
-    """A tree in the DOT language, for ``graphviz.Source`` or the `dot` command; needs neither to be installed.
+def to_graphviz(booster: Any, tree: int = 0) -> Source:
+    """Return a tree for Graphviz, which draws trees of any size; a notebook shows it, `render` writes it to a file.
 
     Parameters
     ----------
     booster : Booster or fitted estimator
     tree : int, default 0
+
+    Returns
+    -------
+    graphviz.Source
+        Its attribute ``source`` is the tree in the DOT language. Drawing it takes Graphviz's command ``dot``.
+
+    Raises
+    ------
+    ParameterError
+        A tree the model does not have.
+    MissingDependencyError
+        The package graphviz is not installed.
     """
     booster = booster_of(booster)
-    table = _chosen(booster, tree)
-    lines = ["digraph {", "    graph [rankdir=TB]"]
-    for node in range(table.n_nodes):
-        lines.append(f"    {node} [label={json.dumps(_text(booster, table, node))}]")
-        if table.left_child[node] >= 0:
-            for child, word, is_default in (
-                (table.left_child[node], "yes", table.default_left[node]),
-                (table.right_child[node], "no", not table.default_left[node]),
-            ):
-                lines.append(f'    {node} -> {child} [label="{word}{", missing" if is_default else ""}"]')
+    source = dot_source(booster, _chosen(booster, tree))
+    try:
+        from graphviz import Source
+    except ImportError as error:
+        raise MissingDependencyError(
+            "to_graphviz needs graphviz; install it: pip install 'daskboost[plot]'"
+        ) from error
+    return Source(source)
+
+
+def dot_source(booster: Booster, tree: TreeTable) -> str:
+    """Return a tree in the DOT language."""
+    lines = ["digraph {", "    graph [rankdir=TB]", "    node [shape=box, style=rounded]"]
+    for node in range(tree.n_nodes):
+        lines.append(f"    {node} [label={json.dumps(_text(booster, tree, node), ensure_ascii=False)}]")
+        lines += [f'    {node} -> {child} [label="{word}"]' for child, word in branches(tree, node)]
     return "\n".join([*lines, "}", ""])
 
 
 def _text(booster: Booster, tree: TreeTable, node: int) -> str:
+    """Return what a node's box says, in one line per value of its leaf."""
     if tree.left_child[node] < 0:
-        return "leaf=" + ", ".join(f"{value:.6g}" for value in np.atleast_1d(tree.value[node]))
-    return f"{booster.schema.label(int(tree.feature[node]))}<{tree.threshold[node]:.6g}"
+        return "\n".join(["leaf", *(f"{value:.6g}" for value in np.atleast_1d(tree.value[node]))])
+    return f"{booster.schema.label(int(tree.feature[node]))}\n< {tree.threshold[node]:.6g}"
 
 
 def plot_tree(booster: Any, tree: int = 0, ax: Axes | None = None) -> Axes:
-    """A tree as boxes: left is yes, a solid line also takes missing values.
+    """Draw a tree as boxes that no other touches; branches say yes, no, and which of them missing values take.
 
     Parameters
     ----------
     booster : Booster or fitted estimator
     tree : int, default 0
     ax : matplotlib Axes, optional
+        Texts become as small as its present size demands. By default a figure that has the size that the tree needs.
 
     Raises
     ------
@@ -183,35 +204,11 @@ def plot_tree(booster: Any, tree: int = 0, ax: Axes | None = None) -> Axes:
             f"tree={tree} has {table.n_leaves} leaves, too many for one picture (at most {MAX_DRAWN_LEAVES}); "
             "use to_graphviz, or trees_to_dataframe"
         )
-    depth = table.depth
-    x = _positions(table)
-    ax = _axes(ax, (max(4.0, 1.1 * table.n_leaves), max(3.0, 1.2 * (1 + depth.max()))))
-    for node in range(table.n_nodes):
-        for child, default in (
-            (table.left_child[node], table.default_left[node]),
-            (table.right_child[node], not table.default_left[node]),
-        ):
-            if child >= 0:
-                line = "-" if default else "--"
-                ax.plot([x[node], x[child]], [-depth[node], -depth[child]], line, color="gray", zorder=1)
-        style: dict[str, Any] = {"boxstyle": "round", "fc": "white" if table.left_child[node] >= 0 else "honeydew"}
-        ax.text(x[node], -depth[node], _text(booster, table, node), ha="center", va="center", size=8, bbox=style)
-    ax.set(xlim=(-0.5, table.n_leaves - 0.5), ylim=(-depth.max() - 0.5, 0.5), title=f"Tree {tree}")
+    own_figure = ax is None
+    ax = _axes(ax)
+    TreeDrawing(ax, table, [_text(booster, table, node) for node in range(table.n_nodes)]).draw(
+        resize_figure=own_figure
+    )
+    ax.set_title(f"Tree {tree}")
     ax.set_axis_off()
     return ax
-
-
-def _positions(tree: TreeTable) -> Float64:
-    """Leaves side by side, a parent in the middle of its children; float64, shape (nodes,)."""
-    x = np.zeros(tree.n_nodes)
-    leaves, stack = 0, [0]
-    while stack:
-        node = stack.pop()
-        if tree.left_child[node] < 0:
-            x[node], leaves = leaves, leaves + 1
-        else:
-            stack += [int(tree.right_child[node]), int(tree.left_child[node])]
-    for node in range(tree.n_nodes - 1, -1, -1):  # children come after their parent
-        if tree.left_child[node] >= 0:
-            x[node] = (x[tree.left_child[node]] + x[tree.right_child[node]]) / 2
-    return x

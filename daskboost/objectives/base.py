@@ -6,7 +6,6 @@ The link between them is `to_margin` and `to_score`.
 
 from __future__ import annotations
 
-import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ModelFormatError, ParameterError
+from daskboost.params import shown
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -223,7 +223,13 @@ def flatten_single(margin: Any) -> Any:
 def number_parameter(
     params: Mapping[str, Any], name: str, default: float, low: float, high: float, *, closed_low: bool = False
 ) -> float:
-    """A number in (low, high), or in [low, high) with `closed_low`; ParameterError otherwise."""
+    """Return a number in (low, high), or in [low, high) with `closed_low`, that float32 holds without loss of range.
+
+    Raises
+    ------
+    ParameterError
+        Another value. XGBoost too refuses what float32 would turn into infinity or a subnormal number.
+    """
     value = params.get(name)
     if value is None:
         return default
@@ -231,9 +237,15 @@ def number_parameter(
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ParameterError(f"{name}={reprlib.repr(value)} is not a number; give one in {interval}") from error
+        raise ParameterError(f"{name}={shown(value)} is not a number; give one in {interval}") from error
     if not ((low <= number if closed_low else low < number) and number < high):
-        raise ParameterError(f"{name}={value!r} is out of range; give a number in {interval}")
+        raise ParameterError(f"{name}={shown(value)} is out of range; give a number in {interval}")
+    limits = np.finfo(np.float32)
+    if number != 0 and not float(limits.tiny) <= abs(number) <= float(limits.max):
+        raise ParameterError(
+            f"{name}={shown(value)} is out of range: float32, in which models have it, holds {limits.tiny:.3g} to "
+            f"{limits.max:.3g}"
+        )
     return number
 
 

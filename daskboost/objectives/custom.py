@@ -10,6 +10,7 @@ import numpy as np
 
 from daskboost.errors import ParameterError
 from daskboost.objectives.base import BaseScoreRule, Objective
+from daskboost.params import shown
 
 GradientFunction = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -104,5 +105,5 @@ class CustomObjective(Objective):
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         function = params.get("objective")
         if not callable(function):
-            raise ParameterError(f"objective={function!r} is no function f(label, margin) -> (gradient, hessian)")
+            raise ParameterError(f"objective={shown(function)} is no function f(label, margin) -> (gradient, hessian)")
         return cls(function, max(1, int(params.get("num_class") or 1)))

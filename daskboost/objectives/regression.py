@@ -170,10 +170,14 @@ class QuantileError(Objective):
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         section = config_section(config, "quantile_loss_param")
         text = section.get("quantile_alpha", "[0.5]")
+        message = f"quantile_alpha={text!r} of the model's objective is no list of numbers"
         try:
-            return cls.from_params({"quantile_alpha": json.loads(text)})
+            values = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ModelFormatError(f"quantile_alpha={text!r} of the model's objective is no list of numbers") from error
+            raise ModelFormatError(message) from error
+        if not isinstance(values, list | int | float):
+            raise ModelFormatError(message)
+        return cls.from_params({"quantile_alpha": values})
 
 
 def quantile_parameter(params: Mapping[str, Any]) -> tuple[float, ...]:

@@ -6,16 +6,18 @@ and goes on, so a callback that asks to stop is heeded a round or more later.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import format_of
+from daskboost.params import shown
 
 EvalsResult = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -137,19 +139,12 @@ class Checkpoint(Callback):
 
     def after_round(self, info: RoundInfo) -> bool:
         if (info.iteration + 1) % self._period == 0:
-            self._save(info.snapshot())
+            info.snapshot().save_model(self.path)
         return False
 
     def after_training(self, booster: Booster) -> None:
-        self._save(booster)
+        booster.save_model(self.path)
 
-    def _save(self, booster: Booster) -> None:
-        partial = self.path.with_name(f".{os.getpid()}-{self.path.name}")
-        try:
-            booster.save_model(partial)
-            partial.replace(self.path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def describe_metrics(evals_result: EvalsResult) -> str:
@@ -161,12 +156,27 @@ def describe_metrics(evals_result: EvalsResult) -> str:
     )
 
 
+def evaluation_log(verbose: Any) -> list[Callback]:
+    """Return what prints metrics as an argument `verbose` asks for it: every round, every so many, or not at all.
+
+    Raises
+    ------
+    ParameterError
+        Neither a truth value, nor a number of rounds, nor None.
+    """
+    if verbose is None:
+        return []
+    if not isinstance(verbose, int | np.integer | np.bool_) or verbose < 0:
+        raise ParameterError(f"verbose={shown(verbose)} must be True, False or a number of rounds of at least 1")
+    return [EvaluationLog(int(verbose))] if verbose else []
+
+
 def check_callbacks(callbacks: Any) -> None:
     """Refuse anything that is not a sequence of Callbacks."""
     if not isinstance(callbacks, list | tuple):
-        raise ParameterError(f"callbacks={callbacks!r} must be a list of callbacks, such as [ProgressBar()]")
+        raise ParameterError(f"callbacks={shown(callbacks)} must be a list of callbacks, such as [ProgressBar()]")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise ParameterError(
-                f"callbacks contains {callback!r}, which is not a Callback; derive it from daskboost.Callback"
+                f"callbacks contains {shown(callback)}, which is not a Callback; derive it from daskboost.Callback"
             )

@@ -10,19 +10,20 @@ import numpy as np
 from daskboost.errors import DataError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
+from daskboost.params import check_count, shown
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.dataset_checks import check_same_features
 
 
 def check_rounds(n_rounds: int, early: int | None, evals: Sequence[tuple[QuantizedDataset, str]]) -> None:
     """Refuse numbers of rounds that are none, and evaluation sets that cannot be told apart."""
-    if not isinstance(n_rounds, (int, np.integer)) or isinstance(n_rounds, bool) or n_rounds < 0:
-        raise ParameterError(f"num_boost_round={n_rounds!r} must be an integer of at least 0")
-    if early is not None and (isinstance(early, bool) or not isinstance(early, int | np.integer) or early < 1):
-        raise ParameterError(f"early_stopping_rounds={early!r} must be an integer of at least 1, or None for no stop")
+    check_count("num_boost_round", n_rounds, least=0)
+    if early is not None:
+        check_count("early_stopping_rounds", early, least=1, hint=", or None for no stop")
     pairs = isinstance(evals, list | tuple) and all(isinstance(one, list | tuple) and len(one) == 2 for one in evals)
     if not pairs or not all(isinstance(name, str) for _, name in evals):
-        raise ParameterError(f"evals={evals!r}: give a list of pairs of a data set and its name: [(data, 'valid')]")
+        given = shown(evals)
+        raise ParameterError(f"evals={given}: give a list of pairs of a data set and its name: [(data, 'valid')]")
     if early is not None and not evals:
         raise ParameterError("early_stopping_rounds needs an evaluation set; pass evals=[(data, 'valid')]")
     names = [name for _, name in evals]

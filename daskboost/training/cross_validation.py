@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from daskboost.errors import DataError, ParameterError
-from daskboost.params import TrainParams
+from daskboost.foreign_words import takes_foreign_words
+from daskboost.params import PARAMETERS, TrainParams, as_tuple
 from daskboost.training.callbacks import Callback, RoundInfo
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import make_folds
+from daskboost.training.train import IN_PARAMS
 from daskboost.training.train_many import (
     HELD_OUT,
     TrainedModel,
@@ -28,10 +31,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@takes_foreign_words(lambda _: PARAMETERS, IN_PARAMS)
 def cv(
     params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int = 100, *, folds: Any = 5,
     stratified: bool = False, early_stopping_rounds: int | None = None, objective: Any = None,
-    custom_metric: Any = None, models_at_once: int | None = None,
+    custom_metric: Any = None, models_at_once: int | None = None, eval_metric: Any = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Cross-validate parameters: train a model per fold in lock-step and average their metrics.
 
@@ -39,12 +43,14 @@ def cv(
     ----------
     params, dtrain, num_boost_round, objective, custom_metric, models_at_once : as for `train_many`
     folds : int or iterable of (training rows, held-out rows), default 5
-        As for `train_many`.
+        As for `train_many`. ``nfold`` is XGBoost's name of it.
     stratified : bool, default False
         With a number of folds: give each all labels in about equal shares.
     early_stopping_rounds : int, optional
         Stop after so many rounds without improvement of the mean over folds of the last metric on held-out rows; the
         table then ends with the best round, as XGBoost's does.
+    eval_metric : str, callable or a list of them, optional
+        In place of that of `params`. ``metrics`` is XGBoost's name of it.
 
     Returns
     -------
@@ -63,6 +69,8 @@ def cv(
     if not isinstance(params, Mapping | TrainParams):
         raise ParameterError(f"params is of type {type(params).__name__}; give one mapping, and several to train_many")
     (chosen,) = as_candidates(params)
+    if eval_metric is not None:
+        chosen = replace(chosen, eval_metric=as_tuple(eval_metric))
     check_place(dtrain, "cv")
     check_rounds(num_boost_round, early_stopping_rounds, [(dtrain, HELD_OUT)])
     made = make_folds(dtrain, folds, chosen.random_state, stratified=stratified)

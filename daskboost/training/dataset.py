@@ -18,9 +18,10 @@ from daskboost.data.spill import check_spill_directory, spill_path
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
-from daskboost.params import parse_bytes, split_device
+from daskboost.params import PARAMETERS, parse_bytes, split_device
 from daskboost.training.clients import current_client, run_or_await
 from daskboost.training.dataset_checks import check_options, check_same_features
 
@@ -70,6 +71,7 @@ class QuantizedDataset:
         return made
 
     @classmethod
+    @takes_foreign_words(lambda _: PARAMETERS, "give it to train, in params: {{'{name}': ...}}")
     def from_dask(
         cls, X: Any, y: Any = None, *, weight: Any = None, base_margin: Any = None, missing: float = np.nan,
         max_bin: int = 256, feature_names: Any = None, reference: QuantizedDataset | None = None,
@@ -171,13 +173,12 @@ class QuantizedDataset:
         if device_memory_limit is not None and reference is not None and place is None:
             device_memory_limit -= reference.shards.device_bytes
         source = source.quantized_on(device, device_memory_limit)
-        digest = None if init_model is None else init_model.digest
 
         def described(runner: Any) -> DatasetInfo:
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)
-            return replace(info, init_model_digest=digest)
+            return replace(info, init_model_digest=None if init_model is None else init_model.digest)
 
         def on_cluster() -> QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
@@ -185,10 +186,9 @@ class QuantizedDataset:
             cluster = ClusterRunner(place)
             cluster.check_spill_directory(directory)
             info = described(cluster)
-            beside = None if reference is None else reference.shards
             return cls._holding(info, cluster.quantize(
                 source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
-                beside=beside,
+                beside=None if reference is None else reference.shards,
             ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
         if place is not None:

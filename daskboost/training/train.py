@@ -15,11 +15,13 @@ from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
 from daskboost.fit.recipe import make_recipe
 from daskboost.fit.spec import EarlyStopping, FitSpec, Progress, Report
+from daskboost.foreign_words import takes_foreign_words
+from daskboost.metrics.base import Metric
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
-from daskboost.params import TrainParams
-from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks
+from daskboost.params import PARAMETERS, TrainParams, shown
+from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks, evaluation_log
 from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
 from daskboost.training.contradictions import as_booster, check_contradictions, check_made_with, check_metrics
@@ -28,12 +30,17 @@ from daskboost.tree.constraints import ignored_features, interaction_groups, mon
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable
 
+IN_PARAMS = "give it in params: {{'{name}': ...}}"
+"""What a function that has `params` says of a parameter given as a keyword."""
 
+
+@takes_foreign_words(lambda _: PARAMETERS, IN_PARAMS)
 def train(
     params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int = 100, *,
     evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
     evals_result: MutableMapping[str, dict[str, list[float]]] | None = None, init_model: Any = None,
     callbacks: Sequence[Callback] = (), objective: Any = None, custom_metric: Any = None,
+    verbose: bool | int | None = None,
 ) -> Booster:  # fmt: skip
     """Train a model.
 
@@ -57,7 +64,7 @@ def train(
         "rows" of the sample.
     init_model : Booster, fitted estimator or path, optional
         Continue this model: `dtrain` and `evals` must have its cut points, or have been made with the same
-        ``init_model``.
+        ``init_model``. ``xgb_model`` is XGBoost's name of it.
     callbacks : sequence of Callback
     objective : callable or Objective, optional
         Overrides ``params["objective"]``: ``f(label, margin) -> (gradient, hessian)``.
@@ -65,6 +72,8 @@ def train(
         Added behind ``params["eval_metric"]``: ``f(y_true, y_pred) -> value`` or ``(name, value)``, with probabilities
         or means as `y_pred`. Early stopping takes smaller values for better ones, unless the function has an attribute
         ``maximize`` that is true, or is one of scikit-learn's ``..._score``.
+    verbose : bool or int, optional
+        Print the metrics of every round, or of every so many rounds. ``verbose_eval`` is XGBoost's name of it.
 
     Returns
     -------
@@ -86,9 +95,12 @@ def train(
     variance: 0.1 % for R = 1,000, as much as they have for R = 33,000. Against it help ``reg:pseudohubererror`` and
     ``reg:absoluteerror``, whose gradients are bounded, and clipping labels or weights.
     """
+    check_callbacks(callbacks)
+    if not (evals_result is None or isinstance(evals_result, MutableMapping)):
+        raise ParameterError(f"evals_result={shown(evals_result)} must be a dict, which is filled, or None")
     prepared = prepare_fit(
-        params, dtrain, num_boost_round, evals, early_stopping_rounds, init_model, callbacks, objective, custom_metric,
-        evals_result,
+        params, dtrain, num_boost_round, evals, early_stopping_rounds, init_model,
+        [*callbacks, *evaluation_log(verbose)], objective, custom_metric, evals_result,
     )  # fmt: skip
     return run_or_await(getattr(dtrain.shards, "client", None), lambda: prepared.run(prepared.fit))
 
@@ -143,6 +155,8 @@ def prepare_fit(
     if objective is not None:
         chosen = replace(chosen, objective=objective)
     loss = make_objective(chosen.objective, objective_params(chosen))
+    if not (custom_metric is None or callable(custom_metric) or isinstance(custom_metric, Metric)):
+        raise ParameterError(f"custom_metric={shown(custom_metric)} must be a function f(y_true, y_pred) -> value")
     if custom_metric is not None:
         chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
     earlier = as_booster(init_model)

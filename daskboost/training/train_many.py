@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from daskboost.cluster.in_process import LocalShards
 from daskboost.cluster.together import Member, fit_together
 from daskboost.errors import ParameterError
+from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
-from daskboost.params import TrainParams
+from daskboost.params import PARAMETERS, TrainParams, check_count
 from daskboost.training.callbacks import Callback
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
-from daskboost.training.train import PreparedFit, prepare_fit
+from daskboost.training.train import IN_PARAMS, PreparedFit, prepare_fit
 
 HELD_OUT = "valid"
 """Name of a fold's held-out rows among the evaluation sets."""
@@ -37,6 +36,7 @@ class TrainedModel(NamedTuple):
     """Its fold; None without folds."""
 
 
+@takes_foreign_words(lambda _: PARAMETERS, IN_PARAMS)
 def train_many(
     params: Params | Sequence[Params], dtrain: QuantizedDataset, num_boost_round: int = 100, *, folds: Any = None,
     evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
@@ -141,10 +141,8 @@ def prepare_many(
 
 def run_together(prepared: Sequence[PreparedModel], models_at_once: int | None = None) -> list[TrainedModel]:
     """Train models that were prepared, over rows of this process."""
-    if models_at_once is not None and (
-        isinstance(models_at_once, bool) or not isinstance(models_at_once, int | np.integer) or models_at_once < 1
-    ):
-        raise ParameterError(f"models_at_once={models_at_once!r} must be an integer of at least 1")
+    if models_at_once is not None:
+        check_count("models_at_once", models_at_once, least=1)
     fits = [model.fit for model in prepared]
     n_jobs = sorted({fit.spec.params.n_jobs for fit in fits})
     if len(n_jobs) > 1:

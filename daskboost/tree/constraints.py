@@ -13,7 +13,7 @@ from daskboost.data.rows import FeatureSchema
 from daskboost.dtypes import Bool, Int32, UInt8, UInt64
 from daskboost.errors import ParameterError
 from daskboost.hashing import Purpose, key, sample_without_replacement
-from daskboost.params import TrainParams
+from daskboost.params import TrainParams, as_tuple, shown
 
 
 def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
@@ -44,8 +44,8 @@ def _entries(value: Any) -> Iterable[Any]:
     entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(entries, Iterable):
         raise ParameterError(
-            f"monotone_constraints={value!r} must be a sequence with -1, 0 or 1 per feature, or a mapping from feature "
-            "name to direction"
+            f"monotone_constraints={shown(value)} must be a sequence with -1, 0 or 1 per feature, or a mapping from "
+            "feature name to direction"
         )
     return entries
 
@@ -53,10 +53,10 @@ def _entries(value: Any) -> Iterable[Any]:
 def _direction(value: Any, entry: Any) -> int:
     try:
         number = float(entry)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = np.nan
     if number not in (-1, 0, 1):
-        raise ParameterError(f"monotone_constraints={value!r}: every direction must be -1, 0 or 1")
+        raise ParameterError(f"monotone_constraints={shown(value)}: every direction must be -1, 0 or 1")
     return int(number)
 
 
@@ -65,17 +65,18 @@ def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
     if value is None:
         return None
     listed = isinstance(value, Collection) and not isinstance(value, str | Mapping)
-    if not listed or not all(isinstance(group, Collection) and not isinstance(group, str) for group in value):
+    members = as_tuple(value) if listed else ()
+    if not listed or not all(isinstance(group, Collection) and not isinstance(group, str) for group in members):
         raise ParameterError(
-            f"interaction_constraints={value!r} must be a list of lists of feature names or indices, "
+            f"interaction_constraints={shown(value)} must be a list of lists of feature names or indices, "
             "such as [['a', 'b'], ['c']]"
         )
-    if len(value) == 0:
+    if not members:
         return None
-    groups = np.zeros((len(value), schema.n_features), np.bool_)
+    groups = np.zeros((len(members), schema.n_features), np.bool_)
     index = _FeatureIndex("interaction_constraints", schema)
-    for g, group in enumerate(value):
-        for feature in group:
+    for g, group in enumerate(members):
+        for feature in as_tuple(group):
             groups[g, index.of(feature)] = True
     return groups
 
@@ -111,13 +112,13 @@ class _FeatureIndex:
         if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool):
             if 0 <= feature < n_features:
                 return int(feature)
-            raise ParameterError(f"{argument} names feature {feature}, but there are {n_features} features")
+            raise ParameterError(f"{argument} names feature {shown(feature)}, but there are {n_features} features")
         numbers = self._numbers
         if isinstance(feature, str) and feature in numbers:
             return numbers[feature]
-        close = difflib.get_close_matches(str(feature), numbers, n=1)
+        close = difflib.get_close_matches(feature, numbers, n=1) if isinstance(feature, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ParameterError(f"{argument} names the unknown feature {feature!r}{hint}")
+        raise ParameterError(f"{argument} names the unknown feature {shown(feature)}{hint}")
 
 
 class FeatureRules:

@@ -134,6 +134,22 @@ def test_the_smallest_trees_equal_the_definition(encoding: str, taken: list[int]
         check_definition(params, False, encoding, taken)
 
 
+def test_infinite_margins_are_refused_in_the_same_round_on_both_devices(
+    taken: list[int], rng: np.random.Generator
+) -> None:
+    def steep(label: Any, margin: Any) -> tuple[Any, Any]:
+        return np.where(label > 0, np.float32(1e38), np.float32(-1e38)), np.ones_like(margin)
+
+    data = make_data(rng, "binary:logistic", 300, 4, n_values=20)
+    messages = []
+    for device in ("cpu", "cuda"):
+        with pytest.raises(DataError, match=r"in iteration 3, with which margins exceed float32") as caught:
+            trained(data, {"objective": steep, "learning_rate": 1, "max_depth": 2}, device, 6)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert taken
+
+
 def check_definition(
     params: dict[str, Any], weighted: bool, encoding: str, taken: list[int], n_rounds: int = N_ROUNDS
 ) -> None:

@@ -232,7 +232,7 @@ def test_a_model_is_continued(as_what: str, tmp_path: Path) -> None:
     whole, first = model(n_estimators=16).fit(X, Y), model().fit(X, Y)
     first.save_model(tmp_path / "first.ubj")
     given: Any = {"booster": first.booster_, "path": tmp_path / "first.ubj"}.get(as_what, first)
-    second = model().fit(X, Y, xgb_model=given) if as_what == "xgb_model" else model().fit(X, Y, init_model=given)
+    second = model().fit(X, Y, **{"xgb_model" if as_what == "xgb_model" else "init_model": given})
     assert second.booster_.to_bytes() == whole.booster_.to_bytes()
 
 

@@ -247,6 +247,23 @@ def test_kernels_that_cannot_be_made_are_said_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_kernels_are_said_to_be_compiled_where_no_binary_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = fake_cupy(4)
+    module.cuda.compiler = Compiler(True)
+    module.cuda.Device = lambda _: SimpleNamespace(compute_capability="90")
+    module.RawModule = lambda path: Path(path).read_bytes()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
+    said: list[str] = []
+    monkeypatch.setattr(cuda, "say_compiling", said.append)
+    source = kernel_file("margins")
+    for _ in range(2):
+        assert cuda._module.__wrapped__(3, source, source.variants[0]) == b"binary"
+    assert said == ["CUDA"]
+
+
 def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(4, (7, 5)))
     found = cuda.make_runtime.__wrapped__(3)

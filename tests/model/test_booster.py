@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import pickle
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from model.random_models import OBJECTIVES, random_booster, random_rows
 
-from daskboost.errors import ModelFormatError, ParameterError
+from daskboost.errors import ModelFormatError, ParameterError, StorageError
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
 from daskboost.objectives.binary import Logistic
@@ -85,9 +89,22 @@ def test_slices(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(booster[-1].predict(rows), booster.predict(rows, iteration_range=(5, 6)))
     np.testing.assert_array_equal(booster[2].predict(rows), booster[2:3].predict(rows))
     assert booster[np.int64(2)] == booster[2]
-    for wrong in (slice(3, 3), slice(0, 4, 2), 6):
+    assert booster[-6] == booster[0]
+    for wrong in (slice(3, 3), slice(0, 4, 2), slice(6, 9), slice(None, None, -1)):
         with pytest.raises(ParameterError, match="of 6 iterations: give a range of existing ones with step 1"):
             booster[wrong]
+    for beyond in (6, -7, 10**30):
+        with pytest.raises(IndexError, match=rf"booster\[{beyond}\]: the model has 6 iterations, numbered from 0"):
+            booster[beyond]
+
+
+def test_iterating_gives_every_iteration_and_ends(rng: np.random.Generator) -> None:
+    booster = random_booster(rng, SoftProb(3))
+    assert list(booster) == [booster[i] for i in range(6)]  # type: ignore[call-overload]
+    assert len(booster) == booster.n_iterations == 6
+    nothing = random_booster(rng, Logistic(), n_iterations=0)
+    assert len(nothing) == 0 and list(nothing) == []  # type: ignore[call-overload]
+    assert nothing  # a model is one, however few its trees: `model or default` keeps it
 
 
 def test_margins_add_up_over_slices(rng: np.random.Generator) -> None:
@@ -147,6 +164,40 @@ def test_bad_arguments(rng: np.random.Generator, tmp_path: Path) -> None:
         replace(booster, tree_outputs=booster.tree_outputs[:5])
     with pytest.raises(ParameterError, match="base_score has 2 numbers for 3 outputs; give"):
         replace(random_booster(rng, SoftProb(3)), base_score=(1.0, 2.0))
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that has room for half of what is written."""
+
+    def write(self, data: Any) -> int:
+        super().write(bytes(data)[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("suffix", ["json", "ubj"])
+def test_a_full_disk_leaves_the_old_model(
+    suffix: str, rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = random_booster(rng, Logistic()), random_booster(rng, SquaredError())
+    path = tmp_path / f"model.{suffix}"
+    old.save_model(path)
+    monkeypatch.setattr("builtins.open", lambda file, mode: FullDisk(file, mode))
+    with pytest.raises(StorageError, match=rf"No space left on device: '.*model\.{suffix}'") as caught:
+        new.save_model(path)
+    monkeypatch.undo()
+    assert caught.value.errno == errno.ENOSPC
+    assert Booster.load_model(path) == old
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_saved_model_replaces_what_a_link_leads_to(rng: np.random.Generator, tmp_path: Path) -> None:
+    old, new = random_booster(rng, Logistic()), random_booster(rng, SquaredError())
+    (tmp_path / "models").mkdir()
+    old.save_model(tmp_path / "models" / "first.ubj")
+    (tmp_path / "latest.ubj").symlink_to(tmp_path / "models" / "first.ubj")
+    new.save_model(tmp_path / "latest.ubj")
+    assert (tmp_path / "latest.ubj").is_symlink()
+    assert Booster.load_model(tmp_path / "models" / "first.ubj") == new
 
 
 def test_a_missing_value_of_the_users(rng: np.random.Generator) -> None:

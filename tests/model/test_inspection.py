@@ -6,10 +6,11 @@ import builtins
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+import graphviz
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,8 +18,10 @@ import xgboost as xgb
 from model.random_models import OBJECTIVES, random_booster, random_rows
 from scipy.sparse import csr_matrix
 
+from daskboost import to_graphviz
+from daskboost.data.rows import FeatureSchema
 from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
-from daskboost.model import plotting
+from daskboost.model import plotting, tree_drawing
 from daskboost.model.booster import Booster
 from daskboost.model.importance import ImportanceType, importance
 from daskboost.objectives.base import Objective
@@ -26,6 +29,7 @@ from daskboost.objectives.binary import Logistic
 from daskboost.objectives.log_link import Poisson
 from daskboost.objectives.multiclass import SoftProb
 from daskboost.objectives.regression import SquaredError
+from daskboost.tree.table import TreeTable
 
 
 def exported(booster: Booster) -> xgb.Booster:
@@ -195,16 +199,72 @@ def test_plot_learning_curve(pyplot: Any) -> None:
         plotting.plot_learning_curve(streamed)
 
 
+def full_tree(depth: int) -> Booster:
+    """Return a model of one tree that has all its leaves, with names and numbers of many lengths."""
+    n = 2 ** (depth + 1) - 1
+    inner = np.arange(n) < 2**depth - 1
+    numbers = np.arange(n, dtype=np.float32)
+    tree = TreeTable(
+        left_child=np.where(inner, 2 * np.arange(n) + 1, -1).astype(np.int32),
+        right_child=np.where(inner, 2 * np.arange(n) + 2, -1).astype(np.int32),
+        feature=np.where(inner, np.arange(n) % 3, 0).astype(np.int32), split_bin=np.full(n, -1, np.int32),
+        threshold=np.where(inner, (-1.0) ** numbers * 10.0 ** (numbers % 9 - 4), 0).astype(np.float32),
+        default_left=np.arange(n) % 2 == 0, gain=inner.astype(np.float32), cover=numbers + 1,
+        value=(np.sin(numbers) / 1000).astype(np.float32),
+    )  # fmt: skip
+    schema = FeatureSchema(("x", "a rather long name of a feature", "price in $ and other $"), ("float",) * 3)
+    return Booster((tree,), (0,), (0, 1), SquaredError(), (0.5,), schema)
+
+
+def assert_apart(boxes: Sequence[Any]) -> None:
+    """No two rectangles overlap by a pixel, to which letters are rounded where the whole tree is a few of them high."""
+    for i, one in enumerate(boxes):
+        for other in boxes[i + 1 :]:
+            wide = min(one.x1, other.x1) - max(one.x0, other.x0)
+            high = min(one.y1, other.y1) - max(one.y0, other.y0)
+            assert wide < 1 or high < 1, (one, other)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 6])
+@pytest.mark.parametrize("place", ["own figure", "large axes", "small axes"])
+def test_no_box_of_a_drawn_tree_hides_another(depth: int, place: str, pyplot: Any) -> None:
+    booster = full_tree(depth)
+    given = None
+    if place != "own figure":
+        size, n_columns = ((40, 30), 1) if place == "large axes" else ((14, 6), 2)
+        given = pyplot.subplots(1, n_columns, figsize=size, squeeze=False)[1][0, 0]
+    axes = plotting.plot_tree(booster, ax=given)
+    axes.figure.canvas.draw()
+    n_nodes = booster.trees[0].n_nodes
+    patches = [text.get_bbox_patch() for text in axes.texts[:n_nodes]]
+    boxes = [patch.get_window_extent() for patch in patches if patch is not None]
+    assert len(boxes) == n_nodes
+    words = [text.get_window_extent() for text in axes.texts[n_nodes:]]
+    assert len(words) == n_nodes - 1
+    assert_apart([*boxes, *words])
+    room = axes.get_window_extent()
+    assert all(room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0 and box.y1 <= room.y1 for box in boxes)
+    if place == "own figure":
+        assert {text.get_fontsize() for text in axes.texts[:n_nodes]} == {tree_drawing.FONT_SIZE}
+
+
+def test_the_smallest_tree_is_drawn(pyplot: Any) -> None:
+    axes = plotting.plot_tree(full_tree(0))
+    axes.figure.canvas.draw()
+    assert [text.get_text() for text in axes.texts] == ["leaf\n0"]
+
+
 def test_plot_tree(rng: np.random.Generator, pyplot: Any) -> None:
     booster = random_booster(rng, Logistic(), names=True)
     axes = plotting.plot_tree(booster, 2)
     tree = booster.trees[2]
     texts = [text.get_text() for text in axes.texts]
-    assert len(texts) == tree.n_nodes and len(axes.lines) == tree.n_nodes - 1
-    assert texts[0] == f"feature {tree.feature[0]}<{tree.threshold[0]:.6g}"
-    places = {text.get_position() for text in axes.texts}
-    assert len(places) == tree.n_nodes  # no box hides another
-    axes.figure.canvas.draw()
+    assert len(texts) == 2 * tree.n_nodes - 1 and len(axes.lines) == tree.n_nodes - 1
+    assert texts[0] == f"feature {tree.feature[0]}\n< {tree.threshold[0]:.6g}"
+    words = texts[tree.n_nodes :]
+    assert set(words) <= {"yes", "no", "yes, missing", "no, missing"}
+    n_inner = tree.n_leaves - 1
+    assert sum("yes" in word for word in words) == sum("missing" in word for word in words) == n_inner
     for n_splits, wrong, message in (
         (12, 6, "tree=6: the model has trees 0 to 5"),
         (600, 0, "too many for one picture"),
@@ -216,19 +276,21 @@ def test_plot_tree(rng: np.random.Generator, pyplot: Any) -> None:
 def test_to_graphviz(rng: np.random.Generator) -> None:
     booster = random_booster(rng, Logistic(), names=True)
     tree = booster.trees[0]
-    source = plotting.to_graphviz(booster)
+    drawn = to_graphviz(booster)
+    assert isinstance(drawn, graphviz.Source)
+    source = drawn.source
     assert source.startswith("digraph {") and source.count("->") == tree.n_nodes - 1
     default = tree.left_child[0] if tree.default_left[0] else tree.right_child[0]
     word = "yes" if tree.default_left[0] else "no"
     assert f'0 -> {default} [label="{word}, missing"]' in source
-    assert source.count("leaf=") == tree.n_leaves
+    assert source.count("leaf") == tree.n_leaves
 
 
-def test_plots_without_matplotlib(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_without_their_packages(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("matplotlib"):
+        if name.startswith(("matplotlib", "graphviz")):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
@@ -238,7 +300,8 @@ def test_plots_without_matplotlib(rng: np.random.Generator, monkeypatch: pytest.
         MissingDependencyError, match=r"plots need matplotlib; install it: pip install 'daskboost\[plot\]'"
     ):
         plotting.plot_importance(booster)
-    assert plotting.to_graphviz(booster).startswith("digraph")  # needs nothing
+    with pytest.raises(MissingDependencyError, match=r"to_graphviz needs graphviz; install it: pip install 'daskboost"):
+        to_graphviz(booster)
 
 
 def test_reading_a_model_imports_little() -> None:

@@ -151,9 +151,9 @@ def test_the_table_has_a_column_per_output(rng: np.random.Generator) -> None:
 def test_pictures_show_all_values(rng: np.random.Generator) -> None:
     booster = random_booster(rng, SoftProb(3), vectors=True)
     tree = booster.trees[0]
-    text = plotting.to_graphviz(booster)
+    text = plotting.to_graphviz(booster).source
     for node in np.flatnonzero(tree.is_leaf):
-        assert f'"leaf={", ".join(f"{value:.6g}" for value in tree.value[node])}"' in text
+        assert '"leaf\\n' + r"\n".join(f"{value:.6g}" for value in tree.value[node]) + '"' in text
 
 
 # shap colours its plots when it is imported, in a way that matplotlib is about to drop.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from strategies.rows import regression
 
-from daskboost import QuantizedDataset, train
-from daskboost.errors import ParameterError
+from daskboost import Callback, QuantizedDataset, train
+from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import Objective
 from daskboost.objectives.custom import CustomObjective
 from daskboost.objectives.registry import make_objective, objective_from_config, register_objective
+from daskboost.training.callbacks import RoundInfo
 
 LABEL = np.array([0.0, 1.0, 2.0], dtype=np.float32)
 MARGIN = np.array([[0.5], [0.25], [-1.0]], dtype=np.float32)
@@ -124,3 +127,58 @@ def test_a_taken_or_missing_name_is_refused() -> None:
 
     with pytest.raises(ParameterError, match=r"Nameless has no name; set its class attribute"):
         register_objective(Nameless)
+
+
+def scaled(gradient: float, hessian: float) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """A loss of one slope everywhere, as its gradients do not look at margins that have become infinite."""
+    def loss(label: Any, margin: Any) -> tuple[Any, Any]:
+        sign = np.sign(label).reshape(-1, *[1] * (margin.ndim - 1))
+        return np.float32(gradient) * sign * np.ones_like(margin), np.full_like(margin, hessian)
+
+    return loss
+
+
+class Rounds(Callback):
+    """Counts finished rounds."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def after_round(self, info: RoundInfo) -> bool:
+        self.finished += 1
+        return False
+
+
+@pytest.mark.parametrize("n_rows", [60, 5_000])
+@pytest.mark.parametrize("params", [
+    {}, {"grow_policy": "symmetric"}, {"grow_policy": "lossguide", "max_leaves": 5}, {"num_class": 2},
+    {"num_class": 2, "multi_strategy": "multi_output_tree"}, {"out_of_core": "certified"},
+    {"out_of_core": "sampled", "subsample": 0.5},
+], ids=str)  # fmt: skip
+def test_margins_that_would_become_infinite_end_the_fit_in_their_round(params: dict[str, Any], n_rows: int) -> None:
+    X, y = regression(n_rows)
+    counted = Rounds()
+    with (
+        QuantizedDataset.from_dask(X, y) as data,
+        pytest.raises(DataError, match=r"objective 'custom' gave leaf values up to .*, with which margins") as caught,
+    ):
+        train({"max_depth": 2, "learning_rate": 0.9, "reg_lambda": 0, "n_jobs": 1, "device": "cpu", **params}, data, 9,
+              objective=scaled(1e38, 1), callbacks=[counted])  # fmt: skip
+    assert counted.finished in (3, 4, 5)
+    assert f"in iteration {counted.finished}," in str(caught.value)
+
+
+def test_a_leaf_value_beyond_float32_ends_the_fit_at_once() -> None:
+    X, y = regression(60)
+    with (
+        QuantizedDataset.from_dask(X, y) as data,
+        pytest.raises(DataError, match=r"leaf values up to 3.40282e\+38 in iteration 0"),
+    ):
+        train({"reg_lambda": 0, "min_child_weight": 0}, data, 3, objective=scaled(1e20, 1e-30))
+
+
+def test_gradients_of_1e38_whose_margins_stay_finite_are_learned() -> None:
+    X, y = regression(60)
+    with QuantizedDataset.from_dask(X, y) as data:
+        predicted = train({"max_delta_step": 1.0}, data, 3, objective=scaled(1e38, 1)).predict(X)
+    assert np.isfinite(predicted).all() and np.ptp(predicted) > 0

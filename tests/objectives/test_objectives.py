@@ -309,6 +309,9 @@ def test_valid_labels_pass(name: str) -> None:
         ("reg:quantileerror", {"quantile_alpha": []}, r"quantile_alpha is empty; give at least one"),
         ("binary:logistic", {"scale_pos_weight": -1}, r"scale_pos_weight=-1 is out of range"),
         ("binary:logistic", {"scale_pos_weight": math.nan}, r"scale_pos_weight=nan is out of range"),
+        ("binary:logistic", {"scale_pos_weight": 1e308}, r"scale_pos_weight=1e\+308 is out of range: float32"),
+        ("binary:logistic", {"scale_pos_weight": 10**400}, r"scale_pos_weight=1000+\.\.\. is not a number"),
+        ("count:poisson", {"max_delta_step": 1e-320}, r"max_delta_step=1e-320 is out of range: float32"),
     ],
 )
 def test_bad_parameters_are_refused(name: str, params: dict[str, Any], message: str) -> None:
@@ -326,6 +329,11 @@ def test_bad_parameters_are_refused(name: str, params: dict[str, Any], message: 
         ({"name": "multi:softprob", "softmax_multiclass_param": {"num_class": "1e9"}}, "num_class='1e9'"),
         ({"name": "reg:tweedie", "tweedie_regression_param": []}, "tweedie_regression_param of the model is list"),
         ({"name": "reg:tweedie", "tweedie_regression_param": {"tweedie_variance_power": "9"}}, "out of range"),
+        ({"name": "binary:logistic", "reg_loss_param": {"scale_pos_weight": "1e308"}}, "out of range: float32"),
+        ({"name": "binary:logitraw", "reg_loss_param": {"scale_pos_weight": "1e-39"}}, "out of range: float32"),
+        ({"name": "reg:logistic", "reg_loss_param": {"scale_pos_weight": "inf"}}, "out of range"),
+        ({"name": "count:poisson", "poisson_regression_param": {"max_delta_step": "1e-40"}}, "out of range: float32"),
+        ({"name": "reg:quantileerror", "quantile_loss_param": {"quantile_alpha": "[1e-40]"}}, "out of range: float32"),
         ({"name": "reg:quantileerror", "quantile_loss_param": {"quantile_alpha": "[0.5"}}, "no list of numbers"),
         ({"name": "reg:quantileerror", "quantile_loss_param": {"quantile_alpha": "[" * 100_000}}, "no list of numbers"),
         ({"name": "reg:quantileerror", "quantile_loss_param": {"quantile_alpha": 3}}, "no list of numbers"),

@@ -217,7 +217,7 @@ def test_no_rows_at_predict_are_no_error(regressor: DaskBoostRegressor) -> None:
         ({}, {"eval_set": [(X, Y)], "sample_weight_eval_set": [Y, Y]}, r"sample_weight_eval_set is a list of 2"),
         ({}, {"eval_set": [(X, Y)], "base_margin_eval_set": Y}, r"base_margin_eval_set is of type ndarray"),
         ({}, {"init_model": 3}, r"init_model is int; pass a Booster, an estimator or a file's path"),
-        ({}, {"init_model": "a.ubj", "xgb_model": "a.ubj"}, r"init_model and xgb_model are two names"),
+        ({}, {"init_model": "a.ubj", "xgb_model": "a.ubj"}, r"'init_model' and 'xgb_model' are two names of one arg"),
         ({}, {"verbose": 1.5}, r"verbose=1.5 must be True, False or a number of rounds"),
         ({}, {"eval_set": [(X[:, :2], Y)]}, r"X has 2 features, but DaskBoostRegressor is expecting 3"),
     ],
@@ -235,8 +235,14 @@ def test_a_bad_argument_of_fit_is_refused_before_rows_are_read(
 def test_an_unknown_keyword_of_the_constructor(estimator: Any) -> None:
     with pytest.raises(TypeError, match=rf"{estimator.__name__}\(\) got .*'n_estimator'; did you mean 'n_estimators'"):
         estimator(n_estimator=3)
-    with pytest.raises(TypeError, match=r"'eta'; did you mean 'learning_rate'"):
-        estimator(eta=3)
+    with pytest.raises(TypeError, match=r"'verbosity'; metrics are printed by train and fit with verbose=True"):
+        estimator(verbosity=1)
+    with pytest.raises(TypeError, match=r"'cat_features'; categorical columns are not part of this version"):
+        estimator(cat_features=[0])
+    with pytest.raises(ParameterError, match=r"'eta' and 'learning_rate' are two names of one parameter"):
+        estimator(eta=0.1, learning_rate=0.2)
+    with pytest.raises(ParameterError, match=rf"Invalid parameter 'depth' for {estimator.__name__}; use max_depth"):
+        estimator().set_params(depth=3)
     with pytest.raises(TypeError, match=r"'zzz'; parameters are "):
         estimator(zzz=3)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import cache, partial
@@ -13,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.compiling import say_compiling
 from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
 from daskboost.devices.gpu.free_memory import free_bytes
 from daskboost.devices.gpu.installed import check_compiler, count_devices, cupy_module
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError
+from daskboost.files import write_whole
 
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""
@@ -146,6 +147,7 @@ def _module(device: int, source: KernelFile, variant: Variant) -> Any:
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
     path = folder / f"daskboost-{source.name}-{key}.cubin"
     if not path.is_file():
+        say_compiling("CUDA")
         try:
             binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
         except compiler.CompileException as error:
@@ -154,21 +156,15 @@ def _module(device: int, source: KernelFile, variant: Variant) -> Any:
                 f"NVRTC {major}.{minor} cannot compile {source.name}.cu for GPU {device}, as the error before this one "
                 "says: install a CUDA toolkit that knows this GPU, or use device='cpu'"
             ) from error
-        _keep(binary, path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, binary)  # other processes may look for it meanwhile
+        except OSError as error:
+            raise DeviceError(
+                f"{path.parent} cannot keep compiled kernels ({error}): set CUPY_CACHE_DIR to a folder that can be "
+                "written"
+            ) from error
     return cupy.RawModule(path=str(path))
-
-
-def _keep(binary: bytes, path: Path) -> None:
-    """Write a file that other processes may look for meanwhile."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as scratch:
-            scratch.write(binary)
-        os.replace(scratch.name, path)
-    except OSError as error:
-        raise DeviceError(
-            f"{path.parent} cannot keep compiled kernels ({error}): set CUPY_CACHE_DIR to a folder that can be written"
-        ) from error
 
 
 def get_runtime(device: int | None = None) -> CudaRuntime:

@@ -1,0 +1,69 @@
+"""The line that says that kernels are being compiled: once, where they are, and nowhere that it disturbs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daskboost.devices import compiling
+
+LINE = "daskboost compiles its CPU kernels for this machine: some seconds, once; they are kept on disk\n"
+ADDS = """
+import numpy as np
+from numba import njit
+njit(lambda x: x + 1)(1)
+import sys
+print("others' functions are theirs to speak of", file=sys.stderr)
+from daskboost.devices.cpu.sums import EXPONENTS, add_to_limbs
+for _ in range(2):
+    add_to_limbs(np.ones(3), np.zeros((EXPONENTS, 2), np.int64))
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_SAID", set())
+
+
+def test_the_line_comes_once_per_kind_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.getLogger("daskboost.devices.compiling").setLevel(logging.WARNING)
+    try:
+        for kind in ("CPU", "CPU", "CUDA", "CPU"):
+            compiling.say_compiling(kind)
+    finally:
+        logging.getLogger("daskboost.devices.compiling").setLevel(logging.NOTSET)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == LINE + LINE.replace("CPU", "CUDA")
+
+
+def test_where_logging_shows_it_the_line_is_logged(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO, "daskboost"):
+        compiling.say_compiling("CPU")
+    assert [record.getMessage() + "\n" for record in caplog.records] == [LINE]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_level_of_errors_turns_it_off(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.ERROR, "daskboost"):
+        compiling.say_compiling("CPU")
+    assert caplog.records == [] and capsys.readouterr().err == ""
+
+
+def test_a_process_says_it_where_numba_has_to_compile_and_the_next_finds_the_cache(tmp_path: Path) -> None:
+    for said in (LINE, ""):
+        done = subprocess.run(
+            [sys.executable, "-c", ADDS], capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        )  # fmt: skip
+        assert done.stderr == "others' functions are theirs to speak of\n" + said
+        assert done.stdout == ""

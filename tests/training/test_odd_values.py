@@ -1,0 +1,86 @@
+"""Values of odd kinds for every parameter and argument: taken, or refused by a ParameterError with the name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from strategies.rows import classes, regression
+
+from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
+from daskboost.errors import DataError, ParameterError
+from daskboost.params import PARAMETERS
+
+X, Y = regression(60, 3)
+CODES = classes(60, 3)[1]
+
+ODD: dict[str, Any] = {
+    "huge integer": 10**400, "beyond printing": 10**5000, "minus huge": -(10**400), "array": np.array([1.0, 2.0]),
+    "matrix": np.ones((2, 2)), "array of one": np.array([0.5]), "number in an array": np.array(0.5),
+    "empty array": np.array([]), "texts in an array": np.array(["a", "b"]), "NA": pd.NA, "not a time": pd.NaT,
+    "list of NA": [pd.NA], "series": pd.Series([1.0, 2.0]), "frame": pd.DataFrame({"a": [1.0, 2.0]}), "NaN": np.nan,
+    "infinity": np.inf, "object": object(), "bytes": b"1", "complex": 1j, "set": {1, 2}, "mapping": {"a": np.ones(2)},
+    "nested": [[np.ones(2)]], "empty": [], "text": "zzz",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> QuantizedDataset:
+    return QuantizedDataset.from_dask(X, Y, n_jobs=1)
+
+
+def taken_or_named(name: str, call: Any, refusal: Any = ParameterError) -> None:
+    """Fail but for a refusal that names what is wrong, in one line of bearable length."""
+    try:
+        call()
+    except refusal as error:
+        assert name in str(error), f"{error!r} does not name {name}"
+        assert "\n" not in str(error) and len(str(error)) < 1000
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_a_training_parameter(name: str, value: Any, data: QuantizedDataset) -> None:
+    noun = "metric" if name == "eval_metric" else name  # a metric of an unknown name is called so
+    taken_or_named(noun, lambda: train({"n_jobs": 1, name: value}, data, 1, evals=[(data, "own")]))
+
+
+@pytest.mark.parametrize("name", [
+    "num_boost_round", "evals", "early_stopping_rounds", "evals_result", "init_model", "callbacks", "objective",
+    "custom_metric", "verbose",
+])  # fmt: skip
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_an_argument_of_train(name: str, value: Any, data: QuantizedDataset) -> None:
+    value = dict(value) if isinstance(value, dict) else value  # a fit fills what is given as evals_result
+    arguments: dict[str, Any] = {"num_boost_round": 1, "evals": [(data, "own")], name: value}
+    if name == "init_model" and isinstance(value, str):
+        return  # a file's name
+    taken_or_named(name, lambda: train({"n_jobs": 1}, data, **arguments))
+
+
+@pytest.mark.parametrize("name", sorted(DaskBoostClassifier().get_params()))
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_a_parameter_of_an_estimator(name: str, value: Any) -> None:
+    kind, labels = (DaskBoostClassifier, CODES) if name == "class_weight" else (DaskBoostRegressor, Y)
+    values: dict[str, Any] = {"n_estimators": 1, "n_jobs": 1, name: value}
+    noun = "metric" if name == "eval_metric" else name
+    taken_or_named(noun, lambda: kind(**values).fit(X, labels, eval_set=[(X, labels)]).feature_importances_)
+
+
+@pytest.mark.parametrize("name", [
+    "eval_set", "sample_weight_eval_set", "base_margin_eval_set", "verbose", "init_model", "eval_metric",
+    "early_stopping_rounds", "callbacks",
+])  # fmt: skip
+@pytest.mark.parametrize("value", ODD.values(), ids=ODD)
+def test_an_argument_of_fit(name: str, value: Any) -> None:
+    if name == "init_model" and isinstance(value, str):
+        return  # a file's name
+    arguments: dict[str, Any] = {"eval_set": [(X, Y)], name: value}
+    # An entry of the right list is data of a set; it is refused as such, under the name that it has there.
+    nouns = {"eval_metric": "metric", "sample_weight_eval_set": "weight", "base_margin_eval_set": "base_margin"}
+    taken_or_named(
+        nouns.get(name, name), lambda: DaskBoostRegressor(n_estimators=1, n_jobs=1).fit(X, Y, **arguments),
+        (ParameterError, DataError) if name.endswith("_eval_set") else ParameterError,
+    )  # fmt: skip
