@@ -37,6 +37,8 @@ FLAGS = (
 )  # fmt: skip
 """Lines are all that sanitizers name; knowing variables as well takes the compiler a quarter more time."""
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
+OF_THE_HEADER = "-DEMULATION_"
+"""Definitions of a variant that change the emulation itself begin so; g++ says if another one does."""
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
 MOST_TESTS = "DASKBOOST_MOST_TESTS"
@@ -205,15 +207,28 @@ def _load(path: Path) -> ctypes.CDLL:
 @cache
 def library(source: KernelFile, variant: Variant, finds_races: bool = False) -> Path:
     """Compile a source once per content, options and compiler flags; kept in a temporary directory between runs."""
-    lines = ['#include "cuda_emulation.hpp"', f'#line 1 "kernels/{source.name}.cu"', source.text]
-    text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
     sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else RACE_FLAGS if finds_races else ()
-    options = (*FLAGS, *sanitizers, *variant.defines, f"-I{HERE}", f"-I{source_folder()}")
+    header = _precompiled((*FLAGS, *sanitizers, *(each for each in variant.defines if each.startswith(OF_THE_HEADER))))
+    lines = [f'#include "{header.stem}"', f'#line 1 "kernels/{source.name}.cu"', source.text]
+    text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
+    folders = (f"-iquote{header.parent}", f"-I{source_folder()}")
+    options = (*FLAGS, *sanitizers, *variant.defines, "-Winvalid-pch", *folders)
     if not finds_races:
         return _built(source.name, ".so", text, (*options, "-shared"), source.digest)
     kernels = _built(source.name, ".o", text, (*options, "-c"), source.digest)
     detector = _built("race_detector", ".o", DETECTOR.read_text(), (*FLAGS, *DETECTOR_FLAGS, f"-I{HERE}", "-c"))
     return _built(source.name, ".so", "", (*FLAGS, "-shared", str(kernels), str(detector)))
+
+
+@cache
+def _precompiled(flags: tuple[str, ...]) -> Path:
+    """Compile the emulation itself, with what it includes of the C++ library, once for all kernels of these flags.
+
+    That is two fifths of a kernel's compilation. g++ finds the result by its name without the last suffix.
+    """
+    return _built(
+        "cuda_emulation", ".hpp.gch", '#include "cuda_emulation.hpp"\n', (*flags, f"-I{HERE}", "-x", "c++-header")
+    )
 
 
 def _built(name: str, suffix: str, text: str, options: tuple[str, ...], digest: str = "") -> Path:
