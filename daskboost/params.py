@@ -184,8 +184,7 @@ class TrainParams:
             raise ParameterError(f"quantile_alpha={given}: every quantile must lie between 0 and 1")
         if not (isinstance(self.objective, str) or callable(self.objective) or hasattr(self.objective, "gradients")):
             raise ParameterError(f"objective={shown(self.objective)} must be a name or a callable f(label, margin)")
-        if not (self.spill_directory is None or isinstance(self.spill_directory, str | os.PathLike)):
-            raise ParameterError(f"spill_directory={shown(self.spill_directory)} must be the path of a directory")
+        _check_path("spill_directory", self.spill_directory)
         _check_directions(self.monotone_constraints)
         self._check_growth()
         for name in ("host_memory_limit", "device_memory_limit"):
@@ -303,11 +302,11 @@ def _quantiles(value: Any) -> tuple[float, ...]:
         ) from error
 
 
-def _check_directions(value: Any) -> None:
+def _check_directions(value: object) -> None:
     """Refuse monotone constraints of another kind; `monotone_directions` reads them once the features are known."""
     if value is None or isinstance(value, str):
         return
-    is_listed = isinstance(value, Collection) and not isinstance(value, bytes) and getattr(value, "ndim", 1) == 1
+    is_listed = isinstance(value, Collection) and not isinstance(value, bytes) and getattr(value, "shape", None) != ()
     entries = as_tuple(value.values() if isinstance(value, Mapping) else value) if is_listed else ()
     if not is_listed or not all(isinstance(entry, str | int | float | np.integer | np.floating) for entry in entries):
         raise ParameterError(
@@ -316,7 +315,12 @@ def _check_directions(value: Any) -> None:
         )
 
 
-def shown(value: Any) -> str:
+def _check_path(name: str, value: object) -> None:
+    if not (value is None or isinstance(value, str | os.PathLike)):
+        raise ParameterError(f"{name}={shown(value)} must be the path of a directory")
+
+
+def shown(value: object) -> str:
     """Return a value as messages show it: in one line, cut short."""
     try:
         text = " ".join(repr(value).split())
@@ -325,7 +329,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 160 else f"{text[:150]}..."
 
 
-def check_count(name: str, value: Any, *, least: int, hint: str = "") -> None:
+def check_count(name: str, value: object, *, least: int, hint: str = "") -> None:
     """Refuse what is no whole number of at least `least` that fits 31 bits.
 
     Raises
@@ -337,13 +341,13 @@ def check_count(name: str, value: Any, *, least: int, hint: str = "") -> None:
         raise ParameterError(f"{name}={shown(value)} must be an integer of at least {least}{hint}")
 
 
-def _unknown(name: Any) -> str:
+def _unknown(name: object) -> str:
     if not isinstance(name, str):
         return f"parameter name {name!r} is of type {type(name).__name__}; names are texts such as 'max_depth'"
     return f"unknown parameter {name!r}; {hint_of(name, PARAMETERS, 'valid names')}"
 
 
-def split_device(device: Any) -> tuple[str, int | None]:
+def split_device(device: object) -> tuple[str, int | None]:
     """A device's kind, "auto", "cpu" or "cuda", and its number: None where none is given.
 
     Raises
@@ -351,9 +355,7 @@ def split_device(device: Any) -> tuple[str, int | None]:
     ParameterError
         For anything but these, "gpu", which means "cuda", and "cuda:1" or "gpu:1", a number behind either.
     """
-    if not isinstance(device, str):
-        _check_choice("device", device, DEVICES)
-    kind, _, number = device.partition(":")
+    kind, _, number = (device if isinstance(device, str) else "").partition(":")
     is_gpu = kind in ("cuda", "gpu")
     if is_gpu and number.isascii() and number.isdigit():
         return "cuda", int(number)
@@ -361,7 +363,7 @@ def split_device(device: Any) -> tuple[str, int | None]:
     return ("cuda" if is_gpu else kind), None
 
 
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if not (isinstance(value, str) and value in choices):
         close = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -369,7 +371,7 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ParameterError(f"{name}={shown(value)} must be one of {', '.join(map(repr, choices))}{more}{hint}")
 
 
-def _check_range(name: str, value: Any, low: float, high: float, low_open: bool, high_open: bool) -> None:
+def _check_range(name: str, value: object, low: float, high: float, low_open: bool, high_open: bool) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):

@@ -85,15 +85,15 @@ class MarginBounds:
         self._largest = np.abs(np.array(base_margins, np.float64))
 
     def add(self, tree: TreeTable, output: int, iteration: int) -> None:
-        """Count a tree, which adds to one output, or to all where its leaves are vectors.
+        """Count a tree, which adds to one output, or to all from `output` 0 on where its leaves are vectors.
 
         Raises
         ------
         DataError
             Some row's margin could exceed float32 from this tree on.
         """
-        values = np.abs(tree.value[tree.left_child < 0]).max(axis=0)
-        into = slice(None) if tree.has_vectors else output
+        values = np.atleast_1d(np.abs(tree.value[tree.left_child < 0]).max(axis=0))
+        into = slice(output, output + len(values))
         self._largest[into] += values
         if not (self._largest[into] < FLOAT32_MAX).all():  # values beyond it are clipped to it
             raise DataError(

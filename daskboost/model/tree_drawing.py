@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FONT_SIZE = 8.0
 LABEL_SIZE = 6.5
-"""Of the words at branches."""
+"""Size of the words at branches."""
 PADDING = 0.35
 """Between a box and its text, as a share of the font's size."""
 GAP = 10.0
@@ -32,7 +32,7 @@ DROP = 26.0
 TITLE = 24.0
 """Height of the title."""
 LEAST_WIDTH = 144.0
-"""Of a figure, so that there is room for its title."""
+"""Least width of a figure, so that there is room for its title."""
 MEASUREMENTS = 5
 """How often a tree is measured, at most, until it fits its axes."""
 
@@ -58,7 +58,7 @@ class Layout:
     box_sizes: Float64
     """Widths and heights of boxes; shape (nodes, 2)."""
     label_sizes: Float64
-    """Those of the words at the branch to each node, 0 for the root; shape (nodes, 2)."""
+    """Widths and heights of the words at the branch to each node, 0 for the root; shape (nodes, 2)."""
     scale: float
     """What gaps are multiplied by."""
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def describe_metrics(evals_result: EvalsResult) -> str:
     )
 
 
-def evaluation_log(verbose: Any) -> list[Callback]:
+def evaluation_log(verbose: object) -> list[Callback]:
     """Return what prints metrics as an argument `verbose` asks for it: every round, every so many, or not at all.
 
     Raises
@@ -171,7 +171,7 @@ def evaluation_log(verbose: Any) -> list[Callback]:
     return [EvaluationLog(int(verbose))] if verbose else []
 
 
-def check_callbacks(callbacks: Any) -> None:
+def check_callbacks(callbacks: object) -> None:
     """Refuse anything that is not a sequence of Callbacks."""
     if not isinstance(callbacks, list | tuple):
         raise ParameterError(f"callbacks={shown(callbacks)} must be a list of callbacks, such as [ProgressBar()]")
