@@ -87,7 +87,7 @@ def watched(path: str) -> str:
     """What a share of a file's emulated tests, evenly chosen, say under the detector."""
     done = run_tests(path, **{RACES: "1", MOST_TESTS: "16"})
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    return done.stdout
+    return str(done.stdout)
 
 
 @pytest.mark.slow
