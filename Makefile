@@ -20,7 +20,7 @@ demo: $(DEMO_STAMP)
 	$(BIN)/python -m benchmarks.demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .

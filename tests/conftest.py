@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
-from kernels.beside import WAIT_SECONDS, jobs
 from kernels.emulation import ALWAYS, MOST_TESTS
+from kernels.processes import LATE_SECONDS, piece_of
 from kernels.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -72,15 +72,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What waits for jobs comes last: it has nothing else to do, and leaves them all cores.
+    """Tests marked `late` come last: they are many small pieces of work, which leave no process idle at the end.
 
     Under sanitizers, which are ten times as slow, so many tests of a file as `test_sanitizers.py` asks for, none of
     them large, and those that are always run there.
     """
-    items.sort(key=lambda item: item.get_closest_marker("beside") is not None)
+    items.sort(key=lambda item: item.get_closest_marker("late") is not None)
     for item in items:
-        if item.get_closest_marker("beside"):
-            item.add_marker(pytest.mark.timeout(WAIT_SECONDS))
+        if item.get_closest_marker("late"):
+            item.add_marker(pytest.mark.timeout(LATE_SECONDS))
     if MOST_TESTS not in os.environ:
         return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
@@ -93,21 +93,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if id(item) not in left_out]
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Jobs that tests will wait for begin beside all others."""
-    for item in session.items:
-        marker = item.get_closest_marker("beside")
-        if marker and marker.args and not session.config.option.collectonly:
-            assert isinstance(item, pytest.Function)
-            job, name = marker.args
-            jobs.begin(job, str(item.callspec.params[name]))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return how many processes share the tests (`-n auto`): one per core, or none where all would share a GPU."""
+    return 0 if _gpu_missing() is None else len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give processes whole pieces, in the order in which tests were collected."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
+    scheduler: Any = LoadScopeScheduling(config, log)
+    scheduler._split_scope = piece_of
+    return scheduler
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("beside"):
-        faulthandler.cancel_dump_traceback_later()  # nothing hangs but, at most, its job
+    if item.get_closest_marker("late"):
+        faulthandler.cancel_dump_traceback_later()  # nothing hangs but, at most, a process that has a limit of its own
     if item.get_closest_marker("gpu") and (reason := _gpu_missing()):
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def session_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the session's processes share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if hasattr(request.config, "workerinput") else own
 
 
 @pytest.fixture(scope="session")

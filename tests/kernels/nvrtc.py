@@ -1,22 +1,15 @@
-"""NVIDIA's run-time compiler without a GPU or CuPy: the library of the wheel nvidia-cuda-nvrtc, through ctypes.
-
-    python -m kernels.nvrtc NAME [SM]    usage of all entry points of a kernel file's variants, as JSON; on all
-                                         architectures, or on one
-"""
+"""NVIDIA's run-time compiler without a GPU or CuPy: the library of the wheel nvidia-cuda-nvrtc, through ctypes."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-import json
 import re
-import sys
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from daskboost.devices.gpu.kernel_source import ARCHITECTURES, LEAST_SM, KernelFile, Variant, kernel_file
+from daskboost.devices.gpu.kernel_source import KernelFile, Variant
 
 _USAGE = re.compile(
     r"Compiling entry function '(\w+)'.*?"
@@ -39,34 +32,20 @@ class Usage:
     local_bytes: int
 
 
-def compile_for(source: KernelFile, variant: Variant, sm: int) -> dict[str, Usage]:
-    """Compile down to machine code as the engine does; usage of each entry point."""
-    log, _ = _compile(source, variant, f"-arch=sm_{sm}", "--ptxas-options=-v")
-    return {name: _usage(rest) for name, *rest in _USAGE.findall(log)}
+@dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a variant for one architecture."""
+
+    usages: dict[str, Usage]
+    """By entry point."""
+    ptx: str
+    """The intermediate code that the machine code was made from."""
 
 
-def place_of(variant: Variant, sm: int) -> str:
-    """What `usage_of_all` calls a variant on an architecture."""
-    return f"{variant}, sm_{sm}"
-
-
-def usage_of_all(source: KernelFile, architectures: Sequence[int]) -> dict[str, dict[str, Usage]]:
-    """By variant and architecture, those that have it."""
-    return {
-        place_of(variant, sm): compile_for(source, variant, sm)
-        for sm in architectures for variant in source.variants if sm >= variant.least_sm
-    }  # fmt: skip
-
-
-def ptx_of(source: KernelFile, variant: Variant) -> str:
-    """The intermediate code that every architecture's is made from."""
-    return _compile(source, variant, f"-arch=compute_{LEAST_SM}")[1]
-
-
-def _compile(source: KernelFile, variant: Variant, *more: str) -> tuple[str, str]:
-    """Log and PTX, which is empty if machine code was asked for."""
+def compile_for(source: KernelFile, variant: Variant, sm: int) -> Compiled:
+    """Compile a variant down to machine code, as the engine does."""
     nvrtc, program = _library(), ctypes.c_void_p()
-    options = [*more, *source.options(variant)]
+    options = [f"-arch=sm_{sm}", "--ptxas-options=-v", *source.options(variant)]
     encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
     name = f"{source.name}.cu".encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.text.encode(), name, 0, None, None) == 0
@@ -74,8 +53,8 @@ def _compile(source: KernelFile, variant: Variant, *more: str) -> tuple[str, str
         status = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
         log = _text(program, "ProgramLog")
         if status != 0:
-            raise CompileError(f"{source.name}.cu, {variant}, {more[0]}:\n{log}")
-        return log, _text(program, "PTX")
+            raise CompileError(f"{source.name}.cu, {variant}, sm_{sm}:\n{log}")
+        return Compiled({name: _usage(rest) for name, *rest in _USAGE.findall(log)}, _text(program, "PTX"))
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -101,8 +80,3 @@ def _library() -> ctypes.CDLL:
     found = sorted(path for folder in folders for path in folder.glob("cu13/lib/libnvrtc.so.*"))
     assert found, "compiling kernels needs NVRTC: pip install 'daskboost[test]'"
     return ctypes.CDLL(str(found[-1]))
-
-
-if __name__ == "__main__":
-    found = usage_of_all(kernel_file(sys.argv[1]), [int(sm) for sm in sys.argv[2:]] or [*ARCHITECTURES]).items()
-    print(json.dumps({where: {name: astuple(usage) for name, usage in usages.items()} for where, usages in found}))

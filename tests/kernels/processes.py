@@ -1,83 +1,54 @@
-"""Jobs of minutes, in processes of their own, that begin beside a session's other tests.
-
-Most tests take one core. One at a time, jobs take another; once somebody waits for one, all cores are theirs. Tests
-that wait are marked `beside`: `tests/conftest.py` has them come last, and begins their jobs once it has collected them.
-"""
+"""How a session's processes share its tests and what they compute, and tests that start a process of their own."""
 
 from __future__ import annotations
 
 import atexit
+import fcntl
+import json
 import os
+import re
 import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any, TypeVar
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = dict(os.environ)
-"""Of the session as it began: tests that run beside a job change theirs for a while, and would find the job's files in
-folders that they have for themselves."""
-SCRATCH = tempfile.gettempdir()
-"""Likewise."""
-WAIT_SECONDS = 1500
-"""For a job, which others may keep from its core, most of the time."""
 TEST_SECONDS = 1200
-"""For a test within a job, likewise."""
-Result = TypeVar("Result")
+"""Time limit of a test within such a process: sanitizers are ten times as slow."""
+LATE_SECONDS = 1500
+"""Time limit of a test that waits for such a process."""
 
 
-class Jobs:
-    """Functions of a name, called once for each, in the order in which they were asked for."""
+def once(folder: Path, name: str, work: Callable[[], Any]) -> Any:
+    """Return what `work` returns, a value of JSON, computed by the first process of the session that asks for `name`.
 
-    def __init__(self) -> None:
-        self._found: dict[Any, Future[Any]] = {}
-        self._left: SimpleQueue[tuple[Future[Any], Callable[[str], Any], str]] = SimpleQueue()
-        self._cores = 0
-
-    def begin(self, job: Callable[[str], Result], name: str) -> Future[Result]:
-        """Call it beside what goes on, if it has not been."""
-        if (job, name) not in self._found:
-            future = self._found[job, name] = Future[Any]()
-            self._left.put((future, job, name))
-            self._use_cores(1)
-        return self._found[job, name]
-
-    def result(self, job: Callable[[str], Result], name: str) -> Result:
-        """What it returned, or raised."""
-        future = self.begin(job, name)
-        self._use_cores(len(os.sched_getaffinity(0)))
-        return future.result()
-
-    def _use_cores(self, n: int) -> None:
-        for _ in range(self._cores, n):
-            threading.Thread(target=self._work, daemon=True).start()
-        self._cores = max(self._cores, n)
-
-    def _work(self) -> None:
-        while True:
-            future, job, name = self._left.get()
-            try:
-                future.set_result(job(name))
-            except BaseException as error:
-                future.set_exception(error)
+    Others that ask at the same time wait for it. Where `work` raises, the next one that asks tries again.
+    """
+    place = folder / name.replace(os.sep, "+")
+    with open(place.with_name(place.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            found = json.dumps(work())
+            place.write_text(found)
+        return json.loads(place.read_text())
 
 
-jobs = Jobs()
-"""Of this session."""
+def piece_of(nodeid: str) -> str:
+    """Name the piece of work that a test belongs to: all of a piece run in one process, one after another.
 
-
-def scratch_file() -> IO[str]:
-    """An empty file with a name, for a process to write to; gone once it is closed."""
-    return tempfile.NamedTemporaryFile("r", dir=SCRATCH)
+    A piece is a file, whose tests share what its fixtures make. Of the late tests, each that starts a process is a
+    piece of its own, and those that look at one kernel's compilations are one.
+    """
+    file = nodeid.split("::")[0]
+    if file in ("tests/kernels/test_sanitizers.py", "tests/kernels/test_races.py"):
+        return nodeid
+    kernel = re.search(r"\[([a-z]\w*)", nodeid) if file == "tests/kernels/test_compile.py" else None
+    return f"{file} {kernel[1]}" if kernel else file
 
 
 def run_tests(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The emulated tests of a file."""
+    """Run the emulated tests of a file."""
     return run_python(
         "-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}",
         "-o", "faulthandler_timeout=0", **environment,
@@ -85,13 +56,11 @@ def run_tests(path: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def run_python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Python at the root of the repository, with the modules that tests have, behind tests that run at the same time;
-    ended with this process."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), ENVIRONMENT.get("PYTHONPATH", "")))
+    """Run Python at the root of the repository, with the modules that tests have; it ends with this process at last."""
+    path = os.pathsep.join((str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")))
     process = subprocess.Popen(
-        ["nice", "-n", "10", sys.executable, *command], cwd=ROOT,
-        env={**ENVIRONMENT, "PYTHONPATH": path.rstrip(os.pathsep), **environment}, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True,
+        [sys.executable, *command], cwd=ROOT, env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     atexit.register(process.kill)
     try:

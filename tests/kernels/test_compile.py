@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
-from kernels.beside import jobs, run_python
-from kernels.nvrtc import CompileError, Usage, compile_for, place_of, ptx_of
+from kernels.nvrtc import Compiled, CompileError, compile_for
 
-from daskboost.devices.gpu.kernel_source import ARCHITECTURES, kernel_file, kernel_names, parse
+from daskboost.devices.gpu.kernel_source import ARCHITECTURES, LEAST_SM, Variant, kernel_file, kernel_names, parse
 
 TOY = """
 // variants: N=32
@@ -21,38 +19,42 @@ extern "C" __global__ void toy(float* out) {{
 """
 
 
-MANY_VARIANTS = 20
-"""Of a file that is compiled for one architecture at a time, since all would take minutes."""
+class Built:
+    """A kernel file's variants, compiled for each architecture once for all tests of the file."""
+
+    def __init__(self, name: str) -> None:
+        self.source = kernel_file(name)
+        self._found: dict[int, dict[Variant, Compiled]] = {}
+
+    def on(self, sm: int) -> dict[Variant, Compiled]:
+        """Compile the variants that an architecture has."""
+        if sm not in self._found:
+            variants = [variant for variant in self.source.variants if sm >= variant.least_sm]
+            self._found[sm] = {variant: compile_for(self.source, variant, sm) for variant in variants}
+        return self._found[sm]
+
+    def ptx(self) -> dict[str, str]:
+        """Return the intermediate code by what it was made of, on all architectures."""
+        return {
+            f"{self.source.name}.cu: {variant}, sm_{sm}": found.ptx
+            for sm in ARCHITECTURES for variant, found in self.on(sm).items()
+        }  # fmt: skip
 
 
-def compiled(job: str) -> dict[str, dict[str, Usage]]:
-    """What `kernels/nvrtc.py` says of a file, or of a file and an architecture."""
-    done = run_python("-m", "kernels.nvrtc", *job.split())
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    return {
-        where: {entry: Usage(*usage) for entry, usage in usages.items()}
-        for where, usages in json.loads(done.stdout).items()
-    }
+@pytest.fixture(scope="module", params=kernel_names())
+def built(request: pytest.FixtureRequest) -> Built:
+    return Built(request.param)
 
 
-def job_of(name: str, sm: int) -> str:
-    """What of a file is compiled together."""
-    return f"{name} {sm}" if len(kernel_file(name).variants) > MANY_VARIANTS else name
-
-
-@pytest.mark.beside(compiled, "job")
-@pytest.mark.parametrize(("name", "sm", "job"), [
-    pytest.param(name, sm, job_of(name, sm), id=f"{name}-{sm}") for name in kernel_names() for sm in ARCHITECTURES
-])  # fmt: skip
-def test_compiles_within_its_budgets(name: str, sm: int, job: str) -> None:
-    source, found = kernel_file(name), jobs.result(compiled, job)
-    for variant in source.variants:
-        if sm < variant.least_sm:
-            continue
-        entries, usages = source.entries(variant), found[place_of(variant, sm)]
+@pytest.mark.late
+@pytest.mark.parametrize("sm", ARCHITECTURES)
+def test_compiles_within_its_budgets(built: Built, sm: int) -> None:
+    source = built.source
+    for variant, found in built.on(sm).items():
+        entries, usages = source.entries(variant), found.usages
         assert usages.keys() == entries.keys()
         for entry in entries.values():
-            usage, context = usages[entry.name], f"{name}.cu: {entry.name}, {variant}, sm_{sm}"
+            usage, context = usages[entry.name], f"{source.name}.cu: {entry.name}, {variant}, sm_{sm}"
             assert usage.local_bytes == 0, f"{context} spills registers, or keeps an array in local memory"
             assert usage.registers <= entry.registers, context
             assert usage.shared_bytes <= entry.shared_bytes <= ARCHITECTURES[sm] << 10, context
@@ -70,7 +72,7 @@ def test_usage_is_read_from_the_log() -> None:
     """So that a budget cannot hold because the compiler's words have changed."""
     body = "float a[99] = {}; for (int i = 0; i < 99; ++i) a[(int)out[i]] = i; shared[threadIdx.x] = a[(int)out[99]];"
     source = parse("toy", TOY.format(body=body + "__syncthreads(); out[threadIdx.x] = shared[31 - threadIdx.x];"))
-    usage = compile_for(source, source.variants[0], 90)["toy"]
+    usage = compile_for(source, source.variants[0], 90).usages["toy"]
     assert usage.shared_bytes == 128
     assert usage.local_bytes >= 396
     assert 8 <= usage.registers <= 255
@@ -82,22 +84,16 @@ def test_an_error_names_the_line() -> None:
         compile_for(source, source.variants[0], 75)
 
 
-@pytest.fixture(scope="module", params=kernel_names())
-def ptx_of_variants(request: pytest.FixtureRequest) -> dict[str, str]:
-    """A kernel file's intermediate code by variant, made once for the tests that read it."""
-    source = kernel_file(request.param)
-    return {f"{source.name}.cu: {variant}": ptx_of(source, variant) for variant in source.variants}
-
-
 def toy_ptx(body: str) -> str:
     toy = parse("toy", TOY.format(body=body))
-    return ptx_of(toy, toy.variants[0])
+    return compile_for(toy, toy.variants[0], LEAST_SM).ptx
 
 
-def test_no_multiplication_and_addition_are_fused(ptx_of_variants: dict[str, str]) -> None:
+@pytest.mark.late
+def test_no_multiplication_and_addition_are_fused(built: Built) -> None:
     """A fused one rounds once where the CPU rounds twice."""
-    for variant, ptx in ptx_of_variants.items():
-        assert "fma." not in ptx, variant
+    for where, ptx in built.ptx().items():
+        assert ptx and "fma." not in ptx, where
 
 
 def test_a_fused_one_is_seen() -> None:
@@ -115,9 +111,10 @@ def bad_atomics(ptx: str) -> set[str]:
     }  # fmt: skip
 
 
-def test_shared_atomics_are_of_32_bits_and_none_of_floats(ptx_of_variants: dict[str, str]) -> None:
-    for variant, ptx in ptx_of_variants.items():
-        assert bad_atomics(ptx) == set(), variant
+@pytest.mark.late
+def test_shared_atomics_are_of_32_bits_and_none_of_floats(built: Built) -> None:
+    for where, ptx in built.ptx().items():
+        assert bad_atomics(ptx) == set(), where
 
 
 _U64 = "unsigned long long"

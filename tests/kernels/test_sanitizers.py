@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from functools import cache
+import tempfile
+from functools import cache, partial
+from pathlib import Path
 
 import pytest
-from kernels.beside import ENVIRONMENT, ROOT, jobs, run_python, run_tests, scratch_file
 from kernels.emulation import ALWAYS, LAUNCHES, MOST_TESTS, SANITIZE, launch_lines
+from kernels.processes import ROOT, once, run_python, run_tests
 from kernels.test_emulation import line_of
 
 from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
@@ -18,7 +20,7 @@ from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
 def _library() -> str:
     """The sanitizer must be in the process before anything allocates."""
     command = ["g++", "-print-file-name=libasan.so"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
     return found.stdout.strip()
 
 
@@ -30,31 +32,37 @@ def sanitizers() -> dict[str, str]:
     }  # fmt: skip
 
 
-TESTS = [
-    path.relative_to(ROOT).as_posix()
-    for path in sorted((ROOT / "tests").rglob("test_*.py"))
-    if path.name not in ("test_sanitizers.py", "test_races.py")
-    and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends|\bPlace\b", path.read_text())
-]
-"""Files that may have tests marked `emulated`: one by one, each takes less than the time limit of a test."""
 OF_KERNELS, OF_OTHERS = 16, 8
 """Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them."""
 
 
-def launched_by(path: str) -> frozenset[str]:
-    """Run a file's emulated tests; lines of what they launched, see `launch_lines`."""
-    most = OF_KERNELS if path.startswith(("tests/kernels", "tests/devices")) else OF_OTHERS
-    with scratch_file() as launches:
+def is_about_kernels(path: str) -> bool:
+    return path.startswith(("tests/kernels", "tests/devices"))
+
+
+TESTS = sorted((
+    path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+    if path.name not in ("test_sanitizers.py", "test_races.py")
+    and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends|\bPlace\b", path.read_text())
+), key=is_about_kernels)  # fmt: skip
+"""Files that may have tests marked `emulated`; those that take long come first, so that processes end together."""
+
+
+def launched_by(path: str) -> list[str]:
+    """Run a file's emulated tests; return the lines of what they launched, see `launch_lines`."""
+    most = OF_KERNELS if is_about_kernels(path) else OF_OTHERS
+    with tempfile.NamedTemporaryFile("r") as launches:
         done = run_tests(path, **sanitizers(), **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
-        return frozenset(launches.read().splitlines())
+        return launches.read().splitlines()
 
 
 @pytest.mark.slow
-@pytest.mark.beside(launched_by, "path")
+@pytest.mark.late
 @pytest.mark.parametrize("path", TESTS)
-def test_nothing_is_found_under_sanitizers(path: str) -> None:
-    jobs.result(launched_by, path)
+def test_nothing_is_found_under_sanitizers(path: str, session_folder: Path) -> None:
+    once(session_folder, path, partial(launched_by, path))
 
 
 def test_what_is_always_run_is_of_files_that_are() -> None:
@@ -63,11 +71,11 @@ def test_what_is_always_run_is_of_files_that_are() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.beside
-def test_every_kernel_runs_out_of_order_under_sanitizers() -> None:
+@pytest.mark.late
+def test_every_kernel_runs_out_of_order_under_sanitizers(session_folder: Path) -> None:
     """Every entry point of `kernels/`, and every value of every constant, is launched by some test marked `emulated`
     whose runtime has a seed; the runs are those from above."""
-    launched = frozenset[str]().union(*(jobs.result(launched_by, path) for path in TESTS))
+    launched = {line for path in TESTS for line in once(session_folder, path, partial(launched_by, path))}
     wanted = {
         line
         for file in map(kernel_file, kernel_names()) for variant in file.variants for entry in file.entries(variant)
