@@ -38,7 +38,8 @@ FLAGS = (
 """Lines are all that sanitizers name; knowing variables as well takes the compiler a quarter more time."""
 SANITIZER_FLAGS = ("-fsanitize=address,undefined", "-fsanitize-sections=emulated_shared", "-fno-sanitize-recover=all")
 OF_THE_HEADER = "-DEMULATION_"
-"""Definitions of a variant that change the emulation itself begin so; g++ says if another one does."""
+"""Definitions of a variant that change the emulation itself begin so. All others come after its header, some of whose
+names, or of the C++ library's, they may have."""
 SANITIZE = "DASKBOOST_SANITIZE"
 """Environment variable: not empty where the process was started with the address sanitizer's library."""
 MOST_TESTS = "DASKBOOST_MOST_TESTS"
@@ -208,11 +209,13 @@ def _load(path: Path) -> ctypes.CDLL:
 def library(source: KernelFile, variant: Variant, finds_races: bool = False) -> Path:
     """Compile a source once per content, options and compiler flags; kept in a temporary directory between runs."""
     sanitizers = SANITIZER_FLAGS if os.environ.get(SANITIZE) else RACE_FLAGS if finds_races else ()
-    header = _precompiled((*FLAGS, *sanitizers, *(each for each in variant.defines if each.startswith(OF_THE_HEADER))))
-    lines = [f'#include "{header.stem}"', f'#line 1 "kernels/{source.name}.cu"', source.text]
+    of_header = tuple(each for each in variant.defines if each.startswith(OF_THE_HEADER))
+    header = _precompiled((*FLAGS, *sanitizers, *of_header))
+    constants = [f"#define {name} {value}" for name, value in variant.constants if f"-D{name}={value}" not in of_header]
+    lines = [f'#include "{header.stem}"', *constants, f'#line 1 "kernels/{source.name}.cu"', source.text]
     text = "\n".join([*lines, *(f"EMULATED_KERNEL({entry})" for entry in source.entries(variant)), ""])
     folders = (f"-iquote{header.parent}", f"-I{source_folder()}")
-    options = (*FLAGS, *sanitizers, *variant.defines, "-Winvalid-pch", *folders)
+    options = (*FLAGS, *sanitizers, *of_header, "-Winvalid-pch", *folders)
     if not finds_races:
         return _built(source.name, ".so", text, (*options, "-shared"), source.digest)
     kernels = _built(source.name, ".o", text, (*options, "-c"), source.digest)
