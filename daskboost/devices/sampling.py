@@ -52,7 +52,7 @@ def most_drawn(share: float, n_rows: int) -> int:
 
 
 def most_candidates(share: float, n_rows: int) -> int:
-    """Most rows among which they are looked for (`cluster/sampled.py`)."""
+    """Most rows among which they are looked for (`fit/samplers.py`)."""
     return min(n_rows, MOST_CANDIDATES * most_drawn(share, n_rows) + SLACK_ROWS)
 
 

@@ -218,7 +218,7 @@ def metric_bytes(size: FitSize, rows: SetSize) -> int:
 
 
 def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
-    """Most rows of an evaluation set whose metrics are computed at a time (`cluster/evaluation.py`), and whether their
+    """Most rows of an evaluation set whose metrics are computed at a time (`engine/evaluation.py`), and whether their
     margins are copied for that: of several groups, or of some of their rows."""
     grouped = size.train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
     groups = [n for n in (grouped.resident_rows, *(group.n_rows for group in grouped.groups)) if n]

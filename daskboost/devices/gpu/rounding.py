@@ -1,6 +1,6 @@
 """How a round's gradients are rounded, in a GPU's memory: ranges, scales, keys and sums of all outputs.
 
-`cluster/rounding.py` decides the same on the host where several engines share a fit.
+`fit/rounding.py` decides the same on the host where several engines share a fit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS = SCALES + 2 + 2
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """What scales keep within what: `scale_rule` of `cluster/rounding.py` makes it."""
+    """What scales keep within what: `scale_rule` of `fit/rounding.py` makes it."""
 
     bound: float
     """The largest |g| and h are multiplied by this before they must stay within `limit`."""
