@@ -19,7 +19,7 @@ from daskboost.devices.device import Array, CertifyingDevice, Frontier, View
 from daskboost.devices.sampling import TurnRows, UniformSize
 from daskboost.dtypes import Int32
 from daskboost.engine.answers import Answers
-from daskboost.engine.gradients import Gradients
+from daskboost.engine.gradients import Gradients, range_of
 from daskboost.engine.passes import TakenRows, WaitingTrees
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
@@ -55,8 +55,7 @@ class CertifiedTrees:
         size = UniformSize(setup.recipe.share, train.n_outputs, has_weight, expected, of_turn)
         copies_columns = has_room(device.column_room(setup.column_bytes), train.shard.layout, expected)
         self._drawn = device.uniform_sample(size, copies_columns=copies_columns)
-        keep = setup.keep_gradients or setup.objective.n_outputs > 1
-        sample = Gradients(setup, device, TakenRows(train).rows, keep=keep)
+        sample = Gradients(setup, device, TakenRows(train).rows, keep=setup.keeps_round)
         self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), sample)
 
     @property
@@ -139,9 +138,8 @@ class CertifiedTrees:
                 frontier.add(view, each.tree, span, column, train.groups[index].pieces, weight, each.rounding)
         tops += gradients.ranges_of_turns()
         self._found = FoundHistograms(frontier, message.trees, spans)
-        top = np.max(np.stack(tops), axis=0)
         sums = frontier.end_pass()
-        return m.Certified(m.GradientRange(top[0], top[1]), tuple(sums[a:b] for a, b in spans))
+        return m.Certified(range_of(tops), tuple(sums[a:b] for a, b in spans))
 
     def close(self) -> None:
         """Free the histograms of the last pass."""

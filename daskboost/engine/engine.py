@@ -111,9 +111,7 @@ class TreesOnAllRows:
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._sets = sets
-        # All outputs of a round start from the same margins, which the first one's tree already changes.
-        keep = setup.keep_gradients or setup.objective.n_outputs > 1
-        self.gradients = Gradients(setup, device, sets.rows, keep=keep)
+        self.gradients = Gradients(setup, device, sets.rows, keep=setup.keeps_round)
         self.tree_rows = TreeRows(setup, device, HistogramSearch(setup, device, peers), self.gradients)
 
     @property

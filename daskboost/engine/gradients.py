@@ -33,6 +33,12 @@ class GrowingRows:
         return cls(train, [device.put(group.label) for group in groups], weights)
 
 
+def range_of(tops: Sequence[Float64]) -> GradientRange:
+    """Return the range of all rows by the largest |g| and h of parts of them; float64, shape (2, columns) each."""
+    top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
+    return GradientRange(top[0], top[1])
+
+
 class Gradients:
     """Gradients of the rows that trees grow over.
 
@@ -80,8 +86,7 @@ class Gradients:
         else:
             for index in range(len(self.rows.train.margins)):
                 tops += self.compute(index)
-        top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
-        return GradientRange(top[0], top[1])
+        return range_of(tops)
 
     @property
     def _n_columns(self) -> int:

@@ -35,6 +35,12 @@ class EngineSetup:
     """Whether the gradients of all chunks stay in memory between their range and their quantizing; otherwise those of a
     single output are computed twice, and 8 bytes per row are saved."""
 
+    @property
+    def keeps_round(self) -> bool:
+        """Whether the gradients of a round's rows stay in memory: those of several outputs must, as all start from the
+        same margins, which the first one's tree already changes."""
+        return self.keep_gradients or self.objective.n_outputs > 1
+
 
 def engine_setup(spec: FitSpec) -> EngineSetup:
     """Return what every engine of a fit knows of it."""

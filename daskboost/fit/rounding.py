@@ -91,7 +91,7 @@ def joined_range(parts: Sequence[m.GradientRange]) -> Float64:
 
 
 def scale_rule(total_weight: float | None, *, largest_searched: float = 0.0) -> ScaleRule:
-    """Return what scales keep within which limit, of what `make_rounding` takes."""
+    """Return what scales keep within which limit, of what `Scales` has."""
     if total_weight is None:
         return ScaleRule(1.0, QUANTUM_LIMIT, 1.0, largest_searched)
     # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.

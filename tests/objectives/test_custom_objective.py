@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from strategies.callbacks import Rounds
 from strategies.rows import regression
 
-from daskboost import Callback, QuantizedDataset, train
+from daskboost import QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import Objective
 from daskboost.objectives.custom import CustomObjective
 from daskboost.objectives.registry import make_objective, objective_from_config, register_objective
-from daskboost.training.callbacks import RoundInfo
 
 LABEL = np.array([0.0, 1.0, 2.0], dtype=np.float32)
 MARGIN = np.array([[0.5], [0.25], [-1.0]], dtype=np.float32)
@@ -136,17 +136,6 @@ def scaled(gradient: float, hessian: float) -> Callable[[Any, Any], tuple[Any, A
         return np.float32(gradient) * sign * np.ones_like(margin), np.full_like(margin, hessian)
 
     return loss
-
-
-class Rounds(Callback):
-    """Counts finished rounds."""
-
-    def __init__(self) -> None:
-        self.finished = 0
-
-    def after_round(self, info: RoundInfo) -> bool:
-        self.finished += 1
-        return False
 
 
 @pytest.mark.parametrize("n_rows", [60, 5_000])

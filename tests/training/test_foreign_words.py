@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from strategies.callbacks import Rounds
 from strategies.rows import regression
 
 from daskboost import Callback, DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, cv, train, train_many
@@ -22,17 +23,6 @@ BINARY = (Y > 0).astype(np.float32)
 @pytest.fixture(scope="module")
 def data() -> QuantizedDataset:
     return QuantizedDataset.from_dask(X, Y, n_jobs=1)
-
-
-class Rounds(Callback):
-    """Counts finished rounds."""
-
-    def __init__(self) -> None:
-        self.finished = 0
-
-    def after_round(self, info: RoundInfo) -> bool:
-        self.finished += 1
-        return False
 
 
 def test_fit_takes_what_belongs_to_the_fit(capsys: pytest.CaptureFixture[str]) -> None:
