@@ -20,17 +20,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
-from daskboost.data.device_sketch import missing_of
 from daskboost.data.labels import LabelStats
 from daskboost.data.pack import Layout, choose_layout
 from daskboost.data.rows import (
-    AnyFeatures,
-    DenseRows,
-    DeviceRows,
     Features,
     FeatureSchema,
     RowBatch,
-    UploadedRows,
     host_features,
 )
 from daskboost.data.sketch import (
@@ -277,19 +272,8 @@ def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, de
         )  # fmt: skip
         missing = sketch.missing
     else:
-        missing = _missing(features, threads)
+        missing = features.missing_values(threads)
     return PartitionSummary(LabelStats.of(batch), missing, batch.weight is not None and batch.n_rows > 0, sketch)
-
-
-def _missing(features: AnyFeatures, threads: int) -> Any:
-    if isinstance(features, UploadedRows):
-        parts = (_missing(block, threads) for _, block in features.blocks(threads=threads))
-        return sum(parts, np.zeros(features.n_features, np.int64))
-    if isinstance(features, DeviceRows):
-        return missing_of(features)
-    if isinstance(features, DenseRows):
-        return np.array([np.count_nonzero(np.isnan(column)) for column in features.values.T], np.int64)
-    return features.n_rows - np.bincount(features.indices, minlength=features.n_features)
 
 
 def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:

@@ -15,15 +15,15 @@ from daskboost.data.pack import (
     CsrLayout,
     DenseLayout,
     Layout,
-    by_ranges,
     dense_view,
+    dense_words,
     n_words,
     pack_csr,
     pack_dense,
     unpack_csr,
     unpack_dense,
 )
-from daskboost.data.rows import DenseRows, DeviceColumn, Features, RowBatch, SparseRows
+from daskboost.data.rows import DeviceColumn, Features, RowBatch
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -174,67 +174,22 @@ class Quantizer:
             raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
 
     def _dense_words(self, features: Features, layout: DenseLayout, threads: int) -> UInt32:
-        n_rows = features.n_rows
-        if not layout.is_aligned:
-            symbols = np.empty((n_rows, layout.n_features), layout.symbol_dtype)
-            self._fill_symbols(features, symbols, threads)
-            return pack_dense(symbols, layout, threads)
-        words = np.zeros(n_words(8 * n_rows * layout.row_stride_bytes), SYMBOL_WORD)
-        self._fill_symbols(features, dense_view(words, n_rows, layout), threads)
-        return words
-
-    def _fill_symbols(self, features: Features, out: UInt8 | UInt16, threads: int) -> None:
-        from daskboost.devices.cpu import quantize as kernels
-
         search = (self.tables, self.table_offsets, self.depths, self.missing)
-
-        def fill(start: int, stop: int) -> int:
-            if isinstance(features, DenseRows):
-                return kernels.quantize_dense(features.values, *search, start, stop, out)
-            indptr, indices, values = features.indptr, features.indices, features.values
-            return kernels.scatter_sparse(indptr, indices, values, *search, start, stop, out)
-
-        unrepresentable = max(by_ranges(fill, features.n_rows, threads), default=-1)
-        check_representable(unrepresentable)
+        words = dense_words(features.n_rows, layout)
+        symbols = dense_view(words, features.n_rows, layout) if layout.is_aligned else np.empty(
+            (features.n_rows, layout.n_features), layout.symbol_dtype
+        )  # fmt: skip
+        check_representable(features.fill_symbols(search, symbols, threads))
+        return words if layout.is_aligned else pack_dense(symbols, layout, threads)
 
     def _csr_words(self, features: Features, layout: CsrLayout, threads: int) -> tuple[Int64, UInt32]:
-        n_rows = features.n_rows
-        if isinstance(features, SparseRows):
-            indptr = features.indptr
-        else:
-            from daskboost.devices.cpu.quantize import count_present
-
-            values, counts = features.values, np.zeros(n_rows, np.int64)
-            by_ranges(lambda start, stop: count_present(values, start, stop, counts), n_rows, threads)
-            indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        search = (self.tables, self.table_offsets, self.depths, self.cuts.bin_offsets)
+        indptr = features.entry_starts(threads)
         n_entries = int(indptr[-1])
         check_entries(n_entries)
-        if layout.bits == 32:
-            words = np.zeros(n_words(32 * n_entries), SYMBOL_WORD)
-            self._fill_bins(features, indptr, words[:n_entries], threads)
-            return indptr, words
-        bins = np.empty(n_entries, SYMBOL_WORD)
-        self._fill_bins(features, indptr, bins, threads)
-        return indptr, pack_csr(bins, layout, threads)
-
-    def _fill_bins(self, features: Features, indptr: Int64, out: UInt32, threads: int) -> None:
-        from daskboost.devices.cpu import quantize as kernels
-
-        values = features.values
-        search = (self.tables, self.table_offsets, self.depths, self.cuts.bin_offsets)
-        if isinstance(features, SparseRows):
-            indices = features.indices
-            by_ranges(
-                lambda start, stop: kernels.quantize_entries(indices, values, *search, start, stop, out),
-                len(out),
-                threads,
-            )
-        else:
-            by_ranges(
-                lambda start, stop: kernels.compress_dense(values, *search, indptr, start, stop, out),
-                features.n_rows,
-                threads,
-            )
+        words = np.zeros(n_words(32 * n_entries), SYMBOL_WORD)
+        features.fill_bins(search, indptr, words[:n_entries], threads)
+        return indptr, words if layout.bits == 32 else pack_csr(words[:n_entries], layout, threads)
 
 
 def quantize(features: Features, cuts: Cuts, layout: Layout, first_row: int, threads: int = 1) -> QuantizedChunk:
@@ -257,19 +212,6 @@ def quantize(features: Features, cuts: Cuts, layout: Layout, first_row: int, thr
         See `Quantizer.quantize`.
     """
     return Quantizer.of(cuts, layout).quantize(features, first_row, threads)
-
-
-def rows_of(features: Features, start: int, stop: int) -> Features:
-    """The rows `start..stop`, as views."""
-    if isinstance(features, DenseRows):
-        return DenseRows(features.values[start:stop])
-    first, last = int(features.indptr[start]), int(features.indptr[stop])
-    return SparseRows(
-        features.indptr[start : stop + 1] - first,
-        features.indices[first:last],
-        features.values[first:last],
-        features.n_features,
-    )
 
 
 def check_representable(feature: int) -> None:

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
-from daskboost.data.device_read import dense_of_sparse, sparse_of_dense
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
-from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows
+from daskboost.data.rows import DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.download import download
-from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.input import runtime_of
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
@@ -126,8 +124,7 @@ def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: in
         for start, stop in spans:
             yield DeviceChunk(first_row + start, stop - start, layout, symbols, origin + start, origin + stop)
         return
-    entries = features if isinstance(features, DeviceSparseRows) else sparse_of_dense(features)
-    yield from _sparse_chunks(quantizer, entries, layout, first_row, spans)
+    yield from _sparse_chunks(quantizer, features.entries(), layout, first_row, spans)
 
 
 def symbol_places(runtime: Runtime, quantizer: Quantizer) -> SymbolPlaces:
@@ -145,10 +142,8 @@ def fill_symbols(quantizer: Quantizer, features: DeviceRows, symbols: DeviceSymb
     """
     search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
     return max((
-        quantize_rows(
-            features.runtime, Matrix(rows.values, rows.missing), search, quantizer.missing, symbols, first_row + begin
-        )
-        for rows, begin in _matrices(features, min(scatter_bytes, SCATTER_BYTES))
+        quantize_rows(features.runtime, rows, search, quantizer.missing, symbols, first_row + begin)
+        for rows, begin in features.matrices(min(scatter_bytes, SCATTER_BYTES))
     ), default=-1)  # fmt: skip
 
 
@@ -161,16 +156,6 @@ def _sparse_chunks(quantizer: Quantizer, rows: DeviceSparseRows, layout: CsrLayo
         check_entries(end - begin)
         own = rows.indptr[start : stop + 1] - begin
         yield DeviceChunk(first_row + start, stop - start, layout, bins, begin, end, own)
-
-
-def _matrices(features: DeviceRows, scatter_bytes: int) -> Iterator[tuple[DeviceDenseRows, int]]:
-    """Rows as matrices with their first rows: sparse ones piece by piece."""
-    if isinstance(features, DeviceDenseRows):
-        yield features, 0
-        return
-    step = max(1, scatter_bytes // (4 * features.n_features))
-    for start in range(0, features.n_rows, step):
-        yield dense_of_sparse(features, start, min(start + step, features.n_rows)), start
 
 
 def joined_runs(chunks: Iterable[DeviceChunk]) -> list[list[DeviceChunk]]:

@@ -6,7 +6,6 @@ and weights that are not looked at there (`device_columns.py`), come to the host
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -177,35 +176,6 @@ def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, v
         host = to_host(values)
         columns_beyond[to_host(indices)[np.abs(host) >= np.finfo(np.float32).max]] = True
     return rows, columns_beyond
-
-
-def dense_of_sparse(rows: DeviceSparseRows, start: int, stop: int) -> DeviceDenseRows:
-    """Rows `start..stop` as a matrix, NaN where an entry is absent."""
-    from daskboost.data.device_sketch import rows_of_entries
-
-    runtime, xp = rows.runtime, rows.runtime.xp
-    part = slice_sparse(rows, start, stop)
-    values = xp.full((part.n_rows, part.n_features), np.nan, np.float32)
-    values[rows_of_entries(part), part.indices] = part.values
-    return DeviceDenseRows(runtime, values, math.nan, np.zeros(part.n_features, np.int64))
-
-
-def slice_sparse(rows: DeviceSparseRows, start: int, stop: int) -> DeviceSparseRows:
-    """Rows `start..stop`; their entries share the memory."""
-    first, last = (int(rows.indptr[at]) for at in (start, stop))
-    indptr = rows.indptr[start : stop + 1] - first
-    return DeviceSparseRows(rows.runtime, indptr, rows.indices[first:last], rows.values[first:last], rows.n_features)
-
-
-def sparse_of_dense(rows: DeviceDenseRows) -> DeviceSparseRows:
-    """A matrix as CSR."""
-    xp = rows.runtime.xp
-    present = Matrix(rows.values, rows.missing).present(rows.runtime)
-    indptr = xp.zeros(rows.n_rows + 1, np.int64)
-    indptr[1:] = xp.cumsum(present.sum(axis=1), dtype=np.int64)
-    places = true_places(rows.runtime, xp.ascontiguousarray(present).ravel())
-    values, indices = xp.ascontiguousarray(rows.values).ravel()[places], (places % rows.n_features).astype(np.int32)
-    return DeviceSparseRows(rows.runtime, indptr, indices, values, rows.n_features)
 
 
 def _require_number(dtype: Any, what: str) -> None:

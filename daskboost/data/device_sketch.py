@@ -8,9 +8,9 @@ import numpy as np
 
 from daskboost.data.cell_counts import Refinement
 from daskboost.data.key_counts import KeyTable
-from daskboost.data.rows import DeviceDenseRows, DeviceRows
+from daskboost.data.rows import DeviceRows
 from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
 from daskboost.devices.gpu.sketch import BATCH_ENTRY_SERIES, Counted, Entries, Intervals, count_keys, joined
 from daskboost.devices.gpu.thin_keys import count_thin, least_bytes
 from daskboost.dtypes import Int64
@@ -48,13 +48,8 @@ def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capaciti
     on_device = weights if len(weights) else None
     if isinstance(on_device, np.ndarray):
         on_device = to_device(runtime, on_device)
-    source: Matrix | Entries
-    if isinstance(features, DeviceDenseRows):
-        source, missing = Matrix(features.values, features.missing), features.n_missing
-    else:
-        source = Entries(features.indices, features.values, features.n_features)
-        missing = missing_of(features)
-        on_device = None if on_device is None else on_device[rows_of_entries(features)]
+    source, on_device = features.series(on_device)
+    missing = features.missing_values()
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
@@ -83,21 +78,3 @@ def _counted(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacit
         return found
     others = count_keys(runtime, source, columns[~thin], capacities[~thin], *rest)
     return joined(found, others, thin)
-
-
-def missing_of(features: DeviceRows) -> Int64:
-    """Rows without a value of each feature; int64, on the host."""
-    if isinstance(features, DeviceDenseRows):
-        return features.n_missing
-    with active(features.runtime):
-        present = features.runtime.xp.bincount(features.indices, minlength=features.n_features)
-    return np.asarray(features.n_rows - to_host(present), np.int64)
-
-
-def rows_of_entries(features: DeviceRows) -> DeviceArray:
-    """The row of each entry of sparse rows; int64, on the device."""
-    assert not isinstance(features, DeviceDenseRows)
-    xp = features.runtime.xp
-    places = xp.arange(len(features.values), dtype=np.int64)
-    found: DeviceArray = xp.searchsorted(features.indptr, places, side="right") - 1
-    return found

@@ -13,8 +13,7 @@ import numpy as np
 
 from daskboost.data.cell_counts import Refinement
 from daskboost.data.key_counts import KeyTable
-from daskboost.data.rows import DenseRows, Features, SparseRows
-from daskboost.dtypes import Float32, Int64, UInt32
+from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
 _BLOCK_ROWS = 1 << 19  # rows sorted at a time: a column's keys are 2 MB and sort in the second-level cache
 _BLOCK_ENTRIES = 1 << 23  # entries of sparse rows sorted at a time: 32 MB of keys
@@ -59,36 +58,42 @@ Extract = Callable[[Int64], FeatureKeys]
 """Gives the keys of some columns in a block of rows."""
 
 
-def key_blocks(
-    features: Features, weights: Int64, columns: Int64, max_workers: int
-) -> Iterator[tuple[list[Int64], Extract]]:
-    """Divide a batch of rows into pieces of work whose memory is bounded.
+KeyBlocks = Iterator[tuple[list[Int64], Extract]]
+"""Per block of rows the groups of columns, and how to get a group's keys."""
+
+
+def dense_key_blocks(values: Float32, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
+    """Divide a matrix, NaN missing, into pieces of work whose memory is bounded.
 
     Parameters
     ----------
-    features : DenseRows or SparseRows
+    values : float32 array, shape (rows, features)
     weights : int64 array, shape (rows,) or (0,)
     columns : int64 array
         The features that are wanted, increasing.
     max_workers : int
         How many groups of columns to make at least, if there are as many columns.
-
-    Yields
-    ------
-    tuple of (list of int64 arrays, callable)
-        Per block of rows the groups of columns, and how to get a group's keys.
     """
-    if isinstance(features, DenseRows):
-        for start in range(0, features.n_rows, _BLOCK_ROWS):
-            rows = slice(start, min(start + _BLOCK_ROWS, features.n_rows))
-            width = max(1, _GROUP_KEYS // (rows.stop - rows.start))
-            width = min(width, -(-len(columns) // max_workers) or 1)
-            groups = [columns[at : at + width] for at in range(0, len(columns), width)]
-            yield groups, _dense_extract(features.values[rows], weights[rows])
-        return
-    for rows in _sparse_blocks(features):
+    for start in range(0, len(values), _BLOCK_ROWS):
+        rows = slice(start, min(start + _BLOCK_ROWS, len(values)))
+        width = max(1, _GROUP_KEYS // (rows.stop - rows.start))
+        width = min(width, -(-len(columns) // max_workers) or 1)
+        groups = [columns[at : at + width] for at in range(0, len(columns), width)]
+        yield groups, _dense_extract(values[rows], weights[rows])
+
+
+def sparse_key_blocks(indptr: Int64, indices: Int32, values: Float32, n_features: int, weights: Int64, columns: Int64,
+                      max_workers: int) -> KeyBlocks:  # fmt: skip
+    """Divide rows of CSR as `dense_key_blocks` divides a matrix."""
+    start, words = 0, values.view(np.uint32)
+    while start < len(indptr) - 1:
+        limit = indptr[start] + _BLOCK_ENTRIES
+        stop = max(start + 1, int(np.searchsorted(indptr, limit, side="right")) - 1)
+        entries = slice(indptr[start], indptr[stop])
         groups = [group for group in np.array_split(columns, max_workers) if len(group)]
-        yield groups, _sparse_extract(features, rows, weights[rows])
+        relative = indptr[start : stop + 1] - indptr[start]
+        yield groups, _sparse_extract(relative, indices[entries], words[entries], n_features, weights[start:stop])
+        start = stop
 
 
 def _dense_extract(values: Float32, weights: Int64) -> Extract:
@@ -107,34 +112,19 @@ def _dense_extract(values: Float32, weights: Int64) -> Extract:
     return extract
 
 
-def _sparse_blocks(features: SparseRows) -> Iterator[slice]:
-    """Blocks of rows with up to `_BLOCK_ENTRIES` entries each, and at least one row."""
-    start = 0
-    while start < features.n_rows:
-        limit = features.indptr[start] + _BLOCK_ENTRIES
-        stop = max(start + 1, int(np.searchsorted(features.indptr, limit, side="right")) - 1)
-        yield slice(start, stop)
-        start = stop
-
-
-def _sparse_extract(features: SparseRows, rows: slice, weights: Int64) -> Extract:
+def _sparse_extract(indptr: Int64, indices: Int32, words: UInt32, n_features: int, weights: Int64) -> Extract:
     from daskboost.devices.cpu.sketch import entry_keys
 
-    indptr = features.indptr[rows.start : rows.stop + 1]
-    entries = slice(indptr[0], indptr[-1])
-    indices, words = features.indices[entries], features.values[entries].view(np.uint32)
-    lengths = np.bincount(indices, minlength=features.n_features)
-    relative = indptr - indptr[0]
+    n_rows, lengths = len(indptr) - 1, np.bincount(indices, minlength=n_features)
 
     def extract(columns: Int64) -> FeatureKeys:
         """Keys of the features from the first to the last of the columns; those between are passed over."""
-        places = np.full(features.n_features, -1, np.int64)
+        places = np.full(n_features, -1, np.int64)
         places[columns] = np.concatenate([[0], np.cumsum(lengths[columns][:-1])])
         n = int(lengths[columns].sum())
         keys, key_weights = np.empty(n, np.uint32), np.empty(n if len(weights) else 0, np.int64)
-        ends, stored = np.empty(features.n_features, np.int64), np.zeros(features.n_features, np.int64)
-        entry_keys(relative, indices, words, weights, places, keys, key_weights, ends, stored)
-        missing = rows.stop - rows.start - stored[columns]
-        return FeatureKeys(keys, key_weights, places[columns], ends[columns], missing)
+        ends, stored = np.empty(n_features, np.int64), np.zeros(n_features, np.int64)
+        entry_keys(indptr, indices, words, weights, places, keys, key_weights, ends, stored)
+        return FeatureKeys(keys, key_weights, places[columns], ends[columns], n_rows - stored[columns])
 
     return extract

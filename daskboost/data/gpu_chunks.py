@@ -10,7 +10,7 @@ import bisect
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ from daskboost.data.device_chunk import (
     quantize_on_device,
     symbol_places,
 )
-from daskboost.data.device_read import on_device, slice_sparse, sparse_of_dense
+from daskboost.data.device_read import on_device
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
-from daskboost.data.rows import DeviceDenseRows, DeviceRows, DeviceSparseRows, UploadedRows
+from daskboost.data.rows import DeviceRows, UploadedRows
 from daskboost.devices.gpu.download import Download, download
 from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 ROW_BYTES = 32
 """What a fit of one output has of each row beside bins: order and pairs twice, margin, label and weight."""
-FOUND_BYTES = 32
-"""For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
 KEPT_SHARE = 0.75
 """Share of the room that bins and rows may take at most: the rest is for blocks, and histograms."""
 PART_VALUES = 1 << 27
@@ -211,7 +209,7 @@ def _sparse_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: S
     for _, block, at, is_last in _blocks_of(rows, spans, threads):
         (begin, end) = spans[at]
         with on_device(runtime):
-            for entries in _entries_of(block, _scratch_bytes(rows)):
+            for entries in block.entry_parts(_scratch_bytes(rows)):
                 found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
                 own = runtime.xp.diff(entries.indptr)
                 bins.append(found if home is not None else download(runtime, found, threads))
@@ -229,16 +227,6 @@ def _sparse_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: S
         else:
             words = pack_csr(joined, layout, threads)
             yield QuantizedChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))
-
-
-def _entries_of(block: DeviceRows, scratch_bytes: int) -> Iterator[DeviceSparseRows]:
-    """A block as CSR; dense rows so many at a time as there is room to find their entries."""
-    if not isinstance(block, DeviceDenseRows):
-        yield block
-        return
-    step = max(1, scratch_bytes // (FOUND_BYTES * block.n_features))
-    for start in range(0, block.n_rows, step):
-        yield sparse_of_dense(replace(block, values=block.values[start : start + step]))
 
 
 def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, Int64]:
@@ -272,7 +260,4 @@ def _parts(rows: DeviceRows, spans: Sequence[Span]) -> Iterator[tuple[int, Devic
     for begin, end in spans:
         for start in range(begin, end, most_rows):
             stop = min(start + most_rows, end)
-            if isinstance(rows, DeviceDenseRows):
-                yield start, replace(rows, values=rows.values[start:stop])
-            else:
-                yield start, slice_sparse(rows, start, stop)
+            yield start, rows.part(start, stop)

@@ -7,22 +7,20 @@ are unpacked on reading. A layout belongs to a data set, never to a partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cuts import Cuts
+from daskboost.devices.cpu.threads import by_ranges
 from daskboost.dtypes import SYMBOL_WORD, Bool, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
 MAX_SYMBOLS = 1 << 16  # 65,535 bins and the symbol for missing
 GUARD_WORDS = 1  # behind the last symbol: readers may load two words for any symbol
 
-T = TypeVar("T")
 Encoding = Literal["auto", "dense", "csr"]
 Packing = Literal["aligned", "tight", "common"]
 
@@ -240,16 +238,6 @@ def unpack_csr(words: UInt32, n_entries: int, layout: CsrLayout, threads: int = 
     packed = words.view(np.uint8)
     by_ranges(lambda start, stop: unpack_stream(packed, layout.bits, start, stop, out), n_entries, threads)
     return out
-
-
-def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int) -> list[T]:
-    """Run `kernel(start, stop)` over `0..n` in at most `threads` ranges that start at multiples of 8."""
-    step = max(8, -(-n // max(threads, 1) // 8) * 8 + 8) if threads > 1 else max(n, 1)
-    ranges = [(start, min(start + step, n)) for start in range(0, n, step)]
-    if len(ranges) <= 1:
-        return [kernel(start, stop) for start, stop in ranges]
-    with ThreadPoolExecutor(max_workers=len(ranges)) as pool:
-        return list(pool.map(lambda r: kernel(*r), ranges))
 
 
 def _widths(n_symbols: npt.NDArray[np.integer]) -> UInt8:

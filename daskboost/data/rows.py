@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daskboost.data.feature_keys import KeyBlocks, dense_key_blocks, sparse_key_blocks
 from daskboost.data.key_counts import values_of
 from daskboost.devices.gpu.download import Download
+from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.labels import LabelSummary
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
-from daskboost.dtypes import Float32, Int32, Int64
+from daskboost.devices.gpu.sketch import Entries
+from daskboost.dtypes import Float32, Int32, Int64, UInt8, UInt16, UInt32
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.predict import PackedForest
+
+Search = tuple[Float32, Int64, UInt8, Int32]
+"""Search tables of the features (see `Quantizer`), with each one's symbol for missing values, or its first global
+bin."""
+
+FOUND_BYTES = 32
+"""For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,7 @@ class DenseRows:
 
     values: Float32
     """float32, C-contiguous, shape (rows, features); never infinite."""
+    is_lent = False
 
     @property
     def n_rows(self) -> int:
@@ -55,11 +70,66 @@ class DenseRows:
     def n_features(self) -> int:
         return int(self.values.shape[1])
 
+    def part(self, start: int, stop: int) -> DenseRows:
+        """Return the rows `start..stop`, as views."""
+        return DenseRows(self.values[start:stop])
+
+    def missing_values(self, threads: int = 1) -> Int64:
+        """Return how many rows lack each feature; int64, shape (features,)."""
+        return np.array([np.count_nonzero(np.isnan(column)) for column in self.values.T], np.int64)
+
+    def matrix(self) -> Float32:
+        """Return the values of all features; float32, shape (rows, features), NaN missing."""
+        return self.values
+
+    def exported(self) -> Float32:
+        """Return the rows as other libraries take them."""
+        return self.values
+
+    def key_blocks(self, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
+        """Divide the rows into pieces of work, see `dense_key_blocks`."""
+        return dense_key_blocks(self.values, weights, columns, max_workers)
+
+    def fill_symbols(self, search: Search, out: UInt8 | UInt16, threads: int) -> int:
+        """Write the symbols of all features; return a feature that lacks the one for missing values, or -1."""
+        from daskboost.devices.cpu.quantize import quantize_dense
+        from daskboost.devices.cpu.threads import by_ranges
+
+        return max(by_ranges(
+            lambda start, stop: quantize_dense(self.values, *search, start, stop, out), self.n_rows, threads
+        ), default=-1)  # fmt: skip
+
+    def entry_starts(self, threads: int) -> Int64:
+        """Return the first present value of each row, and how many there are; int64, shape (rows + 1,)."""
+        from daskboost.devices.cpu.quantize import count_present
+        from daskboost.devices.cpu.threads import by_ranges
+
+        counts = np.zeros(self.n_rows, np.int64)
+        by_ranges(lambda start, stop: count_present(self.values, start, stop, counts), self.n_rows, threads)
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    def fill_bins(self, search: Search, starts: Int64, out: UInt32, threads: int) -> None:
+        """Write the global bins of all present values; `starts` : see `entry_starts`."""
+        from daskboost.devices.cpu.quantize import compress_dense
+        from daskboost.devices.cpu.threads import by_ranges
+
+        by_ranges(
+            lambda start, stop: compress_dense(self.values, *search, starts, start, stop, out), self.n_rows, threads
+        )
+
+    def walk(self, forest: PackedForest, trees: tuple[int, int], block: int, rows: slice, leaves: Int32,
+             margins: Float32) -> None:  # fmt: skip
+        """Predict some rows, `block` at a time; see `predict_dense`."""
+        from daskboost.devices.cpu.predict import predict_dense
+
+        predict_dense(forest, self.values.view(np.uint32)[rows], *trees, block, leaves[rows], margins[rows])
+
 
 @dataclass(frozen=True)
 class SparseRows:
     """Features as CSR; an absent entry is missing, a stored zero is a value."""
 
+    is_lent = False
     indptr: Int64
     """int64, shape (rows + 1,)."""
     indices: Int32
@@ -71,6 +141,66 @@ class SparseRows:
     @property
     def n_rows(self) -> int:
         return len(self.indptr) - 1
+
+    def part(self, start: int, stop: int) -> SparseRows:
+        """Return the rows `start..stop`, whose entries are views."""
+        first, last = int(self.indptr[start]), int(self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - first
+        return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.n_features)
+
+    def missing_values(self, threads: int = 1) -> Int64:
+        """Return how many rows lack each feature, like `DenseRows.missing_values`."""
+        return self.n_rows - np.bincount(self.indices, minlength=self.n_features)
+
+    def matrix(self) -> Float32:
+        """Return a matrix, like `DenseRows.matrix`."""
+        dense = np.full((self.n_rows, self.n_features), np.nan, np.float32)
+        dense[np.repeat(np.arange(self.n_rows), np.diff(self.indptr)), self.indices] = self.values
+        return dense
+
+    def exported(self) -> Any:
+        """Return a matrix of scipy.sparse."""
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((self.values, self.indices, self.indptr), (self.n_rows, self.n_features))
+
+    def key_blocks(self, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
+        """Divide the rows into pieces of work, see `sparse_key_blocks`."""
+        return sparse_key_blocks(
+            self.indptr, self.indices, self.values, self.n_features, weights, columns, max_workers
+        )
+
+    def fill_symbols(self, search: Search, out: UInt8 | UInt16, threads: int) -> int:
+        """Write symbols, like `DenseRows.fill_symbols`."""
+        from daskboost.devices.cpu.quantize import scatter_sparse
+        from daskboost.devices.cpu.threads import by_ranges
+
+        indptr, indices, values = self.indptr, self.indices, self.values
+        return max(by_ranges(
+            lambda start, stop: scatter_sparse(indptr, indices, values, *search, start, stop, out), self.n_rows, threads
+        ), default=-1)  # fmt: skip
+
+    def entry_starts(self, threads: int) -> Int64:
+        """Return the row pointers."""
+        return self.indptr
+
+    def fill_bins(self, search: Search, starts: Int64, out: UInt32, threads: int) -> None:
+        """Write global bins, like `DenseRows.fill_bins`."""
+        from daskboost.devices.cpu.quantize import quantize_entries
+        from daskboost.devices.cpu.threads import by_ranges
+
+        by_ranges(
+            lambda start, stop: quantize_entries(self.indices, self.values, *search, start, stop, out), len(out),
+            threads,
+        )  # fmt: skip
+
+    def walk(self, forest: PackedForest, trees: tuple[int, int], block: int, rows: slice, leaves: Int32,
+             margins: Float32) -> None:  # fmt: skip
+        """Predict some rows, `block` at a time; see `predict_sparse`."""
+        from daskboost.devices.cpu.predict import predict_sparse
+
+        indptr, bits = self.indptr[rows.start : rows.stop + 1], self.values.view(np.uint32)
+        predict_sparse(forest, indptr, self.indices, bits, *trees, block, leaves[rows], margins[rows])
 
 
 @dataclass(frozen=True)
@@ -95,6 +225,40 @@ class DeviceDenseRows:
     def n_features(self) -> int:
         return int(self.values.shape[1])
 
+    def part(self, start: int, stop: int) -> DeviceDenseRows:
+        """Return the rows `start..stop`, as views."""
+        return replace(self, values=self.values[start:stop])
+
+    def missing_values(self, threads: int = 1) -> Int64:
+        """Return how many rows lack each feature; int64, on the host."""
+        return self.n_missing
+
+    def series(self, weights: DeviceArray | None) -> tuple[Matrix, DeviceArray | None]:
+        """Return the values as sketches count them, and the weight of each."""
+        return Matrix(self.values, self.missing), weights
+
+    def matrices(self, scratch_bytes: int) -> Iterator[tuple[Matrix, int]]:
+        """Yield the rows as matrices with their first rows, made in at most so many bytes."""
+        yield Matrix(self.values, self.missing), 0
+
+    def entries(self) -> DeviceSparseRows:
+        """Return the present values as CSR."""
+        from daskboost.devices.gpu.places import true_places
+
+        runtime, xp = self.runtime, self.runtime.xp
+        present = Matrix(self.values, self.missing).present(runtime)
+        indptr = xp.zeros(self.n_rows + 1, np.int64)
+        indptr[1:] = xp.cumsum(present.sum(axis=1), dtype=np.int64)
+        places = true_places(runtime, xp.ascontiguousarray(present).ravel())
+        values, indices = xp.ascontiguousarray(self.values).ravel()[places], (places % self.n_features).astype(np.int32)
+        return DeviceSparseRows(runtime, indptr, indices, values, self.n_features)
+
+    def entry_parts(self, scratch_bytes: int) -> Iterator[DeviceSparseRows]:
+        """Yield the entries of so many rows at a time as there is room to find them."""
+        step = max(1, scratch_bytes // (FOUND_BYTES * self.n_features))
+        for start in range(0, self.n_rows, step):
+            yield self.part(start, start + step).entries()
+
     def on_host(self) -> DenseRows:
         """The same rows in the host's memory."""
         values = np.ascontiguousarray(to_host(self.values))
@@ -106,6 +270,7 @@ class DeviceDenseRows:
 class DeviceSparseRows:
     """Features as CSR in a GPU's memory; fields as of `SparseRows`."""
 
+    is_lent = False
     runtime: Runtime
     indptr: DeviceArray
     indices: DeviceArray
@@ -115,6 +280,48 @@ class DeviceSparseRows:
     @property
     def n_rows(self) -> int:
         return len(self.indptr) - 1
+
+    def part(self, start: int, stop: int) -> DeviceSparseRows:
+        """Return the rows `start..stop`, whose entries share the memory."""
+        first, last = (int(self.indptr[at]) for at in (start, stop))
+        indptr = self.indptr[start : stop + 1] - first
+        return replace(self, indptr=indptr, indices=self.indices[first:last], values=self.values[first:last])
+
+    def missing_values(self, threads: int = 1) -> Int64:
+        """Count the rows that lack each feature, like `DeviceDenseRows.missing_values`."""
+        with active(self.runtime):
+            present = self.runtime.xp.bincount(self.indices, minlength=self.n_features)
+        return np.asarray(self.n_rows - to_host(present), np.int64)
+
+    @property
+    def entry_rows(self) -> DeviceArray:
+        """The row of each entry; int64."""
+        xp = self.runtime.xp
+        places = xp.arange(len(self.values), dtype=np.int64)
+        found: DeviceArray = xp.searchsorted(self.indptr, places, side="right") - 1
+        return found
+
+    def series(self, weights: DeviceArray | None) -> tuple[Entries, DeviceArray | None]:
+        """Return the entries as sketches count them, and the weight of each."""
+        found = Entries(self.indices, self.values, self.n_features)
+        return found, None if weights is None else weights[self.entry_rows]
+
+    def matrices(self, scratch_bytes: int) -> Iterator[tuple[Matrix, int]]:
+        """Yield matrices, NaN where an entry is absent, piece by piece."""
+        step, xp = max(1, scratch_bytes // (4 * self.n_features)), self.runtime.xp
+        for start in range(0, self.n_rows, step):
+            part = self.part(start, min(start + step, self.n_rows))
+            values = xp.full((part.n_rows, part.n_features), np.nan, np.float32)
+            values[part.entry_rows, part.indices] = part.values
+            yield Matrix(values, math.nan), start
+
+    def entries(self) -> DeviceSparseRows:
+        """Return the rows, which are CSR."""
+        return self
+
+    def entry_parts(self, scratch_bytes: int) -> Iterator[DeviceSparseRows]:
+        """Yield the rows, whose entries need not be found."""
+        yield self
 
     def on_host(self) -> SparseRows:
         """The same rows in the host's memory."""
@@ -169,6 +376,12 @@ class UploadedRows(ABC):
 
     n_rows: int
     n_features: int
+    is_lent = False
+
+    def missing_values(self, threads: int = 1) -> Int64:
+        """Return how many rows lack each feature; int64, shape (features,)."""
+        counts = (block.missing_values() for _, block in self.blocks(threads=threads))
+        return sum(counts, np.zeros(self.n_features, np.int64))
 
     @property
     @abstractmethod

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.chunk import ChunkRows, Quantizer, rows_of
+from daskboost.data.chunk import ChunkRows, Quantizer
 from daskboost.data.cuts import Cuts
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.gpu_chunks import DeviceHome, quantize_on_gpu
@@ -167,7 +167,7 @@ class ShardBuilder:
         if isinstance(features, DeviceRows | UploadedRows):
             return quantize_on_gpu(quantizer, features, first_row, spans, self._home, threads)
         return (
-            quantizer.quantize(rows_of(features, start, stop), first_row + start, threads) for start, stop in spans
+            quantizer.quantize(features.part(start, stop), first_row + start, threads) for start, stop in spans
         )
 
     def _spans(self, pieces: Sequence[int]) -> Iterator[tuple[int, int]]:

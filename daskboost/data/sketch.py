@@ -28,7 +28,7 @@ from daskboost.data.cell_counts import CellCounts, Refinement
 from daskboost.data.device_columns import by_parts, exact_doubles
 from daskboost.data.device_read import on_device
 from daskboost.data.device_sketch import count_on_device
-from daskboost.data.feature_keys import Extract, key_blocks
+from daskboost.data.feature_keys import Extract
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
 from daskboost.data.rows import AnyFeatures, DeviceColumn, DeviceRows, UploadedRows, host_column
 from daskboost.dtypes import Float32, Int64
@@ -266,7 +266,7 @@ def _count(
             table, missing[columns] = counted
         return _spread(table, columns, capacities), missing
     with ThreadPoolExecutor(max_workers) as pool:
-        for groups, extract in key_blocks(features, weights, columns, max_workers):
+        for groups, extract in features.key_blocks(weights, columns, max_workers):
 
             def job(group: Int64, extract: Extract = extract) -> tuple[KeyTable, Int64]:
                 runs = extract(group)

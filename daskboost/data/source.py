@@ -25,7 +25,7 @@ from daskboost.data.features import choose_features
 from daskboost.data.frontend import OpenedInput, open_input
 from daskboost.data.kinds import is_lazy
 from daskboost.data.read import ReadSpec
-from daskboost.data.rows import DeviceDenseRows, FeatureSchema, RowBatch
+from daskboost.data.rows import FeatureSchema, RowBatch
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.params import shown
 
@@ -103,8 +103,7 @@ class Source:
 
     def lends(self, batch: RowBatch) -> bool:
         """Whether a batch is all rows, and its features are the memory of a GPU that was given."""
-        lent = isinstance(batch.features, DeviceDenseRows) and batch.features.is_lent
-        return lent and isinstance(self.x, DeviceBlocks)
+        return batch.features.is_lent and isinstance(self.x, DeviceBlocks)
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:

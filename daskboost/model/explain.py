@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.data.rows import Features, FeatureSchema, SparseRows
+from daskboost.data.rows import Features, FeatureSchema
 from daskboost.dtypes import Float32, Float64
 from daskboost.errors import MissingDependencyError, ModelFormatError
 from daskboost.objectives.regression import SquaredError
@@ -77,14 +77,6 @@ def _covered(tree: TreeTable) -> TreeTable:
     return replace(tree, cover=cover.astype(np.float32))
 
 
-def _matrix(rows: Features) -> Any:
-    if not isinstance(rows, SparseRows):
-        return rows.values
-    from scipy.sparse import csr_matrix
-
-    return csr_matrix((rows.values, rows.indices, rows.indptr), (rows.n_rows, rows.n_features))
-
-
 def _with_xgboost(booster: Booster, rows: Features) -> Float64:
     """Contributions without the base score; shape (rows, outputs, features + 1).
 
@@ -99,7 +91,7 @@ def _with_xgboost(booster: Booster, rows: Features) -> Float64:
     )  # fmt: skip
     model = xgboost.Booster(model_file=bytearray(trees.to_bytes()))
     try:
-        values = model.predict(xgboost.DMatrix(_matrix(rows)), pred_contribs=True, strict_shape=True)
+        values = model.predict(xgboost.DMatrix(rows.exported()), pred_contribs=True, strict_shape=True)
     except xgboost.core.XGBoostError as error:  # covers that a file brought need not be those of any rows
         raise ModelFormatError(
             f"contributions: XGBoost cannot compute them from the covers (sum_hessian) of the model's trees: "
@@ -115,13 +107,8 @@ def _with_shap(booster: Booster, rows: Features) -> Float64:
     pairs = zip(booster.trees, booster.tree_outputs, strict=True)
     trees = [_shap_tree(tree, k, booster.n_outputs) for tree, k in pairs]
     explainer = shap.TreeExplainer({"trees": trees, "input_dtype": np.float32})
-    dense = np.full((rows.n_rows, rows.n_features), np.nan, np.float32)
-    if isinstance(rows, SparseRows):
-        dense[np.repeat(np.arange(rows.n_rows), np.diff(rows.indptr)), rows.indices] = rows.values
-    else:
-        dense = rows.values
     values = np.empty((rows.n_rows, booster.n_outputs, booster.n_features + 1))
-    found = np.asarray(explainer.shap_values(dense, check_additivity=False))
+    found = np.asarray(explainer.shap_values(rows.matrix(), check_additivity=False))
     values[:, :, :-1] = found.reshape(rows.n_rows, booster.n_features, booster.n_outputs).transpose(0, 2, 1)
     values[:, :, -1] = explainer.expected_value
     return values

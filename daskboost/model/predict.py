@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.rows import Features, SparseRows
+from daskboost.data.rows import Features
 from daskboost.dtypes import Bool, Float32, Int32, UInt32
 from daskboost.tree.table import TreeTable
 
@@ -150,20 +150,13 @@ def _predict(
     margins: Float32,
     n_threads: int | None,
 ) -> None:
-    from daskboost.devices.cpu.predict import LANES, predict_dense, predict_sparse
+    from daskboost.devices.cpu.predict import LANES
 
-    first, stop = trees
     block = BLOCK_BYTES // (4 * max(len(forest.missing), 1))
     block = min(max(block, MIN_BLOCK), MAX_BLOCK) // LANES * LANES
-    bits = rows.values.view(np.uint32)
 
     def work(start: int) -> None:
-        part = slice(start, start + TASK_ROWS)
-        if isinstance(rows, SparseRows):
-            indptr = rows.indptr[start : start + TASK_ROWS + 1]
-            predict_sparse(forest, indptr, rows.indices, bits, first, stop, block, leaves[part], margins[part])
-        else:
-            predict_dense(forest, bits[part], first, stop, block, leaves[part], margins[part])
+        rows.walk(forest, trees, block, slice(start, start + TASK_ROWS), leaves, margins)
 
     _spread(work, range(0, rows.n_rows, TASK_ROWS), n_threads)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantize as naive
 
-from daskboost.data.chunk import ChunkRows, QuantizedChunk, Quantizer, quantize, rows_of
+from daskboost.data.chunk import ChunkRows, QuantizedChunk, Quantizer, quantize
 from daskboost.data.cuts import Cuts
 from daskboost.data.pack import CsrLayout, DenseLayout, Encoding, Packing, choose_layout
 from daskboost.data.rows import DenseRows, Features, RowBatch, SparseRows
@@ -174,7 +174,7 @@ def test_slices_of_rows(first: int, second: int, seed: int) -> None:
     start, stop = min(first, second), max(first, second)
     expected = dense.values[start:stop]
     for features in (dense, to_sparse(dense)):
-        part = rows_of(features, start, stop)
+        part = features.part(start, stop)
         assert part.n_rows == stop - start
         np.testing.assert_array_equal(naive.dense_values(part), expected)
 

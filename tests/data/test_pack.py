@@ -13,7 +13,6 @@ from daskboost.data.pack import (
     CsrLayout,
     DenseLayout,
     Packing,
-    by_ranges,
     choose_layout,
     n_symbols,
     pack_csr,
@@ -21,6 +20,7 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
+from daskboost.devices.cpu.threads import by_ranges
 from daskboost.errors import DataError
 
 

@@ -49,3 +49,13 @@ class Threads:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+
+
+def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int) -> list[T]:
+    """Run `kernel(start, stop)` over `0..n` in at most `threads` ranges that start at multiples of 8."""
+    step = max(8, -(-n // max(threads, 1) // 8) * 8 + 8) if threads > 1 else max(n, 1)
+    ranges = [(start, min(start + step, n)) for start in range(0, n, step)]
+    if len(ranges) <= 1:
+        return [kernel(start, stop) for start, stop in ranges]
+    with ThreadPoolExecutor(max_workers=len(ranges)) as pool:
+        return list(pool.map(lambda r: kernel(*r), ranges))
