@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.threads import by_ranges
+from daskboost.devices.set_size import DenseSet, SparseSet
 from daskboost.dtypes import SYMBOL_WORD, Bool, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -91,6 +92,17 @@ class DenseLayout:
         """Bytes of `n_rows` rows; the number of present entries does not matter."""
         return n_rows * self.row_stride_bytes
 
+    def most_entries(self, n_rows: int, nbytes: int) -> int:
+        """Entries of CSR rows: none."""
+        return 0
+
+    def set_size(self, n_rows: int, n_features: int, all_bytes: int, *, chunk_rows: int, stored_bytes: int) -> DenseSet:
+        """Return the size of rows in this layout; `all_bytes` are those of their chunks, on disk or not."""
+        return DenseSet(
+            n_rows, n_features, chunk_rows=chunk_rows, stored_bytes=stored_bytes, read_in_place=self.is_aligned,
+            symbol_bytes=self.symbol_dtype.itemsize,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class CsrLayout:
@@ -125,6 +137,12 @@ class CsrLayout:
     def most_entries(self, n_rows: int, nbytes: int) -> int:
         """Entries that a chunk of so many bytes has at most."""
         return max(0, nbytes - 4 * (n_rows + 1)) * 8 // self.bits
+
+    def set_size(self, n_rows: int, n_features: int, all_bytes: int, *, chunk_rows: int, stored_bytes: int
+                 ) -> SparseSet:  # fmt: skip
+        """Return the size of rows in this layout, like `DenseLayout.set_size`."""
+        entries = max(0, all_bytes - 4 * n_rows) * 8 // self.bits
+        return SparseSet(n_rows, n_features, entries, chunk_rows=chunk_rows, stored_bytes=stored_bytes)
 
 
 Layout = DenseLayout | CsrLayout

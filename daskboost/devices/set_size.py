@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from daskboost.devices.feature_sizes import FeatureSizes
+from daskboost.devices.gpu.feature_groups import row_columns
+from daskboost.devices.gpu.turned import turned_bytes
 from daskboost.devices.stream_groups import places_in_group, stream_groups
+
+UNIT_BYTES = 24
+"""Bytes of a symbol in `UnpackedDense`'s tables, at most."""
+PLACES_BYTES = 4 * 8 + 4
+"""Bytes of a CSR row whose entries are about to be taken: `_entry_places` and its temporary arrays."""
 
 
 class ChunkSize(NamedTuple):
@@ -36,15 +44,13 @@ class GroupSize(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SetSize:
+class SetSize(ABC):
     """The rows of one data set that an engine holds."""
 
     n_rows: int
     n_features: int
-    symbol_bytes: int
-    """Bytes of an unpacked dense symbol; 0 for CSR rows."""
     n_entries: int = 0
-    """Present entries of CSR rows."""
+    """Present entries of CSR rows; 0 of dense ones."""
     feature_sizes: FeatureSizes | None = None
     """How they are spread over features; None where nobody counted."""
     chunk_rows: int = 0
@@ -59,12 +65,12 @@ class SetSize:
     """Most bytes of the groups that they come in (`stream_groups`); None where that is not decided."""
     stored_bytes: int = 0
     """Bytes of the chunks that are stored in this process's memory."""
-    read_in_place: bool = True
-    """Whether stored symbols are machine integers, so that the CPU need not unpack them."""
+    read_in_place: bool = False
+    """Whether the CPU reads chunks as they are stored: symbols that are machine integers."""
     device_rows: int = 0
     """Rows whose symbols lie on the GPU before the fit begins."""
     n_parts: int = 0
-    """Pieces that those rows come in."""
+    """Chunks that those rows come in."""
     part_rows: int = 0
     """Most rows of such a piece: of a partition, whose chunks are parts of one array."""
     is_lent: bool = False
@@ -124,6 +130,114 @@ class SetSize:
     @property
     def entries_per_row(self) -> float:
         return self.n_entries / max(self.n_rows, 1)
+
+    @abstractmethod
+    def of_rows(self, n_rows: int, n_entries: int) -> SetSize:
+        """Return the size of so many rows of the same kind, all of them resident."""
+
+    @abstractmethod
+    def column_bytes(self, n_rows: int) -> int:
+        """Return the bytes of a column-major copy of so many rows, where such rows have one."""
+
+    @abstractmethod
+    def host_bytes(self, n_rows: int) -> int:
+        """Return the bytes of so many rows in a view of the CPU."""
+
+    @abstractmethod
+    def taken_bytes(self, n_rows: int) -> int:
+        """Return the bytes of so many rows that the CPU takes from views, while they are joined."""
+
+    @abstractmethod
+    def unpacked_bytes(self, n_rows: int, n_entries: int) -> int:
+        """Return the bytes of so many rows in a view of a GPU."""
+
+    @abstractmethod
+    def tables_bytes(self, n_slots: int) -> int:
+        """Return the bytes of what a GPU unpacks rows by: symbols' places or bins' slots."""
+
+    @abstractmethod
+    def places_bytes(self, n_rows: int) -> int:
+        """Return the bytes of temporary arrays of a GPU while so many rows are taken from views."""
+
+    @abstractmethod
+    def uploading_bytes(self) -> int:
+        """Return the bytes of rows on their way into a view of a GPU, but for packed chunks."""
+
+    @abstractmethod
+    def turned_bytes(self, most_slots: int, block_bytes: int | None) -> int:
+        """Return the bytes of the copy for roots, where it pays; see `turned.py`."""
+
+
+@dataclass(frozen=True)
+class DenseSet(SetSize):
+    """Rows of a symbol for every feature."""
+
+    symbol_bytes: int = 1
+    """Bytes of an unpacked symbol."""
+
+    def of_rows(self, n_rows: int, n_entries: int) -> DenseSet:
+        return DenseSet(n_rows, self.n_features, symbol_bytes=self.symbol_bytes)
+
+    def column_bytes(self, n_rows: int) -> int:
+        return n_rows * self.n_features * self.symbol_bytes
+
+    def host_bytes(self, n_rows: int) -> int:
+        return self.column_bytes(n_rows)
+
+    def taken_bytes(self, n_rows: int) -> int:
+        return self.column_bytes(n_rows)
+
+    def unpacked_bytes(self, n_rows: int, n_entries: int) -> int:
+        return n_rows * self.symbol_bytes * row_columns(self.n_features, self.symbol_bytes)
+
+    def tables_bytes(self, n_slots: int) -> int:
+        return UNIT_BYTES * row_columns(self.n_features, self.symbol_bytes)
+
+    def places_bytes(self, n_rows: int) -> int:
+        return 0
+
+    def uploading_bytes(self) -> int:
+        """Return the bytes of a chunk's matrix or, where rows lie on the device, a partition's."""
+        on_host = self.resident_rows > self.device_rows and not all(chunk.on_disk for chunk in self.chunks)
+        of_parts = 0 if self.is_lent else self.part_rows
+        return self.column_bytes(max(of_parts, min(self.n_rows, self.chunk_rows) if on_host else 0))
+
+    def turned_bytes(self, most_slots: int, block_bytes: int | None) -> int:
+        return turned_bytes(self.n_rows, self.n_features, self.symbol_bytes, most_slots, block_bytes)
+
+
+@dataclass(frozen=True)
+class SparseSet(SetSize):
+    """CSR rows, whose entries become histogram slots: they have no column-major copies, and are not read in place."""
+
+    def of_rows(self, n_rows: int, n_entries: int) -> SparseSet:
+        return SparseSet(n_rows, self.n_features, n_entries)
+
+    def column_bytes(self, n_rows: int) -> int:
+        return 0
+
+    def host_bytes(self, n_rows: int) -> int:
+        return 8 * (n_rows + 1) + int(4 * n_rows * self.entries_per_row)
+
+    def taken_bytes(self, n_rows: int) -> int:
+        return 2 * self.host_bytes(n_rows)  # parts, and their join
+
+    def unpacked_bytes(self, n_rows: int, n_entries: int) -> int:
+        return 8 * (n_rows + 1) + 4 * n_entries
+
+    def tables_bytes(self, n_slots: int) -> int:
+        return 4 * n_slots
+
+    def places_bytes(self, n_rows: int) -> int:
+        return PLACES_BYTES * n_rows
+
+    def uploading_bytes(self) -> int:
+        """Return the bytes of the pieces that are put together, of rows that lie on the device."""
+        on_device = self.device_rows / max(self.n_rows, 1)
+        return int(on_device * (8 * self.n_rows + (4 * self.n_entries if self.n_parts > 1 else 0)))
+
+    def turned_bytes(self, most_slots: int, block_bytes: int | None) -> int:
+        return 0
 
 
 def _joined(chunks: tuple[ChunkSize, ...]) -> GroupSize:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
-from daskboost.data.pack import DenseLayout, Layout
+from daskboost.data.pack import Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.losses import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients
-from daskboost.devices.set_size import ChunkSize, SetSize
+from daskboost.devices.set_size import ChunkSize, DenseSet, SetSize
 from daskboost.devices.stream_groups import kept_first
 from daskboost.fit.quantiles import DIGITS
 from daskboost.fit.recipe import Recipe
@@ -36,17 +36,16 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
     as if all rows were streamed in chunks of none.
     """
     if not shard.entries:
-        return SetSize(0, n_features, 1)
+        return DenseSet(0, n_features)
     if train is not None and shard.has_chunks_of(train):
         n_rows = sum(
             entry.n_rows if entry.selected is None else int(np.count_nonzero(entry.selected)) for entry in shard.entries
         )
-        return SetSize(n_rows, n_features, 1, streamed_rows=n_rows)
+        return DenseSet(n_rows, n_features, streamed_rows=n_rows)
     tiers = [shard.store.residency(entry.handle) for entry in shard.entries]
     stored = [entry.handle.nbytes for entry in shard.entries]
-    found = set_size(
-        shard.layout, shard.n_rows, n_features, chunk_rows=max(entry.n_rows for entry in shard.entries),
-        all_bytes=sum(stored),
+    found = shard.layout.set_size(
+        shard.n_rows, n_features, sum(stored), chunk_rows=max(entry.n_rows for entry in shard.entries),
         stored_bytes=sum(n_bytes for tier, n_bytes in zip(tiers, stored, strict=True) if tier != "disk"),
     )  # fmt: skip
     chunks = [
@@ -63,8 +62,7 @@ def as_kept(chunks: Sequence[ChunkSize]) -> tuple[ChunkSize, ...]:
 
 def chunk_size(layout: Layout, n_rows: int, n_bytes: int, place: int, *, on_disk: bool = False) -> ChunkSize:
     """Return the size of a chunk in a layout; `place` : among all chunks of its set."""
-    n_entries = 0 if isinstance(layout, DenseLayout) else layout.most_entries(n_rows, n_bytes)
-    return ChunkSize(n_rows, n_entries, n_bytes, on_disk, place)
+    return ChunkSize(n_rows, layout.most_entries(n_rows, n_bytes), n_bytes, on_disk, place)
 
 
 def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, ram_rows: int) -> tuple[ChunkSize, ...]:
@@ -85,25 +83,9 @@ def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
     parts = joined_runs([chunk for chunk in chunks if isinstance(chunk, DeviceChunk)])
     rows = [sum(chunk.n_rows for chunk in part) for part in parts]
     is_lent = len(parts) == 1 and rows[0] == size.n_rows and is_whole(parts[0])
-    n_parts = len(parts) if size.symbol_bytes else len(chunks)
     return replace(
-        size, device_rows=sum(rows), n_parts=n_parts, part_rows=max(rows, default=0), is_lent=is_lent,
+        size, device_rows=sum(rows), n_parts=len(chunks), part_rows=max(rows, default=0), is_lent=is_lent,
         gpus=frozenset(part[0].gpu for part in parts),
-    )  # fmt: skip
-
-
-def set_size(layout: Layout, n_rows: int, n_features: int, *, chunk_rows: int, all_bytes: int, stored_bytes: int
-             ) -> SetSize:  # fmt: skip
-    """Return the size of rows in a layout; `all_bytes` are those of their chunks, on disk or not."""
-    if isinstance(layout, DenseLayout):
-        return SetSize(
-            n_rows, n_features, layout.symbol_dtype.itemsize, chunk_rows=chunk_rows, stored_bytes=stored_bytes,
-            read_in_place=layout.is_aligned,
-        )  # fmt: skip
-    entries = max(0, all_bytes - 4 * n_rows) * 8 // layout.bits
-    return SetSize(
-        n_rows, n_features, 0, n_entries=entries, chunk_rows=chunk_rows, stored_bytes=stored_bytes,
-        read_in_place=layout.bits == 32,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import FitSize, Plan
 from daskboost.devices.set_size import SetSize
-from daskboost.engine.fit_size import EnginePlace, FitOutline, engine_size, equal_chunks, fit_size, set_size
+from daskboost.engine.fit_size import EnginePlace, FitOutline, engine_size, equal_chunks, fit_size
 from daskboost.engine.setup import COLUMN_BYTES
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.fit.recipe import make_recipe
@@ -152,9 +152,7 @@ def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:
     n_rows = most_rows(np.diff([*info.first_rows, info.n_rows]).tolist(), owners)
     stored = info.layout.nbytes(n_rows, -(-info.n_entries * n_rows // max(info.n_rows, 1)))
     chunk_rows = min(n_rows, info.chunk_rows)
-    found = set_size(
-        info.layout, n_rows, info.cuts.n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored
-    )
+    found = info.layout.set_size(n_rows, info.cuts.n_features, stored, chunk_rows=chunk_rows, stored_bytes=stored)
     chunks = equal_chunks(info.layout, n_rows, found.n_entries, chunk_rows, n_rows)
     return replace(found, chunks=chunks, feature_sizes=info.feature_sizes)
 
@@ -227,8 +225,8 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, ta
     if limit is not None:
         chunk_bytes = layout.nbytes(chunk_rows, -(-entries * chunk_rows // n_rows))
         ram_rows = min(n_rows, max(0, int(limit) - taken_bytes) // chunk_bytes * chunk_rows)
-    found = set_size(
-        layout, n_rows, n_features, chunk_rows=chunk_rows, all_bytes=stored, stored_bytes=stored * ram_rows // n_rows
+    found = layout.set_size(
+        n_rows, n_features, stored, chunk_rows=chunk_rows, stored_bytes=stored * ram_rows // n_rows
     )
     chunks = equal_chunks(layout, n_rows, entries, chunk_rows, ram_rows)
     return replace(found, chunks=chunks, feature_sizes=FeatureSizes.even(n_features, entries))

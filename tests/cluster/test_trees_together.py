@@ -16,7 +16,7 @@ from daskboost import Booster, train
 from daskboost.devices.gpu import cuda, growth, plans, sparse_columns
 from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
 from daskboost.devices.plan import FitSize
-from daskboost.devices.set_size import SetSize
+from daskboost.devices.set_size import DenseSet
 
 N_ROUNDS = 2
 GROWTH: dict[str, dict[str, Any]] = {
@@ -198,7 +198,7 @@ def test_the_rule() -> None:
 
 
 SIZE = FitSize(
-    train=SetSize(100_000, 20, 1, chunk_rows=100_000), evals=(), n_slots=20 * 65, most_slots=65, n_outputs=12,
+    train=DenseSet(100_000, 20, chunk_rows=100_000), evals=(), n_slots=20 * 65, most_slots=65, n_outputs=12,
     grow_policy="depthwise", depth=6, max_leaves=0, n_rounds=10, small_data=False, has_weight=False,
     keep_gradients=True, gpu_gradients="stored", without_host=True,
 )  # fmt: skip

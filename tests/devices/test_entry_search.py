@@ -19,7 +19,7 @@ from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
 from daskboost.devices.gpu.split import Level, SplitKernels
 from daskboost.devices.gpu.views import DeviceLayout, SparseView
-from daskboost.devices.set_size import SetSize
+from daskboost.devices.set_size import SparseSet
 from daskboost.dtypes import Float64, Int64
 from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch
@@ -283,4 +283,4 @@ def test_tiles_and_sums_are_no_more_than_planned(counts: list[int]) -> None:
     assert len(tiles) <= most_tiles(sum(counts)) <= 2 * len(tiles) + 2
     n_sums = max(tiles[:, 5].max() + 1, 0)
     assert n_sums == most_sums(*FeatureSizes.of(np.array(counts)).above(TILE))
-    assert n_sums <= most_sums(*SetSize(1, len(counts), 0, n_entries=sum(counts)).features_above(TILE))
+    assert n_sums <= most_sums(*SparseSet(1, len(counts), sum(counts)).features_above(TILE))

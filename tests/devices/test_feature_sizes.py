@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskboost.devices.feature_sizes import FeatureSizes
-from daskboost.devices.set_size import SetSize
+from daskboost.devices.set_size import SparseSet
 
 COUNTS = st.lists(st.one_of(st.integers(0, 70), st.integers(2**31 - 2, 2**31 + 2), st.integers(0, 2**50)), max_size=20)
 
@@ -18,9 +18,9 @@ def test_what_features_have_above_a_size(counts: list[int], digits: int) -> None
     sizes, limit = FeatureSizes.of(np.array(counts, np.int64)), 1 << digits
     above = [count for count in counts if count > limit]
     assert sizes.above(limit) == (len(above), sum(above))
-    known = SetSize(1, len(counts), 0, n_entries=sum(counts), feature_sizes=sizes)
+    known = SparseSet(1, len(counts), sum(counts), feature_sizes=sizes)
     assert known.features_above(limit) == (len(above), sum(above))
-    most = SetSize(1, len(counts), 0, n_entries=sum(counts)).features_above(limit)
+    most = SparseSet(1, len(counts), sum(counts)).features_above(limit)
     assert most >= (len(above), sum(above))
     assert most[1] == sum(counts)
 

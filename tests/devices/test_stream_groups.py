@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daskboost.devices import stream_groups as groups
-from daskboost.devices.set_size import ChunkSize, SetSize
+from daskboost.devices.set_size import ChunkSize, DenseSet
 
 CHUNKS = st.lists(st.tuples(st.integers(0, 2_000), st.booleans()), max_size=12)
 
@@ -55,7 +55,7 @@ def test_a_plan_has_the_groups_of_the_engine() -> None:
     """Chunks on disk between others in memory are neighbours once these are streamed as well."""
     ram = tuple(ChunkSize(10, 0, 400, False, place) for place in (0, 1, 3))
     disk = (ChunkSize(6, 0, 300, True, 2), ChunkSize(10, 0, 400, True, 4))
-    rows = SetSize(46, 3, 1, streamed_rows=16, chunks=ram, streamed=disk, stream_bytes=1_500)
+    rows = DenseSet(46, 3, streamed_rows=16, chunks=ram, streamed=disk, stream_bytes=1_500)
     assert [group.n_rows for group in rows.groups] == [6, 10]
     kept = rows.keeping(1)
     assert [tuple(group) for group in kept.groups] == [(26, 0, 512 + 512 + 400, 1, 300), (10, 0, 400, 1, 400)]

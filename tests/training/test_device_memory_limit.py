@@ -287,10 +287,10 @@ def test_limits_that_are_none(limit: Any) -> None:
 
 
 def test_sizes_say_what_is_kept() -> None:
-    from daskboost.devices.set_size import ChunkSize, SetSize
+    from daskboost.devices.set_size import ChunkSize, SparseSet
 
     chunks = (ChunkSize(10, 20, 99), ChunkSize(10, 12, 70), ChunkSize(10, 18, 90))
-    whole = SetSize(30, 4, 0, n_entries=50, chunks=chunks)
+    whole = SparseSet(30, 4, 50, chunks=chunks)
     kept = whole.keeping(1)
     assert (kept.resident_rows, kept.resident_entries, kept.streamed_rows) == (10, 20, 20)
     assert kept.streamed == whole.chunks[1:]

@@ -35,7 +35,7 @@ def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan
     return Plan(
         device="cpu", free_bytes=free_bytes,
         chunks_bytes=train.stored_bytes + view_bytes(train),
-        columns_bytes=min(train.resident_rows * train.n_features * train.symbol_bytes, column_bytes),
+        columns_bytes=min(train.column_bytes(train.resident_rows), column_bytes),
         order_bytes=order_bytes(train, size.small_data, size.width),
         gradients_bytes=8 * size.width * size.sketched * train.n_rows
         + 8 * k * (train.n_rows if size.keep_gradients or k > 1 else min(train.n_rows, train.chunk_rows)),
@@ -53,7 +53,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     train, k = size.train, size.n_outputs
     sampled = sample_rows(size.resident_share, train.n_rows)
     chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
-    columns = sampled * train.n_features * train.symbol_bytes
+    columns = train.column_bytes(sampled)
     pair = 8 if size.small_data else 4
     places = max(1, min(1 << (size.depth - 1), train.n_rows))
     of_pass = 16 * size.n_entries * (k * places + 2 * places - 1)
@@ -61,7 +61,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     settled = 4 + 4 + pair  # rows and pairs in the order of nodes, and each row's node
     return Plan(
         device="cpu", free_bytes=free_bytes,
-        chunks_bytes=train.stored_bytes + view_bytes(train), samples_bytes=taken_bytes(train, sampled),
+        chunks_bytes=train.stored_bytes + view_bytes(train), samples_bytes=train.taken_bytes(sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=(8 + 2 * (4 + pair)) * sampled + max(settled * sampled, (2 * (4 + pair) + settled) * chunk),
         gradients_bytes=8 * k * (sampled + chunk),
@@ -80,7 +80,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     sampled = most_drawn(size.drawn_share, train.n_rows)
     candidates = most_candidates(size.drawn_share, train.n_rows)
     chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
-    columns = sampled * train.n_features * train.symbol_bytes
+    columns = train.column_bytes(sampled)
     order = order_bytes(replace(train, n_rows=sampled, chunk_rows=sampled), False, size.width)
     if size.leaf_count_bytes:  # for a base score that is a quantile
         order = max(order, order_bytes(train, False, size.width))
@@ -88,7 +88,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     return Plan(
         device="cpu", free_bytes=free_bytes,
         chunks_bytes=train.stored_bytes + view_bytes(train),
-        samples_bytes=taken_bytes(train, candidates) + taken_bytes(train, sampled),
+        samples_bytes=train.taken_bytes(candidates) + train.taken_bytes(sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=order,
         gradients_bytes=(24 + 8 * k) * chunk + per_row * (candidates + sampled) + 24 * k * sampled
@@ -106,13 +106,6 @@ def sample_rows(share: float, n_rows: int) -> int:
     return min(n_rows, math.ceil(share * n_rows + 5 * math.sqrt(share * (1 - share) * n_rows)))
 
 
-def taken_bytes(rows: SetSize, n_rows: int) -> int:
-    """Return the bytes of `n_rows` that were taken from views."""
-    if rows.symbol_bytes:
-        return n_rows * rows.n_features * rows.symbol_bytes
-    return 2 * (8 * (n_rows + 1) + int(4 * n_rows * rows.entries_per_row))  # parts, and their join
-
-
 def evaluation_bytes(size: FitSize) -> int:
     """Return the bytes of evaluation sets."""
     return sum(
@@ -124,13 +117,9 @@ def evaluation_bytes(size: FitSize) -> int:
 def view_bytes(rows: SetSize) -> int:
     """Return the bytes of what chunks are unpacked or joined into, where they are not read in place; two chunks of
     those on disk."""
-    n = min(rows.streamed_rows, 2 * rows.chunk_rows)
-    if rows.symbol_bytes:
-        joined = rows.chunk_rows < rows.n_rows and 2 * rows.chunk_rows <= GROUP_ROWS
-        n += rows.resident_rows if joined or not rows.read_in_place else 0
-        return n * rows.n_features * rows.symbol_bytes
-    n += rows.resident_rows
-    return 8 * (n + 1) + int(4 * n * rows.entries_per_row)
+    joined = rows.chunk_rows < rows.n_rows and 2 * rows.chunk_rows <= GROUP_ROWS
+    copied = rows.resident_rows if joined or not rows.read_in_place else 0
+    return rows.host_bytes(min(rows.streamed_rows, 2 * rows.chunk_rows) + copied)
 
 
 def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:

@@ -16,9 +16,8 @@ from daskboost.devices.gpu.sorted_entries import MOST_ENTRIES, MOST_NODES, pays,
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
-from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes, unpacked_bytes
+from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
-from daskboost.devices.gpu.turned import turned_bytes
 from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize
@@ -64,13 +63,13 @@ def evaluation_bytes(size: FitSize) -> int:
 def view_bytes(rows: SetSize) -> int:
     """Return the bytes of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device
     as the view has them."""
-    return 0 if rows.is_lent else unpacked_bytes(rows, rows.resident_rows, rows.resident_entries)
+    return 0 if rows.is_lent else rows.unpacked_bytes(rows.resident_rows, rows.resident_entries)
 
 
 def searches_entries(size: FitSize) -> bool:
     """Whether splits are found in `SortedEntries`, without histograms."""
     rows = size.train
-    if rows.symbol_bytes or rows.streamed_rows or not (size.without_host and size.may_sort_entries):
+    if rows.streamed_rows or not (size.without_host and size.may_sort_entries):
         return False
     most = _searched_nodes(size)
     has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)
@@ -99,7 +98,7 @@ def columns_bytes(size: FitSize) -> int:
         return sorted_bytes(rows.n_entries, rows.n_features) + of_states
     if copied_entries(size):
         return ENTRY_BYTES * copied_entries(size) + of_states
-    return rows.resident_rows * rows.n_features * rows.symbol_bytes
+    return rows.column_bytes(rows.resident_rows)
 
 
 def root_copy_bytes(size: FitSize) -> int:
@@ -107,15 +106,13 @@ def root_copy_bytes(size: FitSize) -> int:
     are gathered."""
     if not size.without_host or size.samples_rows:
         return 0
-    rows = size.train
-    return turned_bytes(rows.n_rows, rows.n_features, rows.symbol_bytes, size.most_slots, size.block_bytes)
+    return size.train.turned_bytes(size.most_slots, size.block_bytes)
 
 
 def copied_entries(size: FitSize) -> int:
     """Entries that `SparseColumns` sorts by feature, or `SortedEntries` by slot."""
-    rows, n_entries = size.train, size.train.resident_entries
-    sorts = searches_entries(size) or is_copied(size.n_slots, n_entries, size.block_bytes)
-    return n_entries if sorts and not rows.symbol_bytes else 0
+    n_entries = size.train.resident_entries
+    return n_entries if searches_entries(size) or is_copied(size.n_slots, n_entries, size.block_bytes) else 0
 
 
 def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
@@ -227,17 +224,8 @@ def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
 
 
 def upload_bytes(rows: SetSize, n_slots: int) -> int:
-    """Return the bytes of rows on their way into a view: a chunk's matrix or, where they lie on the device, a
-    partition's; of CSR rows there, the pieces that are put together; of rows some of which lie on disk, what packed
-    chunks take."""
-    loading = loading_bytes(rows, n_slots)
-    if rows.symbol_bytes:
-        on_host = rows.resident_rows > rows.device_rows and not all(chunk.on_disk for chunk in rows.chunks)
-        of_parts = 0 if rows.is_lent else rows.part_rows
-        most = max(of_parts, min(rows.n_rows, rows.chunk_rows) if on_host else 0)
-        return max(loading, most * rows.n_features * rows.symbol_bytes)
-    on_device = rows.device_rows / max(rows.n_rows, 1)
-    return max(loading, int(on_device * (8 * rows.n_rows + (4 * rows.n_entries if rows.n_parts > 1 else 0))))
+    """Return the bytes of rows on their way into a view; of rows some of which lie on disk, what packed chunks take."""
+    return max(loading_bytes(rows, n_slots), rows.uploading_bytes())
 
 
 def opening_bytes(size: FitSize, *, has_columns: bool) -> int:

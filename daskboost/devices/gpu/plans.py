@@ -266,9 +266,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     their own on the device, all rows have margins and labels, and one group's turn in a pass takes what it does."""
     train, k = size.train, size.n_outputs
     candidates, sample = drawn_rooms(size)
-    own = replace(size, evals=(), keep_gradients=True, train=SetSize(
-        sample.n_rows, train.n_features, train.symbol_bytes, n_entries=sample.n_entries
-    ))  # fmt: skip
+    own = replace(size, evals=(), keep_gradients=True, train=train.of_rows(sample.n_rows, sample.n_entries))
     turn = train.turn_rows
     rooms = room_bytes(train, candidates) + room_bytes(train, sample)
     order, splitting = order_bytes(sample.n_rows, False, size.width), split_bytes(own)
@@ -306,6 +304,4 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
 def sample_set(size: FitSize) -> SetSize:
     """The rows that certified trees are grown on, as a data set."""
     n_rows = sample_rows(size.resident_share, size.train.n_rows)
-    return SetSize(
-        n_rows, size.train.n_features, size.train.symbol_bytes, n_entries=int(n_rows * size.train.entries_per_row)
-    )
+    return size.train.of_rows(n_rows, int(n_rows * size.train.entries_per_row))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from daskboost.devices.cpu.memory import sample_rows
-from daskboost.devices.gpu.streaming_memory import unpacked_bytes
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.plan import FitSize
 from daskboost.devices.sampling import most_candidates, most_drawn
@@ -17,8 +16,6 @@ OUTPUT_BYTES = 3 * 4
 """g, h and margin."""
 CANDIDATE_BYTES = 8 + 8 + 4
 """What candidates have beside that: norm and draw, and a number where rows are chosen."""
-PLACES_BYTES = 4 * 8 + 4
-"""Bytes of a CSR row whose entries are about to be taken: `_entry_places` and its temporary arrays."""
 MORE_ENTRIES = 1.05
 """Drawn rows may have so many times the entries of others, and more at the price of a copy."""
 
@@ -41,7 +38,7 @@ def sample_room(size: FitSize) -> RoomSize:
 
 def room_bytes(rows: SetSize, room: RoomSize) -> int:
     """Return the bytes of the bins in `RowRoom`."""
-    return unpacked_bytes(rows, room.n_rows, room.n_entries)
+    return rows.unpacked_bytes(room.n_rows, room.n_entries)
 
 
 def state_bytes(size: FitSize) -> int:
@@ -54,12 +51,12 @@ def state_bytes(size: FitSize) -> int:
 def drawing_bytes(size: FitSize, n_rows: int) -> tuple[int, int]:
     """Return the bytes of the numbers of a group's rows of the next sample, `n_rows`, and of temporary arrays while
     these are taken: places of CSR entries."""
-    return 4 * n_rows, 0 if size.train.symbol_bytes else PLACES_BYTES * n_rows
+    return 4 * n_rows, size.train.places_bytes(n_rows)
 
 
 def taking_bytes(size: FitSize, turn_rows: int) -> int:
     """Return the bytes of temporary arrays while rows are drawn and taken, `turn_rows` at a time: places of CSR
     entries, and what splits are scored by."""
     candidates, sample = drawn_rooms(size)
-    entries = 0 if size.train.symbol_bytes else PLACES_BYTES * max(sample.n_rows, min(turn_rows, candidates.n_rows))
+    entries = size.train.places_bytes(max(sample.n_rows, min(turn_rows, candidates.n_rows)))
     return max(entries, 4 * turn_rows if size.refits and size.has_weight else 0)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from daskboost.devices.gpu.feature_groups import row_columns
 from daskboost.devices.gpu.ring import N_BUFFERS
 from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize
@@ -14,8 +13,6 @@ from daskboost.devices.stream_groups import n_read_rooms
 
 POOL_GROUP_BYTES = 16 * 512
 """What CuPy's pool rounds up for a group of streamed chunks: its order, segments, pairs, labels, margins and ids."""
-UNIT_BYTES = 24
-"""Bytes of a symbol in `UnpackedDense`'s tables, at most."""
 
 
 def streaming_parts(size: FitSize) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def ring_bytes(size: FitSize) -> int:
 def loading_bytes(rows: SetSize, n_slots: int) -> int:
     """Return the bytes of `GpuDevice.load`, beside the view: a ring of its own, and tables."""
     largest = max((chunk.n_bytes for chunk in rows.loaded), default=0)
-    return N_BUFFERS * largest + tables_bytes(rows, n_slots) if largest else 0
+    return N_BUFFERS * largest + rows.tables_bytes(n_slots) if largest else 0
 
 
 def planes_bytes(rows: SetSize, n_slots: int) -> int:
@@ -45,19 +42,7 @@ def planes_bytes(rows: SetSize, n_slots: int) -> int:
     if not rows.streamed:
         return 0
     most_rows, most_entries = (max(group[k] for group in rows.groups) for k in (0, 1))
-    return unpacked_bytes(rows, most_rows, most_entries) + tables_bytes(rows, n_slots)
-
-
-def tables_bytes(rows: SetSize, n_slots: int) -> int:
-    """Return the bytes of symbols' places or bins' slots."""
-    return UNIT_BYTES * row_columns(rows.n_features, rows.symbol_bytes) if rows.symbol_bytes else 4 * n_slots
-
-
-def unpacked_bytes(rows: SetSize, n_rows: int, n_entries: int) -> int:
-    """Return the bytes of so many rows as views have them."""
-    if rows.symbol_bytes:
-        return n_rows * rows.symbol_bytes * row_columns(rows.n_features, rows.symbol_bytes)
-    return 8 * (n_rows + 1) + 4 * n_entries
+    return rows.unpacked_bytes(most_rows, most_entries) + rows.tables_bytes(n_slots)
 
 
 def host_pinned_bytes(sets: Sequence[SetSize]) -> int:
