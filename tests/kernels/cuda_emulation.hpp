@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "fiber_switch.hpp"
-#include "race_detector.hpp"
 
 struct uint3 { unsigned x, y, z; };
 using dim3 = uint3;
@@ -33,8 +32,11 @@ struct Fiber {
     const char* file;  // where it waits
     int line;
     unsigned mask;                 // the lanes it waits for
-    unsigned long long value;      // what it shows to others: its warp, or the whole block
-    unsigned long long seen[32];   // what its warp's lanes showed
+    unsigned long long value;  // what it shows to others: its warp, or the whole block
+};
+
+struct Lanes {
+    unsigned long long values[32];
 };
 
 struct Launch {
@@ -43,8 +45,10 @@ struct Launch {
     const unsigned long long* bytes;  // of the array that each argument points to
 };
 
-inline Fiber fibers[1024];
+inline Fiber fibers[MAX_FIBERS];
+inline Lanes seen[MAX_FIBERS];  // what the lanes of a fiber's warp showed
 inline unsigned n_fibers;
+inline unsigned in_warps[MAX_FIBERS / 32];  // of each warp the lanes that wait for others of it
 inline Fiber* current;
 inline uint3 block_index, block_size, grid_size;
 inline std::function<void()> kernel_body;
@@ -56,7 +60,7 @@ inline void* dynamic_shared() { return dynamic_memory.get(); }
 
 UNCHECKED inline unsigned random_below(unsigned n) {
     randomness ^= randomness << 13, randomness ^= randomness >> 7, randomness ^= randomness << 17;
-    return static_cast<unsigned>((randomness >> 33) % n);
+    return static_cast<unsigned>((randomness >> 32) * n >> 32);
 }
 
 UNCHECKED inline void wait() { to_scheduler(&current->stack_pointer, current->rank); }
@@ -68,6 +72,11 @@ UNCHECKED inline void let_others_go_first() { if (randomness && random_below(32)
 }
 
 inline std::string place_of(const Fiber& f) { return std::string(f.file) + ":" + std::to_string(f.line); }
+
+// Names are compared by address first: most are of one place, and the address sanitizer takes long over strings.
+UNCHECKED inline bool is_at(const Fiber& f, const char* file, int line) {
+    return f.line == line && (f.file == file || !std::strcmp(f.file, file));
+}
 
 // What the current thread shows to those it waits for, and where.
 UNCHECKED inline void show(State state, unsigned mask, unsigned long long value, const char* file, int line) {
@@ -87,23 +96,29 @@ UNCHECKED inline const unsigned long long* in_warp(unsigned mask, unsigned long 
     Fiber* const warp = current - lane;
     show(State::IN_WARP, mask, value, file, line);
     if (!(mask >> lane & 1)) fail("a lane is not in its own mask at " + place_of(*current));
-    for (unsigned i = 0; i < 32; ++i) {
-        if (!(mask >> i & 1)) continue;
-        const Fiber& other = warp[i];
-        if (&other >= fibers + n_fibers) fail("the mask names lanes that the block lacks at " + place_of(*current));
-        const bool is_here = other.state == State::IN_WARP && other.mask == mask && other.line == line;
-        if (!is_here || std::strcmp(other.file, file) != 0) {  // the last to arrive will let this one go
-            wait();
-            return current->seen;
-        }
+    if (warp->rank + 31 - __builtin_clz(mask) >= n_fibers)
+        fail("the mask names lanes that the block lacks at " + place_of(*current));
+    unsigned& waiting = in_warps[warp->rank / 32];
+    waiting |= 1u << lane;
+    bool are_here = (waiting & mask) == mask;
+    Lanes shown{};
+    for (unsigned rest = mask; are_here && rest; rest &= rest - 1) {
+        const Fiber& other = warp[__builtin_ctz(rest)];
+        are_here = other.mask == mask && is_at(other, file, line);
+        shown.values[__builtin_ctz(rest)] = other.value;
     }
-    for (unsigned i = 0; i < 32; ++i) {
-        if (!(mask >> i & 1)) continue;
-        for (unsigned j = 0; j < 32; ++j) warp[i].seen[j] = mask >> j & 1 ? warp[j].value : 0;
-        warp[i].state = State::READY;
+    if (!are_here) {
+        wait();  // the last to arrive will let this one go
+        return seen[current->rank].values;
+    }
+    waiting &= ~mask;
+    for (unsigned rest = mask; rest; rest &= rest - 1) {
+        Fiber& other = warp[__builtin_ctz(rest)];
+        seen[other.rank] = shown;
+        other.state = State::READY;
     }
     if (is_fence) races::lanes_have_met(warp->rank, mask);
-    return current->seen;
+    return seen[current->rank].values;
 }
 
 UNCHECKED inline void fiber_main() {
@@ -117,7 +132,7 @@ UNCHECKED inline bool waits_for(const Fiber& f, const Fiber& other) {
 }
 
 UNCHECKED inline bool meets(const Fiber& f, const Fiber& other) {
-    return f.state == other.state && f.mask == other.mask && f.line == other.line && !std::strcmp(f.file, other.file);
+    return f.state == other.state && f.mask == other.mask && is_at(f, other.file, other.line);
 }
 
 // Nobody can go on: all threads wait at one barrier, which lets them go, or some wait in vain.
@@ -136,20 +151,27 @@ UNCHECKED inline void release_barrier() {
     races::block_has_met();
 }
 
-inline uint3 index_in(uint3 size, unsigned i) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
+UNCHECKED inline uint3 index_in(uint3 size, unsigned i) {
+    return {i % size.x, i / size.x % size.y, i / size.x / size.y};
+}
 
 UNCHECKED inline void run_block() {
-    std::vector<unsigned> order(n_fibers);
+    static unsigned order[MAX_FIBERS];
+    std::memset(in_warps, 0, sizeof in_warps);
     for (unsigned i = 0; i < n_fibers; ++i) {
-        fibers[i] = {State::READY, i, index_in(block_size, i), new_stack(i, fiber_main), "", 0, 0, 0, {}};
+        fibers[i] = {State::READY, i, index_in(block_size, i), new_stack(i, fiber_main), "", 0, 0, 0};
         order[i] = i;
     }
     for (bool is_done = false; !is_done && error.empty();) {
         if (randomness)
-            for (unsigned i = n_fibers; i > 1; --i) std::swap(order[i - 1], order[random_below(i)]);
+            for (unsigned n = n_fibers; n > 1; --n) {
+                const unsigned drawn = random_below(n), last = order[n - 1];
+                order[n - 1] = order[drawn], order[drawn] = last;
+            }
         bool ran = false;
         is_done = true;
-        for (const unsigned i : order) {
+        for (unsigned k = 0; k < n_fibers; ++k) {
+            const unsigned i = order[k];
             if (fibers[i].state == State::READY) {
                 current = &fibers[i], ran = true;
                 races::go_on_as(i);
@@ -164,7 +186,7 @@ UNCHECKED inline void run_block() {
 
 extern "C" __attribute__((weak)) unsigned char __start_emulated_shared[], __stop_emulated_shared[];
 
-__attribute__((no_sanitize("address"))) UNCHECKED inline void fill_shared_memory(unsigned long long bytes) {
+UNCHECKED inline void fill_shared_memory(unsigned long long bytes) {
     for (volatile unsigned char* p = __start_emulated_shared; p != __stop_emulated_shared; ++p) *p = 0xA5;
     static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= 16);
     dynamic_memory.reset(new unsigned char[bytes]);  // exactly: the sanitizer then knows where it ends
@@ -173,7 +195,7 @@ __attribute__((no_sanitize("address"))) UNCHECKED inline void fill_shared_memory
 
 // Arrays that a kernel may not write to are not looked at: what lies in them is the same whenever it is read.
 template <class P>
-void add_array(const void* argument, size_t bytes) {
+UNCHECKED void add_array(const void* argument, size_t bytes) {
     if constexpr (std::is_pointer_v<P>) {
         using Element = std::remove_pointer_t<P>;
         if (!std::is_const_v<Element>) races::add_array(*static_cast<void* const*>(argument), bytes, alignof(Element));
@@ -181,7 +203,7 @@ void add_array(const void* argument, size_t bytes) {
 }
 
 template <class... P, size_t... I>
-const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
+UNCHECKED const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
     grid_size = {launch.grid[0], launch.grid[1], launch.grid[2]};
     block_size = {launch.block[0], launch.block[1], launch.block[2]};
     n_fibers = block_size.x * block_size.y * block_size.z;
@@ -195,22 +217,23 @@ const char* run(const Launch& launch, void (*kernel)(P...), void** arguments, st
     for (unsigned i = 0; i < n_blocks; ++i) order[i] = i;
     if (randomness)
         for (unsigned i = n_blocks; i > 1; --i) std::swap(order[i - 1], order[random_below(i)]);
+    enter_stacks();
     for (const unsigned i : order) {
         block_index = index_in(grid_size, i);
         fill_shared_memory(launch.shared_bytes);
         races::begin_block(i, __start_emulated_shared, __stop_emulated_shared - __start_emulated_shared,
                            dynamic_memory.get(), launch.shared_bytes);
         run_block();
-        if (error.empty()) continue;
-        forget_stacks();
-        break;
+        if (!error.empty()) break;
     }
+    leave_stacks();
+    if (!error.empty()) forget_stacks();
     races::end_launch(error);
     return error.empty() ? nullptr : error.c_str();
 }
 
 template <class... P>
-const char* run(const Launch* launch, void (*kernel)(P...), void** arguments) {
+UNCHECKED const char* run(const Launch* launch, void (*kernel)(P...), void** arguments) {
     return run(*launch, kernel, arguments, std::index_sequence_for<P...>());
 }
 

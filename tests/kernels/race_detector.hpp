@@ -6,12 +6,12 @@
 
 #if defined(__SANITIZE_THREAD__) || defined(RACE_DETECTOR)
 #define TOLD(...) void __VA_ARGS__;
-// Of the emulation's own functions: checks of what they access, which is no kernel's memory, would only take time.
-#define UNCHECKED __attribute__((no_sanitize("thread")))
 #else
 #define TOLD(...) inline void __VA_ARGS__ {}
-#define UNCHECKED
 #endif
+
+// Of the emulation's own functions: checks of what they access, which is no kernel's memory, would only take time.
+#define UNCHECKED __attribute__((no_sanitize("thread", "address", "undefined")))
 
 namespace races {
 
