@@ -25,7 +25,7 @@ from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.views import CSR, SparseView, walk_trees
+from daskboost.devices.gpu.views import walk_trees
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
@@ -124,7 +124,7 @@ class DeviceGrower:
     def _entry_search(self, kernels: SplitKernels) -> EntrySearch | None:
         """What finds splits without histograms, where the plan is to do without."""
         ((_, view),) = self._sets.train.views()
-        if not isinstance(view, SparseView) or view.sorted_entries is None:
+        if view.sorted_entries is None:
             return None
         rules = self._rules
         n_nodes = searched_nodes(self._spec.params.grow_policy, rules.depth, rules.max_leaves)
@@ -180,7 +180,7 @@ class DeviceGrower:
             self._float_gradients.compute(0, find_range=False)  # the recorded round does
         ((_, view),) = self._sets.train.views()
         takes_all = self._below == ALL
-        reaches_leaves = takes_all and view.symbol_bytes == CSR and self._refit is None
+        reaches_leaves = takes_all and not view.walks_fast and self._refit is None
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:

@@ -22,7 +22,7 @@ from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, UnpackedSparse, unpacked
+from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.uniform_sample import GpuUniformSample
 from daskboost.devices.gpu.vector_rows import VectorRows
@@ -77,20 +77,12 @@ class GpuDevice:
         return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
 
     def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
-        turn_rows = copy_columns and self._turns_rows
+        turn_rows = copy_columns and self._plan is not None and self._plan.turned_bytes > 0
         return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows)
 
-    @property
-    def _turns_rows(self) -> bool:
-        return self._plan is not None and self._plan.turned_bytes > 0
-
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
-        sort_entries = copy_columns and self._sorts_entries
+        sort_entries = copy_columns and self._plan is not None and self._plan.by_entries
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
-
-    @property
-    def _sorts_entries(self) -> bool:
-        return self._plan is not None and self._plan.by_entries
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
@@ -122,13 +114,11 @@ class GpuDevice:
         """Through a ring of its own, whose memory is free again before a column-major copy takes some."""
         with ExitStack() as stack:
             stack.callback(chunks.close)
-            rows, ring = unpacked(self._layout, kind), Ring(self._runtime)
+            rows, ring = kind.room(self._layout), Ring(self._runtime)
             stack.callback(ring.close)
             for _ in ring.passing(chunks, rows.add):
                 pass
-        if isinstance(rows, UnpackedSparse):
-            return rows.view(copy_columns=copy_columns, sort_entries=copy_columns and self._sorts_entries)
-        return rows.view(copy_columns=copy_columns, turn_rows=copy_columns and self._turns_rows)
+        return rows.opened(self, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, room_rows: int = 0) -> VectorRows:  # fmt: skip

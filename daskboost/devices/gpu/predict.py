@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +58,15 @@ class DenseValues:
     def n_features(self) -> int:
         return int(self.values.shape[1])
 
+    def part(self, begin: int, end: int) -> DenseValues:
+        """Return some of the rows."""
+        return DenseValues(self.values[begin:end], self.missing)
+
+    def walk(self, forest: DeviceForest, out: DeviceArray, infinite: DeviceArray) -> None:
+        """Have a forest add margins to `out`, or write leaves, and mark the features that have infinite values."""
+        for part in forest.parts(self):
+            forest.walk_dense(self.values[part], self.missing, out[part], infinite)
+
 
 @dataclass(frozen=True)
 class SparseValues:
@@ -75,6 +84,14 @@ class SparseValues:
     @property
     def n_rows(self) -> int:
         return len(self.indptr) - 1
+
+    def part(self, begin: int, end: int) -> SparseValues:
+        """Return some of the rows, whose entries are found among those of all."""
+        return replace(self, indptr=self.indptr[begin : end + 1])
+
+    def walk(self, forest: DeviceForest, out: DeviceArray, infinite: DeviceArray) -> None:
+        """Have a forest do the same as for `DenseValues.walk`."""
+        forest.walk_sparse(self, out, infinite)
 
 
 Values = DenseValues | SparseValues
@@ -128,22 +145,25 @@ class DeviceForest:
         infinite = xp.zeros(max(rows.n_features, 1), np.uint8)
         if rows.n_rows == 0 or rows.n_features == 0:
             return np.empty(0, np.int32)
-        if isinstance(rows, SparseValues):
-            n = len(rows.values)
-            if n:
-                self._find_infinite(rows.values, rows.indices, (n, 1, 1, 1, 0), rows.missing, infinite)
-            self._walk_keys(rows.values, (0, 0), rows, out)
-        else:
-            for part in self._parts(rows):
-                values = as_float32(self._runtime, rows.values[part])
-                if self._ranked is None:
-                    self._check(values, rows.missing, infinite)
-                    self._walk_keys(values, _strides(values), rows, out[part])
-                else:
-                    self._walk_ranks(*self._ranked, values, rows.missing, out[part], infinite)
+        rows.walk(self, out, infinite)
         return np.flatnonzero(to_host(infinite)).astype(np.int32)
 
-    def _parts(self, rows: DenseValues) -> list[slice]:
+    def walk_dense(self, given: DeviceArray, missing: float, out: DeviceArray, infinite: DeviceArray) -> None:
+        """Walk a matrix of any type, one of `parts`; see `DenseValues.walk`."""
+        values = as_float32(self._runtime, given)
+        if self._ranked is None:
+            self._check(values, missing, infinite)
+            self._walk_keys(values, (0, *_strides(values)), (None, None), missing, out)
+        else:
+            self._walk_ranks(*self._ranked, values, missing, out, infinite)
+
+    def walk_sparse(self, rows: SparseValues, out: DeviceArray, infinite: DeviceArray) -> None:
+        """Walk a CSR matrix, see `DenseValues.walk`."""
+        if n := len(rows.values):
+            self._find_infinite(rows.values, rows.indices, (n, 1, 1, 1, 0), rows.missing, infinite)
+        self._walk_keys(rows.values, (1, 0, 0), (rows.indptr, rows.indices), rows.missing, out)
+
+    def parts(self, rows: DenseValues) -> list[slice]:
         """Rows whose ranks, or converted values, fit the memory set aside for them."""
         room, row_bytes = float("inf"), 0
         if self._ranked is not None:
@@ -188,15 +208,16 @@ class DeviceForest:
             host.n_columns, ranks, infinite, shared_bytes=own_bytes if staged else STAGED_BYTES,
         )  # fmt: skip
 
-    def _walk_keys(self, values: DeviceArray, strides: tuple[int, int], rows: Values, out: DeviceArray) -> None:
+    def _walk_keys(self, values: DeviceArray, how: tuple[int, int, int],
+                   pointers: tuple[DeviceArray | None, DeviceArray | None], missing: float, out: DeviceArray
+                   ) -> None:  # fmt: skip
+        """`how` : whether values are entries, and strides of a matrix. `pointers` : row pointers and features."""
         if self._keyed is None:
             self._keyed = _upload(self._runtime, key_forest(self._packed, self._places, self._leaves))
-        sparse = isinstance(rows, SparseValues)
-        indptr, indices = (rows.indptr, rows.indices) if isinstance(rows, SparseValues) else (None, None)
-        kernel = self._runtime.kernel("predict_wide", "walk_keys", SPARSE=int(sparse), LEAF=int(self._leaves))
+        kernel = self._runtime.kernel("predict_wide", "walk_keys", SPARSE=how[0], LEAF=int(self._leaves))
         keyed = self._keyed
         kernel(
-            -(-len(out) // WIDE_THREADS), WIDE_THREADS, values, *strides, indptr, indices, rows.missing, len(out),
+            -(-len(out) // WIDE_THREADS), WIDE_THREADS, values, *how[1:], *pointers, missing, len(out),
             keyed.column_feature, keyed.column_missing, keyed.nodes, keyed.roots, keyed.places, len(self._places),
             _bits(out, self._leaves), out.shape[1],
         )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daskboost.devices.gpu.predict import BLOCKS_PER_MULTIPROCESSOR, DenseValues, DeviceForest, SparseValues, Values
+from daskboost.devices.gpu.predict import BLOCKS_PER_MULTIPROCESSOR, DeviceForest, Values
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.dtypes import Int32
 
@@ -39,7 +39,7 @@ class VectorForest:
         step = max(1, LEAF_BYTES // (4 * self._n_trees))
         infinite: Int32 = np.empty(0, np.int32)
         for begin in range(0, rows.n_rows, step):
-            part = _part(rows, begin, min(begin + step, rows.n_rows))
+            part = rows.part(begin, min(begin + step, rows.n_rows))
             leaves = runtime.xp.zeros((part.n_rows, self._n_trees), np.int32)
             infinite = np.union1d(infinite, self._leaves.run(part, leaves)).astype(np.int32)
             margin = out[begin : begin + part.n_rows]
@@ -49,10 +49,3 @@ class VectorForest:
                 n_outputs, part.n_rows, margin,
             )  # fmt: skip
         return infinite
-
-
-def _part(rows: Values, begin: int, end: int) -> Values:
-    """Some of the rows."""
-    if isinstance(rows, SparseValues):
-        return SparseValues(rows.indptr[begin : end + 1], rows.indices, rows.values, rows.n_features, rows.missing)
-    return DenseValues(rows.values[begin:end], rows.missing)

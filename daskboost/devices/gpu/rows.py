@@ -23,7 +23,7 @@ from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
-from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, walk_nodes
+from daskboost.devices.gpu.views import GpuView, small_data, tree_columns, walk_nodes
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
@@ -294,10 +294,10 @@ class GpuRows:
 
         Rows that were sampled out must walk. Dense rows do if many leaves are new: to find a leaf in the order of the
         rows takes less than to move rows once more and to scatter over the margins, and rows of CSR look up symbols
-        slowly.
+        slowly (`walks_fast`).
         """
         n_splits = 0 if splits is None else splits.shape[1]
-        if chunk.kept < chunk.n_rows or (view.symbol_bytes != CSR and NEW_LEAVES * n_splits > len(leaves)):
+        if chunk.kept < chunk.n_rows or (view.walks_fast and NEW_LEAVES * n_splits > len(leaves)):
             walk_nodes(self._runtime, view, columns, margin)
             return
         if splits is not None:

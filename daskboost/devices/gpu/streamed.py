@@ -8,8 +8,9 @@ enough.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -38,7 +39,11 @@ class DenseChunks:
     symbol_dtype: np.dtype[np.generic]
     """Type of unpacked symbols."""
     most_rows: int
-    """Most rows, or entries, of a view."""
+    """Most rows of a view."""
+
+    def room(self, layout: DeviceLayout) -> UnpackedDense:
+        """Return room for the rows, unpacked."""
+        return UnpackedDense(layout, self)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,18 @@ class SparseChunks:
     most_rows: int
     most_entries: int
     """Most rows, or entries, of a view."""
+
+    def room(self, layout: DeviceLayout) -> UnpackedSparse:
+        """Return room for the rows, unpacked."""
+        return UnpackedSparse(layout, self)
+
+
+class OpensViews(Protocol):
+    """A GPU, which knows what copies its plan has room for."""
+
+    def dense_view(self, parts: Iterable[DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView: ...
+
+    def sparse_view(self, indptr: DeviceArray, slots: DeviceArray, *, copy_columns: bool) -> SparseView: ...
 
 
 class UnpackedDense:
@@ -85,13 +102,15 @@ class UnpackedDense:
                 )  # fmt: skip
             self._n_rows += rows.n_rows
 
-    def view(self, *, copy_columns: bool = False, turn_rows: bool = False) -> DenseView:
-        """Return the view of all rows that there is room for; made once, see `DenseView`."""
+    def view(self) -> DenseView:
+        """Return the view of all rows that there is room for; made once."""
         if self._view is None:
-            self._view = DenseView(
-                self._layout, [self._symbols], self._symbols.n_rows, copy_columns=copy_columns, turn_rows=turn_rows
-            )
+            self._view = DenseView(self._layout, [self._symbols], self._symbols.n_rows, copy_columns=False)
         return self._view
+
+    def opened(self, device: OpensViews, *, copy_columns: bool) -> DenseView:
+        """Return a view of these rows that stays."""
+        return device.dense_view([self._symbols], self._symbols.n_rows, copy_columns=copy_columns)
 
 
 def _units(places: SymbolPlaces, bits: UInt8, n_rows: int) -> tuple[UInt32, Int64]:
@@ -137,15 +156,16 @@ class UnpackedSparse:
             )  # fmt: skip
             self._n_rows, self._n_entries = self._n_rows + rows.n_rows, self._n_entries + rows.n_entries
 
-    def view(self, *, copy_columns: bool = False, sort_entries: bool = False) -> SparseView:
+    def _entries(self) -> tuple[DeviceArray, DeviceArray]:
+        return self._indptr[: self._n_rows + 1], self._slots[: self._n_entries]
+
+    def view(self) -> SparseView:
         """Return the view of the rows that are there."""
-        indptr, slots = self._indptr[: self._n_rows + 1], self._slots[: self._n_entries]
-        return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
+        return SparseView(self._layout, *self._entries(), copy_columns=False)
 
-
-def unpacked(layout: DeviceLayout, kind: DenseChunks | SparseChunks) -> UnpackedDense | UnpackedSparse:
-    """Room for packed rows."""
-    return UnpackedDense(layout, kind) if isinstance(kind, DenseChunks) else UnpackedSparse(layout, kind)
+    def opened(self, device: OpensViews, *, copy_columns: bool) -> SparseView:
+        """Return a view of these rows that stays."""
+        return device.sparse_view(*self._entries(), copy_columns=copy_columns)
 
 
 class ChunkStream:
@@ -153,7 +173,7 @@ class ChunkStream:
 
     def __init__(self, layout: DeviceLayout, ring: Ring, chunks: PackedChunks, kind: DenseChunks | SparseChunks
                  ) -> None:  # fmt: skip
-        self._ring, self._chunks, self._rows = ring, chunks, unpacked(layout, kind)
+        self._ring, self._chunks, self._rows = ring, chunks, kind.room(layout)
 
     @property
     def nbytes(self) -> int:

@@ -76,6 +76,10 @@ class GpuView(Protocol):
     runtime: Runtime
     symbol_bytes: int
     """Kind of view, as kernels take it (`SYMBOL_BYTES`)."""
+    walks_fast: bool
+    """Whether a row's leaf is found by walking in less time than by moving the row to it."""
+    sorted_entries: SortedEntries | None
+    """Entries in the order of their slots, where splits are found in them, without histograms."""
 
     @property
     def symbols(self) -> tuple[Any, ...]:
@@ -117,7 +121,8 @@ class DenseView:
         Whether to make a copy for passes over all rows in order, of groups that have one (`turned.py`).
     """
 
-    joins_trees = True
+    joins_trees = walks_fast = True
+    sorted_entries: SortedEntries | None = None
 
     def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
                  copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
@@ -227,6 +232,7 @@ class SparseView:
     """
 
     symbol_bytes = CSR
+    walks_fast = False
 
     def __init__(self, layout: DeviceLayout, indptr: Any, slots: Any, *, copy_columns: bool = True,
                  sort_entries: bool = False) -> None:  # fmt: skip
