@@ -6,11 +6,12 @@ randomness may depend. Labels, weights and base margins travel beside it in `Chu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts import Cuts, rises_within
 from daskboost.data.pack import (
     CsrLayout,
     DenseLayout,
@@ -23,13 +24,13 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
-from daskboost.data.rows import DeviceColumn, Features, RowBatch
+from daskboost.data.rows import DeviceColumn, Features, RowBatch, Search
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
-class QuantizedChunk:
+class QuantizedChunk(ABC):
     """The bins of consecutive rows.
 
     Parameters
@@ -40,53 +41,131 @@ class QuantizedChunk:
     layout : DenseLayout or CsrLayout
     words : uint32 array
         The packed symbols, little-endian, and one guard word.
-    indptr : uint32 array, shape (rows + 1,), or None
-        First entry of each row, for CSR.
     """
 
     first_row: int
     n_rows: int
     layout: Layout
     words: UInt32
-    indptr: UInt32 | None = None
+
+    @classmethod
+    def of(cls, layout: Layout, first_row: int, n_rows: int, *arrays: UInt32) -> QuantizedChunk:
+        """Make a chunk of that layout, of what another one has as `arrays`."""
+        kind = DenseChunk if isinstance(layout, DenseLayout) else CsrChunk
+        return kind(first_row, n_rows, layout, *arrays)  # type: ignore[arg-type]
+
+    @property
+    def arrays(self) -> tuple[UInt32, ...]:
+        """All arrays of bins, as they are stored one behind the other."""
+        return (self.words,)
 
     @property
     def nbytes(self) -> int:
-        return self.words.nbytes + (0 if self.indptr is None else self.indptr.nbytes)
+        return sum(array.nbytes for array in self.arrays)
 
     @property
-    def is_dense(self) -> bool:
-        return isinstance(self.layout, DenseLayout)
+    def n_entries(self) -> int:
+        """Present entries of CSR rows; 0 of dense ones."""
+        return 0
 
     def on_host(self, threads: int = 1) -> QuantizedChunk:
         """Itself, see `DeviceChunk`."""
         return self
 
+    def follows(self, other: QuantizedChunk) -> bool:
+        """Whether the bins lie right behind another chunk's, see `DeviceChunk`."""
+        return False
+
     def moved_to(self, memory: UInt8) -> QuantizedChunk:
-        """The same chunk, its words and row pointers one behind the other in `memory`, `nbytes` long."""
-        places = memory.view(SYMBOL_WORD)
-        words, indptr = places[: len(self.words)], None
-        words[:] = self.words
-        if self.indptr is not None:
-            indptr = places[len(words) :]
-            indptr[:] = self.indptr
-        return QuantizedChunk(self.first_row, self.n_rows, self.layout, words, indptr)
+        """The same chunk, its arrays one behind the other in `memory`, `nbytes` long."""
+        places, moved = memory.view(SYMBOL_WORD), []
+        for array in self.arrays:
+            moved.append(places[: len(array)])
+            moved[-1][:] = array
+            places = places[len(array) :]
+        return self.of(self.layout, self.first_row, self.n_rows, *moved)
 
     def symbols(self, threads: int = 1) -> UInt8 | UInt16:
         """Symbols of a dense chunk, shape (rows, features); `n_bins[f]` stands for missing.
 
         A view where the layout is aligned, otherwise unpacked.
         """
-        if not isinstance(self.layout, DenseLayout):
-            raise TypeError("symbols() is for dense chunks; a CSR chunk has global_bins()")
-        return unpack_dense(self.words, self.n_rows, self.layout, threads)
+        raise TypeError("symbols() is for dense chunks; a CSR chunk has global_bins()")
 
     def global_bins(self, threads: int = 1) -> tuple[Int64, Int32]:
         """Row pointers (int64, shape (rows + 1,)) and global bins (int32, shape (entries,)) of a CSR chunk."""
-        if not isinstance(self.layout, CsrLayout) or self.indptr is None:
-            raise TypeError("global_bins() is for CSR chunks; a dense chunk has symbols()")
-        bins = unpack_csr(self.words, int(self.indptr[-1]), self.layout, threads)
+        raise TypeError("global_bins() is for CSR chunks; a dense chunk has symbols()")
+
+    @abstractmethod
+    def fault(self, cuts: Cuts) -> str:
+        """Return what of the bins cannot be by these cuts, in words; empty for nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class DenseChunk(QuantizedChunk):
+    """A symbol for every feature."""
+
+    layout: DenseLayout
+
+    def symbols(self, threads: int = 1) -> UInt8 | UInt16:
+        return unpack_dense(self.words, self.n_rows, self.layout, threads)
+
+    def symbols_to(self, last: DenseChunk, threads: int) -> UInt8 | UInt16:
+        """Symbols from this chunk to the last of those that follow one another: its own, as none does."""
+        return self.symbols(threads)
+
+    def fault(self, cuts: Cuts) -> str:
+        if len(self.words) != n_words(8 * self.n_rows * self.layout.row_stride_bytes):
+            return f"its words are not those of {self.n_rows} rows"
+        most = cuts.n_bins - 1 + cuts.has_missing  # a symbol for missing values only where some row lacks the feature
+        return "a bin is out of range" if np.any(self.symbols().max(axis=0, initial=0) > most) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class CsrChunk(QuantizedChunk):
+    """Global bins of present entries.
+
+    Parameters
+    ----------
+    indptr : uint32 array, shape (rows + 1,)
+        First entry of each row.
+    """
+
+    layout: CsrLayout
+    indptr: UInt32
+
+    @property
+    def arrays(self) -> tuple[UInt32, ...]:
+        return self.words, self.indptr
+
+    @property
+    def n_entries(self) -> int:
+        return int(self.indptr[-1])
+
+    def global_bins(self, threads: int = 1) -> tuple[Int64, Int32]:
+        bins = unpack_csr(self.words, self.n_entries, self.layout, threads)
         return self.indptr.astype(np.int64), bins.view(np.int32)
+
+    def slots(self, slot_of_bin: Int32, threads: int) -> tuple[Int64, Int32]:
+        """Row pointers (int64) and histogram slots (int32)."""
+        indptr, bins = self.global_bins(threads)
+        return indptr, slot_of_bin[bins]
+
+    def fault(self, cuts: Cuts) -> str:
+        starts = self.indptr.astype(np.int64)
+        if starts[0] != 0 or np.any(np.diff(starts) < 0):
+            return "its row pointers do not increase from 0"
+        if len(self.words) != n_words(self.n_entries * self.layout.bits):
+            return f"its words are not those of {self.n_entries} entries"
+        _, bins = self.global_bins()
+        if np.any((bins < 0) | (bins >= cuts.total_bins)):
+            return "a bin is out of range"
+        features = np.repeat(np.arange(cuts.n_features, dtype=np.int32), cuts.n_bins)[bins]
+        if not rises_within(features, starts):
+            return "the features of a row are not in order"
+        lacking = np.bincount(features, minlength=cuts.n_features) < self.n_rows
+        lacks = bool(np.any(lacking & ~cuts.has_missing))
+        return "a row lacks a feature that has_missing says all rows have" if lacks else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,42 +195,39 @@ class ChunkRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Quantizer:
-    """Quantizes rows by one set of cuts into one layout; prepared once for all chunks of a data set.
+class Quantizer(ABC):
+    """Quantizes rows by one set of cuts into one layout; prepared once for all chunks of a data set, by `of`.
 
     Parameters
     ----------
     cuts : Cuts
     layout : DenseLayout or CsrLayout
-    tables, table_offsets, depths
-        Search tables of the features (see `devices.cpu.quantize`), made by `Quantizer.of`.
-    missing : int32 array, shape (features,)
-        Symbol of a missing value in a dense layout; -1 where the layout has no room for it.
+    search : tuple
+        Search tables of the features (see `devices.cpu.quantize`), and what goes with each feature's bins: the symbol
+        of a missing value in a dense layout, -1 where that has no room for it; the first global bin in a CSR layout.
     """
 
     cuts: Cuts
     layout: Layout
-    tables: Float32
-    table_offsets: Int64
-    depths: UInt8
-    missing: Int32
+    search: Search
 
     @classmethod
-    def of(cls, cuts: Cuts, layout: Layout) -> Quantizer:
+    def of(cls, cuts: Cuts, layout: Layout) -> DenseQuantizer | CsrQuantizer:
         n_cuts = np.diff(cuts.offsets).astype(np.int64)
         depths = np.frexp(n_cuts.astype(np.float64))[1].astype(np.uint8)
         table_offsets = np.concatenate([[0], np.cumsum((1 << depths.astype(np.int64)) - 1)]).astype(np.int64)
         tables = np.full(table_offsets[-1], np.nan, np.float32)
         moved = np.repeat(table_offsets[:-1] - cuts.offsets[:-1], n_cuts)
         tables[np.arange(len(cuts.values)) + moved] = cuts.values
-        missing = cuts.n_bins
-        if isinstance(layout, DenseLayout):
-            if layout.n_features != cuts.n_features:
-                raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
-            _check_room_for_bins(cuts, layout)
-            missing = np.where(missing >> layout.bits, -1, missing).astype(np.int32)
-        return cls(cuts, layout, tables, table_offsets, depths, missing)
+        if isinstance(layout, CsrLayout):
+            return CsrQuantizer(cuts, layout, (tables, table_offsets, depths, cuts.bin_offsets))
+        if layout.n_features != cuts.n_features:
+            raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
+        _check_room_for_bins(cuts, layout)
+        missing = np.where(cuts.n_bins >> layout.bits, -1, cuts.n_bins).astype(np.int32)
+        return DenseQuantizer(cuts, layout, (tables, table_offsets, depths, missing))
 
+    @abstractmethod
     def quantize(self, features: Features, first_row: int, threads: int = 1) -> QuantizedChunk:
         """Quantize rows, the first of which has global id `first_row`.
 
@@ -161,35 +237,47 @@ class Quantizer:
             The rows have another number of features than the cuts, or a value is missing from a feature whose
             symbols, in a dense layout, have no room for missing.
         """
-        self.check_features(features.n_features)
-        if isinstance(self.layout, DenseLayout):
-            words = self._dense_words(features, self.layout, threads)
-            return QuantizedChunk(first_row, features.n_rows, self.layout, words)
-        indptr, words = self._csr_words(features, self.layout, threads)
-        return QuantizedChunk(first_row, features.n_rows, self.layout, words, indptr.astype(np.uint32))
 
     def check_features(self, n_features: int) -> None:
         """Refuse rows of another number of features."""
         if n_features != self.cuts.n_features:
             raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
 
-    def _dense_words(self, features: Features, layout: DenseLayout, threads: int) -> UInt32:
-        search = (self.tables, self.table_offsets, self.depths, self.missing)
-        words = dense_words(features.n_rows, layout)
-        symbols = dense_view(words, features.n_rows, layout) if layout.is_aligned else np.empty(
-            (features.n_rows, layout.n_features), layout.symbol_dtype
-        )  # fmt: skip
-        check_representable(features.fill_symbols(search, symbols, threads))
-        return words if layout.is_aligned else pack_dense(symbols, layout, threads)
 
-    def _csr_words(self, features: Features, layout: CsrLayout, threads: int) -> tuple[Int64, UInt32]:
-        search = (self.tables, self.table_offsets, self.depths, self.cuts.bin_offsets)
+@dataclass(frozen=True, eq=False)
+class DenseQuantizer(Quantizer):
+    """Writes a symbol for every feature."""
+
+    layout: DenseLayout
+
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> DenseChunk:
+        self.check_features(features.n_features)
+        layout, n_rows = self.layout, features.n_rows
+        words = dense_words(n_rows, layout)
+        symbols = dense_view(words, n_rows, layout) if layout.is_aligned else np.empty(
+            (n_rows, layout.n_features), layout.symbol_dtype
+        )  # fmt: skip
+        check_representable(features.fill_symbols(self.search, symbols, threads))
+        return DenseChunk(
+            first_row, n_rows, layout, words if layout.is_aligned else pack_dense(symbols, layout, threads)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CsrQuantizer(Quantizer):
+    """Writes the global bin of every present entry."""
+
+    layout: CsrLayout
+
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> CsrChunk:
+        self.check_features(features.n_features)
         indptr = features.entry_starts(threads)
-        n_entries = int(indptr[-1])
-        check_entries(n_entries)
-        words = np.zeros(n_words(32 * n_entries), SYMBOL_WORD)
-        features.fill_bins(search, indptr, words[:n_entries], threads)
-        return indptr, words if layout.bits == 32 else pack_csr(words[:n_entries], layout, threads)
+        n = int(indptr[-1])
+        check_entries(n)
+        words = np.zeros(n_words(32 * n), SYMBOL_WORD)
+        features.fill_bins(self.search, indptr, words[:n], threads)
+        packed = words if self.layout.bits == 32 else pack_csr(words[:n], self.layout, threads)
+        return CsrChunk(first_row, features.n_rows, self.layout, packed, indptr.astype(np.uint32))
 
 
 def quantize(features: Features, cuts: Cuts, layout: Layout, first_row: int, threads: int = 1) -> QuantizedChunk:

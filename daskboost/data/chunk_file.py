@@ -1,15 +1,17 @@
 """The private file of one chunk in a store's disk tier; only the process that wrote it reads it.
 
-`magic, first_row, n_rows, words, entries of indptr or -1, CRC-32 of the arrays | CRC-32 of these | words | indptr`
+`magic, first_row, n_rows, words, row pointers or 0, CRC-32 of the arrays | CRC-32 of these | words | indptr`
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
-from daskboost.data.array_file import ArrayFile, bytes_of, crc32, write_file
+from daskboost.data.array_file import ArrayFile, bytes_of, write_file
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.pack import Layout
 from daskboost.dtypes import SYMBOL_WORD, UInt8
@@ -25,12 +27,9 @@ _REMEDY = "make the data set again, with spill_directory on a sound disk where n
 
 def write_chunk(path: Path, chunk: QuantizedChunk) -> int:
     """Write a chunk's private file: header, words, row pointers; gives the header's checksum, by which it is known."""
-    arrays = [bytes_of(chunk.words)] + ([] if chunk.indptr is None else [bytes_of(chunk.indptr)])
-    checksum = 0
-    for part in arrays:
-        checksum = zlib.crc32(part, checksum)
-    n_indptr = -1 if chunk.indptr is None else len(chunk.indptr)
-    header = _HEADER.pack(_MAGIC, chunk.first_row, chunk.n_rows, len(chunk.words), n_indptr, checksum)
+    arrays = [bytes_of(array) for array in chunk.arrays]
+    lengths = [len(array) for array in chunk.arrays] + [0]
+    header = _HEADER.pack(_MAGIC, chunk.first_row, chunk.n_rows, *lengths[:2], _checksum(arrays))
     known = zlib.crc32(header)
     write_file(path, [header, _CHECKSUM.pack(known), *arrays])
     return known
@@ -52,10 +51,11 @@ def read_chunk(path: Path, layout: Layout, known: int, into: UInt8 | None = None
                 raise _damaged(path, "its header does not match its checksum")
             if header_checksum != known:
                 raise _damaged(path, "it is another chunk's")
-            magic, first_row, n_rows, n_words, n_indptr, checksum = _HEADER.unpack(header)
-            words = file.read(SYMBOL_WORD, (n_words,), into)
-            rest = None if into is None else into[words.nbytes :]
-            indptr = file.read(SYMBOL_WORD, (n_indptr,), rest) if n_indptr >= 0 else None
+            magic, first_row, n_rows, *lengths, checksum = _HEADER.unpack(header)
+            arrays, begin = [], 0
+            for length in filter(None, lengths):
+                arrays.append(file.read(SYMBOL_WORD, (length,), None if into is None else into[begin:]))
+                begin += arrays[-1].nbytes
             complete = file.at_end
     except StorageError:
         raise
@@ -66,10 +66,13 @@ def read_chunk(path: Path, layout: Layout, known: int, into: UInt8 | None = None
         raise _damaged(path, f"truncated, {error}") from error
     except ValueError as error:
         raise _damaged(path, f"longer than it was, {error}") from error
-    actual = crc32(words) if indptr is None else zlib.crc32(bytes_of(indptr), crc32(words))
-    if magic != _MAGIC or actual != checksum or not complete:
+    if magic != _MAGIC or _checksum(map(bytes_of, arrays)) != checksum or not complete:
         raise _damaged(path, "its contents do not match their checksum")
-    return QuantizedChunk(first_row, n_rows, layout, words, indptr)
+    return QuantizedChunk.of(layout, first_row, n_rows, *arrays)
+
+
+def _checksum(parts: Iterable[memoryview]) -> int:
+    return functools.reduce(lambda checksum, part: zlib.crc32(part, checksum), parts, 0)
 
 
 def _damaged(path: Path, how: str) -> StorageError:

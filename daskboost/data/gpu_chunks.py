@@ -9,28 +9,28 @@ from __future__ import annotations
 import bisect
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from daskboost.data.build import DatasetInfo
-from daskboost.data.chunk import QuantizedChunk, Quantizer, check_entries, check_representable
-from daskboost.data.device_chunk import (
-    SCATTER_BYTES,
-    Chunk,
-    DeviceChunk,
-    fill_symbols,
-    own_symbols,
-    quantize_on_device,
-    symbol_places,
+from daskboost.data.chunk import (
+    CsrChunk,
+    CsrQuantizer,
+    DenseChunk,
+    DenseQuantizer,
+    Quantizer,
+    check_entries,
+    check_representable,
 )
+from daskboost.data.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk
 from daskboost.data.device_read import on_device
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
-from daskboost.data.rows import DeviceRows, UploadedRows
+from daskboost.data.rows import DeviceRows, DeviceSparseRows, UploadedRows
 from daskboost.devices.gpu.download import Download, download
-from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
+from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.dtypes import Int64
@@ -45,6 +45,15 @@ PART_VALUES = 1 << 27
 """Values of rows on the device whose bins go to the host at a time: their symbols are there twice."""
 Span = tuple[int, int]
 GpuRows = DeviceRows | UploadedRows
+SCATTER_BYTES = 1 << 28
+"""Bytes of a matrix into which sparse rows are spread before they are quantized, at most."""
+SymbolRoom = Callable[[Runtime, SymbolPlaces, int, int], tuple[DeviceSymbols, int]]
+"""Where the symbols of so many rows from a global id on come to lie, and their first row there."""
+
+
+def own_symbols(runtime: Runtime, places: SymbolPlaces, first_row: int, n_rows: int) -> tuple[DeviceSymbols, int]:
+    """An array for these rows alone."""
+    return DeviceSymbols.empty(runtime, places, n_rows), 0
 
 
 @dataclass(eq=False)
@@ -83,16 +92,12 @@ class DeviceHome:
 
     def need_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
         """Return the bytes of bins and rows in a fit."""
-        together = self.lends and isinstance(quantizer.layout, DenseLayout)
-        return (1 if together else 2) * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self._part(self.info.n_rows)
+        copies = 1 if self.lends and maker_of(quantizer).lends else 2
+        return copies * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self._part(self.info.n_rows)
 
     def stored_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
         """Return the bytes of bins that stay."""
-        n_rows = self._part(self.info.n_rows)
-        if isinstance(quantizer.layout, DenseLayout):
-            places = symbol_places(runtime, quantizer)
-            return places.size(n_rows) * places.dtype.itemsize
-        return 4 * self._part(self.info.n_entries) + 8 * n_rows
+        return maker_of(quantizer).bytes_of(runtime, self._part(self.info.n_rows), self._part(self.info.n_entries))
 
     def _part(self, n: int) -> int:
         """Return how many of `n` rows, or entries, may come here."""
@@ -135,41 +140,107 @@ def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: 
             chunks = list(quantize_on_device(quantizer, rows, first_row, spans, room))
         yield from chunks
         return
-    make = _dense_chunks if isinstance(quantizer.layout, DenseLayout) else _sparse_chunks
-    yield from make(quantizer, rows, first_row, spans, kept, threads)
+    yield from maker_of(quantizer).from_blocks(rows, first_row, spans, kept, threads)
 
 
-def _dense_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
-                  home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
-    layout, runtime = quantizer.layout, rows.runtime
-    assert isinstance(layout, DenseLayout)
-    worst = np.full(len(spans), -1)  # features without a symbol for what they lack, told after what blocks refuse
-    with on_device(runtime):
-        places = symbol_places(runtime, quantizer)
-        whole, origin = (None, 0) if home is None else home.symbols(runtime, places, first_row, rows.n_rows)
-    room = _HostRoom(layout, threads)
-    for start, block, at, is_last in _blocks_of(rows, spans, threads):
-        (begin, end), stop = spans[at], start + block.n_rows
+def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: int, spans: Sequence[Span],
+                       room: SymbolRoom = own_symbols) -> Iterator[DeviceChunk]:  # fmt: skip
+    """Quantize rows where they lie, the first of which has global id `first_row`; a chunk for each span of them.
+
+    Parameters
+    ----------
+    room : callable, default an array of their own
+        For the symbols of a dense layout.
+
+    Raises
+    ------
+    DataError
+        See `Quantizer.quantize`.
+    """
+    quantizer.check_features(features.n_features)
+    return maker_of(quantizer).in_place(features, first_row, spans, room)
+
+
+def maker_of(quantizer: Quantizer) -> DenseMaker | CsrMaker:
+    """Return what makes chunks of a quantizer's layout on a GPU."""
+    return DenseMaker(quantizer) if isinstance(quantizer, DenseQuantizer) else CsrMaker(quantizer)
+
+
+class DenseMaker:
+    """Makes chunks of symbols."""
+
+    lends = True
+    """Whether chunks of several partitions may lie in one array."""
+
+    def __init__(self, quantizer: DenseQuantizer) -> None:
+        self._quantizer, self._layout = quantizer, quantizer.layout
+        self._search = SearchTables(*quantizer.search[:3])
+
+    def places(self, runtime: Runtime) -> SymbolPlaces:
+        """Return where symbols lie on the device."""
+        cuts = self._quantizer.cuts
+        slots = cuts.n_bins.astype(np.int64) + cuts.has_missing
+        return SymbolPlaces.of_slots(slots, np.dtype(self._layout.symbol_dtype), runtime.shared_bytes)
+
+    def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
+        """Return the bytes of the bins of so many rows."""
+        places = self.places(runtime)
+        return places.size(n_rows) * places.dtype.itemsize
+
+    def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
+                 ) -> Iterator[DeviceChunk]:  # fmt: skip
+        """Quantize rows that lie on the device, see `quantize_on_device`."""
+        symbols, origin = room(features.runtime, self.places(features.runtime), first_row, features.n_rows)
+        check_representable(self._fill(features, symbols, origin))
+        yield from self._parts(symbols, origin, first_row, spans)
+
+    def _parts(self, whole: DeviceSymbols, origin: int, first_row: int, spans: Sequence[Span]) -> Iterator[DeviceChunk]:
+        for start, stop in spans:
+            yield DenseDeviceChunk(
+                first_row + start, stop - start, self._layout, whole, origin + start, origin + stop
+            )
+
+    def _fill(self, features: DeviceRows, symbols: DeviceSymbols, first_row: int, scratch_bytes: int = SCATTER_BYTES
+              ) -> int:  # fmt: skip
+        """Write the symbols of rows from row `first_row` of `symbols` on; a feature that lacks one for missing, or -1.
+
+        `scratch_bytes` : of device memory, what sparse rows may take besides.
+        """
+        missing = self._quantizer.search[3]
+        return max((
+            quantize_rows(features.runtime, rows, self._search, missing, symbols, first_row + begin)
+            for rows, begin in features.matrices(min(scratch_bytes, SCATTER_BYTES))
+        ), default=-1)  # fmt: skip
+
+    def from_blocks(self, rows: GpuRows, first_row: int, spans: Sequence[Span], home: DeviceHome | None, threads: int
+                    ) -> Iterator[Chunk]:  # fmt: skip
+        """Quantize rows block by block, into the host's memory where there is no home; see `quantize_on_gpu`."""
+        layout, runtime = self._layout, rows.runtime
+        worst = np.full(len(spans), -1)  # features without a symbol for what they lack, told after what blocks refuse
         with on_device(runtime):
-            target = DeviceSymbols.empty(runtime, places, block.n_rows) if whole is None else whole
-            place = 0 if whole is None else origin + start
-            worst[at] = max(worst[at], fill_symbols(quantizer, block, target, place, _scratch_bytes(rows) // 2))
-            del block
-            if whole is None:
-                if start == begin:
-                    room.take(end - begin)
-                come = target.rows(0, stop - start), room.symbols[start - begin : stop - begin]
-                Download(runtime, [come], threads).wait()
-                del come
-            del target
-        if whole is None and is_last and worst.max() < 0:
-            yield QuantizedChunk(first_row + begin, end - begin, layout, room.words())
-    for feature in worst.tolist():
-        check_representable(feature)
-    if whole is None:
-        return
-    for begin, end in spans:
-        yield DeviceChunk(first_row + begin, end - begin, layout, whole, origin + begin, origin + end)
+            places = self.places(runtime)
+            whole, origin = (None, 0) if home is None else home.symbols(runtime, places, first_row, rows.n_rows)
+        room = _HostRoom(layout, threads)
+        for start, block, at, is_last in _blocks_of(rows, spans, threads):
+            (begin, end), stop = spans[at], start + block.n_rows
+            with on_device(runtime):
+                target = DeviceSymbols.empty(runtime, places, block.n_rows) if whole is None else whole
+                place = 0 if whole is None else origin + start
+                worst[at] = max(worst[at], self._fill(block, target, place, _scratch_bytes(rows) // 2))
+                del block
+                if whole is None:
+                    if start == begin:
+                        room.take(end - begin)
+                    come = target.rows(0, stop - start), room.symbols[start - begin : stop - begin]
+                    Download(runtime, [come], threads).wait()
+                    del come
+                del target
+            if whole is None and is_last and worst.max() < 0:
+                yield DenseChunk(first_row + begin, end - begin, layout, room.words())
+        for feature in worst.tolist():
+            check_representable(feature)
+        if whole is not None:
+            yield from self._parts(whole, origin, first_row, spans)
 
 
 class _HostRoom:
@@ -199,34 +270,59 @@ class _HostRoom:
         return self._words if self._layout.is_aligned else pack_dense(self.symbols, self._layout, self._threads)
 
 
-def _sparse_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
-                   home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
-    layout, runtime = quantizer.layout, rows.runtime
-    assert not isinstance(layout, DenseLayout)
-    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
-    bins: list[DeviceArray] = []
-    lengths: list[DeviceArray] = []
-    for _, block, at, is_last in _blocks_of(rows, spans, threads):
-        (begin, end) = spans[at]
-        with on_device(runtime):
-            for entries in block.entry_parts(_scratch_bytes(rows)):
-                found = quantize_entries(runtime, entries.indices, entries.values, search, quantizer.cuts.bin_offsets)
-                own = runtime.xp.diff(entries.indptr)
-                bins.append(found if home is not None else download(runtime, found, threads))
-                lengths.append(own if home is not None else to_host(own))
-                del entries, found, own
-            del block
-        if not is_last:
-            continue
-        with active(runtime):
-            joined, indptr = _joined(runtime.xp if home is not None else np, bins, lengths)
-        bins, lengths = [], []
-        check_entries(len(joined))
-        if home is not None:
-            yield DeviceChunk(first_row + begin, end - begin, layout, joined, 0, len(joined), indptr)
-        else:
-            words = pack_csr(joined, layout, threads)
-            yield QuantizedChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))
+class CsrMaker:
+    """Makes chunks of the global bins of present entries."""
+
+    lends = False
+
+    def __init__(self, quantizer: CsrQuantizer) -> None:
+        self._layout, self._search = quantizer.layout, SearchTables(*quantizer.search[:3])
+        self._bin_offsets = quantizer.search[3]
+
+    def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
+        """Return the bytes of the bins of so many rows."""
+        return 4 * n_entries + 8 * n_rows
+
+    def _bins(self, entries: DeviceSparseRows) -> DeviceArray:
+        return quantize_entries(entries.runtime, entries.indices, entries.values, self._search, self._bin_offsets)
+
+    def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
+                 ) -> Iterator[DeviceChunk]:  # fmt: skip
+        """Quantize rows that lie on the device, see `quantize_on_device`; bins lie in an array of their own."""
+        rows = features.entries()
+        bins = self._bins(rows)
+        for start, stop in spans:
+            begin, end = int(rows.indptr[start]), int(rows.indptr[stop])
+            check_entries(end - begin)
+            own = rows.indptr[start : stop + 1] - begin
+            yield CsrDeviceChunk(first_row + start, stop - start, self._layout, bins, begin, end, own)
+
+    def from_blocks(self, rows: GpuRows, first_row: int, spans: Sequence[Span], home: DeviceHome | None, threads: int
+                    ) -> Iterator[Chunk]:  # fmt: skip
+        """Quantize rows block by block, like `DenseMaker.from_blocks`."""
+        layout, runtime = self._layout, rows.runtime
+        bins: list[DeviceArray] = []
+        lengths: list[DeviceArray] = []
+        for _, block, at, is_last in _blocks_of(rows, spans, threads):
+            (begin, end) = spans[at]
+            with on_device(runtime):
+                for entries in block.entry_parts(_scratch_bytes(rows)):
+                    found, own = self._bins(entries), runtime.xp.diff(entries.indptr)
+                    bins.append(found if home is not None else download(runtime, found, threads))
+                    lengths.append(own if home is not None else to_host(own))
+                    del entries, found, own
+                del block
+            if not is_last:
+                continue
+            with active(runtime):
+                joined, indptr = _joined(runtime.xp if home is not None else np, bins, lengths)
+            bins, lengths = [], []
+            check_entries(len(joined))
+            if home is not None:
+                yield CsrDeviceChunk(first_row + begin, end - begin, layout, joined, 0, len(joined), indptr)
+            else:
+                words = pack_csr(joined, layout, threads)
+                yield CsrChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))
 
 
 def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, Int64]:

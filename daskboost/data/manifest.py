@@ -25,6 +25,8 @@ MAX_MANIFEST_BYTES = 1 << 28  # about 500,000 chunks
 
 CUTS_ARRAYS = {"values": "<f4", "offsets": "<i4", "has_missing": "|u1", "bits": "|u1"}
 CHUNK_ARRAYS = {"words": "<u4", "indptr": "<u4", "label": "<f4", "weight": "<f4", "base_margin": "<f4"}
+BIN_ARRAYS = ("words", "indptr")
+"""Arrays of a chunk's bins; the second only of CSR chunks."""
 KINDS = ("float", "int", "i")
 LARGEST = 2**63 - 1
 
@@ -104,6 +106,11 @@ class Manifest:
     cuts: tuple[ArrayRecord, ...]
     chunks: tuple[ChunkRecord, ...]
     metadata: Json
+
+    @property
+    def cuts_arrays(self) -> set[str]:
+        """Names of the arrays that `cuts.bin` must have."""
+        return {*CUTS_ARRAYS} - ({"bits"} if self.csr_bits is not None else set())
 
     def to_bytes(self) -> bytes:
         """The text of `manifest.json`.

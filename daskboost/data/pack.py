@@ -7,6 +7,7 @@ are unpacked on reading. A layout belongs to a data set, never to a partition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,14 +16,17 @@ import numpy.typing as npt
 
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.threads import by_ranges
+from daskboost.devices.gpu.streamed import DenseChunks, SparseChunks
 from daskboost.devices.set_size import DenseSet, SparseSet
-from daskboost.dtypes import SYMBOL_WORD, Bool, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import SYMBOL_WORD, Bool, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
 MAX_SYMBOLS = 1 << 16  # 65,535 bins and the symbol for missing
 GUARD_WORDS = 1  # behind the last symbol: readers may load two words for any symbol
 
 Encoding = Literal["auto", "dense", "csr"]
+Groups = Sequence[Sequence[tuple[int, int]]]
+"""Rows and bytes of the chunks of groups."""
 Packing = Literal["aligned", "tight", "common"]
 
 
@@ -88,6 +92,25 @@ class DenseLayout:
         """Whether the symbols are machine integers, so that reading them copies nothing."""
         return bool(np.all(self.bits == 8) or np.all(self.bits == 16))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of an unpacked row."""
+        return self.n_features * self.symbol_dtype.itemsize
+
+    @property
+    def saved_arrays(self) -> dict[str, UInt8]:
+        """What a saved data set has of the layout beside its cuts."""
+        return {"bits": self.bits}
+
+    def holds(self, cuts: Cuts) -> bool:
+        """Whether the symbols have room for all bins."""
+        return not np.any((cuts.n_bins - 1) >> self.bits)
+
+    def packed(self, groups: Groups, slot_of_bin: Int32) -> DenseChunks:
+        """Return what unpacking groups of chunks goes by."""
+        most_rows = max(sum(n_rows for n_rows, _ in group) for group in groups)
+        return DenseChunks(self.bits, self.row_stride_bytes, self.symbol_dtype, most_rows)
+
     def nbytes(self, n_rows: int, n_entries: int) -> int:
         """Bytes of `n_rows` rows; the number of present entries does not matter."""
         return n_rows * self.row_stride_bytes
@@ -129,6 +152,24 @@ class CsrLayout:
     def __post_init__(self) -> None:
         if not 1 <= self.bits <= 32:
             raise DataError(f"bits of a CSR layout must be from 1 to 32, got {self.bits!r}")
+
+    row_bytes = 0
+    """CSR rows have no column-major copies."""
+
+    @property
+    def saved_arrays(self) -> dict[str, UInt8]:
+        """What a saved data set has of the layout beside its cuts: nothing, as its manifest says the bits."""
+        return {}
+
+    def holds(self, cuts: Cuts) -> bool:
+        """Whether an entry has room for all bins."""
+        return (cuts.total_bins - 1) >> self.bits == 0
+
+    def packed(self, groups: Groups, slot_of_bin: Int32) -> SparseChunks:
+        """Return what unpacking groups of chunks goes by; `slot_of_bin` : the histogram slot of each global bin."""
+        most_rows = max(sum(n_rows for n_rows, _ in group) for group in groups)
+        most_entries = max(sum(self.most_entries(*chunk) for chunk in group) for group in groups)
+        return SparseChunks(self.bits, slot_of_bin, most_rows, most_entries)
 
     def nbytes(self, n_rows: int, n_entries: int) -> int:
         """Bytes of `n_rows` rows with `n_entries` present entries."""

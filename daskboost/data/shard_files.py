@@ -23,7 +23,7 @@ from daskboost.data.array_file import Array, ArrayFile, bytes_of, crc32, write_f
 from daskboost.data.chunk import ChunkRows, QuantizedChunk
 from daskboost.data.cuts import Cuts
 from daskboost.data.manifest import ArrayRecord, ChunkRecord, Manifest
-from daskboost.data.pack import DenseLayout, Layout
+from daskboost.data.pack import Layout
 from daskboost.data.rows import FeatureSchema
 from daskboost.data.saved_checks import check_chunk, check_cuts
 from daskboost.data.shard import Shard, ShardBuilder
@@ -63,7 +63,7 @@ class SavedDataset:
     @property
     def chunk_bytes(self) -> int:
         """Return the bytes of all chunks' bins, as a store counts them."""
-        arrays = [array for chunk in self.chunks for array in chunk.arrays if array.name in ("words", "indptr")]
+        arrays = [array for chunk in self.chunks for array in chunk.arrays if array.name in m.BIN_ARRAYS]
         return sum(np.dtype(array.dtype).itemsize * array.shape[0] for array in arrays)
 
 
@@ -115,8 +115,7 @@ class DatasetWriter:
             "offsets": cuts.offsets,
             "has_missing": cuts.has_missing.view(np.uint8),
         }
-        if isinstance(layout, DenseLayout):
-            arrays["bits"] = layout.bits
+        arrays.update(layout.saved_arrays)
         records = _write_arrays(self.directory / m.CUTS_FILE, arrays, m.CUTS_ARRAYS)
         in_order = tuple(sorted(chunks, key=lambda chunk: chunk.first_row))
         manifest = Manifest(schema, m.csr_bits_of(layout), records, in_order, dict(metadata or {}))
@@ -173,12 +172,11 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
             continue
         rows = shard.entries[index].rows
         optional = {
-            "indptr": chunk.indptr,
             "label": rows.label,
             "weight": rows.weight,
             "base_margin": rows.base_margin,
         }
-        arrays: dict[str, Array] = {"words": chunk.words}
+        arrays: dict[str, Array] = dict(zip(m.BIN_ARRAYS, chunk.arrays, strict=False))
         arrays.update({name: array for name, array in optional.items() if array is not None})
         path = Path(directory) / ChunkRecord(chunk.first_row, chunk.n_rows, ()).file
         written = _write_arrays(path, arrays, m.CHUNK_ARRAYS)
@@ -266,10 +264,10 @@ def open_chunks(
         path = dataset.path / record.file
         with _naming(path):
             arrays = _read_arrays(path, record.arrays)
-            words, indptr = arrays.pop("words"), arrays.pop("indptr", None)
-            chunk = QuantizedChunk(record.first_row, record.n_rows, dataset.layout, words, indptr)
+            bins = [arrays.pop(name) for name in m.BIN_ARRAYS if name in arrays]
+            chunk = QuantizedChunk.of(dataset.layout, record.first_row, record.n_rows, *bins)
             check_chunk(chunk, arrays, dataset.cuts)
-        del words, indptr
+        del bins
         yield chunk, ChunkRows(**arrays)
         del chunk, arrays
 

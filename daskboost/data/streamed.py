@@ -152,5 +152,4 @@ def _group_bytes(handles: Sequence[ChunkHandle]) -> int:
 def _packed(chunk: Chunk, memory: UInt8) -> PackedRows:
     """What a chunk has in the page-locked memory that it lies in."""
     assert isinstance(chunk, QuantizedChunk)
-    n_entries = 0 if chunk.indptr is None else int(chunk.indptr[-1])
-    return PackedRows(chunk.n_rows, n_entries, memory[: chunk.nbytes])
+    return PackedRows(chunk.n_rows, chunk.n_entries, memory[: chunk.nbytes])

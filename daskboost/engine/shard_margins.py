@@ -11,14 +11,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from daskboost.data.device_chunk import Chunk, DeviceChunk, joined_symbols
-from daskboost.data.pack import DenseLayout, Layout
+from daskboost.data.chunk import CsrChunk, DenseChunk
+from daskboost.data.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk, joined_symbols
+from daskboost.data.pack import Layout
 from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkHandle
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.device import Array, Device, StreamingDevice, View
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.dtypes import Int32
 from daskboost.engine.row_groups import places_on_disk, row_groups, streamed_places
 from daskboost.errors import DataError
 
@@ -161,45 +163,22 @@ class ShardMargins:
 
     def _copies_columns(self, n_rows: int) -> bool:
         """Whether rows that stay get a column-major copy, whose room is taken then; of CSR rows any room will do."""
-        n_bytes = n_rows * row_bytes(self.shard.layout)
+        n_bytes = n_rows * self.shard.layout.row_bytes
         copies = self._columns_pay and self._column_room >= max(n_bytes, 1)
         self._column_room -= n_bytes if copies else 0
         return copies
 
     def _packed_kind(self, groups: Sequence[Sequence[ChunkHandle]]) -> DenseChunks | SparseChunks:
         """What unpacking groups of chunks goes by."""
-        layout, most_rows = self.shard.layout, max(sum(handle.n_rows for handle in group) for group in groups)
-        if isinstance(layout, DenseLayout):
-            return DenseChunks(layout.bits, layout.row_stride_bytes, layout.symbol_dtype, most_rows)
-        most_entries = max(
-            sum(layout.most_entries(handle.n_rows, handle.nbytes) for handle in group) for group in groups
-        )
-        return SparseChunks(layout.bits, self._bin_to_slot, most_rows, most_entries)
+        sizes = [[(handle.n_rows, handle.nbytes) for handle in group] for group in groups]
+        return self.shard.layout.packed(sizes, self._bin_to_slot)
 
     def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:
         threads = self._device.threads.count
         if not self._device.reads_device_chunks:
             chunks = [chunk.on_host(threads) for chunk in chunks]
-        if chunks[0].is_dense:
-            n_rows = sum(chunk.n_rows for chunk in chunks)
-            copy_columns = keep and self._copies_columns(n_rows)  # not for one pass
-            return self._device.dense_view(joined_symbols(chunks, threads), n_rows, copy_columns=copy_columns)
-        rows = [self._slots(chunk, threads) for chunk in chunks]
-        xp = self._device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
-        starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
-        indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
-        slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
-        copy_columns = keep and self._copies_columns(0)
-        return self._device.sparse_view(
-            xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns
-        )
-
-    def _slots(self, chunk: Chunk, threads: int) -> tuple[Any, Any]:
-        """Row pointers (int64) and histogram slots (int32) of a CSR chunk, where it lies."""
-        if isinstance(chunk, DeviceChunk):
-            return chunk.indptr, self._device.xp.asarray(self._bin_to_slot)[chunk.values]
-        indptr, bins = chunk.global_bins(threads)
-        return indptr, self._bin_to_slot[bins]
+        copy_columns = keep and self._copies_columns(sum(chunk.n_rows for chunk in chunks))  # not for one pass
+        return view_of(self._device, chunks, self._bin_to_slot, copy_columns=copy_columns)
 
     def set_base(self, margin: Any) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):
@@ -240,9 +219,18 @@ class ShardMargins:
 
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:
     """Whether so many rows get a column-major copy where such copies may take `room_bytes`."""
-    return 0 < room_bytes >= n_rows * row_bytes(layout)
+    return 0 < room_bytes >= n_rows * layout.row_bytes
 
 
-def row_bytes(layout: Layout) -> int:
-    """Bytes of an unpacked row; 0 of CSR rows, which have no column-major copies."""
-    return layout.n_features * layout.symbol_dtype.itemsize if isinstance(layout, DenseLayout) else 0
+def view_of(device: Device, chunks: Sequence[Chunk], slot_of_bin: Int32, *, copy_columns: bool) -> View:
+    """The view of chunks of one layout, one after the other; `slot_of_bin` : the histogram slot of each global bin."""
+    threads, n_rows = device.threads.count, sum(chunk.n_rows for chunk in chunks)
+    dense = [chunk for chunk in chunks if isinstance(chunk, DenseChunk | DenseDeviceChunk)]
+    if dense:
+        return device.dense_view(joined_symbols(dense, threads), n_rows, copy_columns=copy_columns)
+    rows = [chunk.slots(slot_of_bin, threads) for chunk in chunks if isinstance(chunk, CsrChunk | CsrDeviceChunk)]
+    xp = device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
+    starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
+    indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
+    slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
+    return device.sparse_view(xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns)

@@ -197,7 +197,7 @@ FORGED: dict[str, tuple[Encoding, str, Callable[[Any], object], str]] = {
     "no missing": ("dense", "has_missing", put(1, 0), "a bin is out of range"),
     "csr without missing": ("csr", "has_missing", put(0, 0), "a row lacks a feature that has_missing says all rows"),
     "no bits": ("dense", "bits", put(0, 0), "cuts.bin: .*from 1 to 16"),
-    "few bits": ("dense", "bits", put(0, 1), "bits in cuts.bin are too few"),
+    "few bits": ("dense", "bits", put(0, 1), "the layout's bits are too few"),
 }
 
 
@@ -213,7 +213,7 @@ def test_arrays_that_would_break_a_kernel_are_refused(tmp_path: Path, name: str)
 def test_csr_bits_too_few_for_the_cuts_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "d", "csr")
     edit(tmp_path / "d", lambda root: root["layout"].update(bits=2))
-    with pytest.raises(DatasetFormatError, match=r"layout\.bits are too few"):
+    with pytest.raises(DatasetFormatError, match=r"the layout's bits are too few"):
         read_dataset(tmp_path / "d")
 
 

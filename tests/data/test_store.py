@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from daskboost.data.array_file import ArrayFile
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.chunk import CsrChunk, DenseChunk, QuantizedChunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
 from daskboost.data.store import ChunkStore
@@ -30,21 +30,19 @@ LAYOUT = DenseLayout.aligned(np.full(5, 256))
 
 def dense_chunk(seed: int, n_rows: int = 100) -> QuantizedChunk:
     symbols = np.random.default_rng(seed).integers(0, 256, (n_rows, 5)).astype(np.uint8)
-    return QuantizedChunk(1000 * seed, n_rows, LAYOUT, pack_dense(symbols, LAYOUT))
+    return DenseChunk(1000 * seed, n_rows, LAYOUT, pack_dense(symbols, LAYOUT))
 
 
 def csr_chunk() -> QuantizedChunk:
     bins = np.arange(7, dtype=np.uint32)
-    return QuantizedChunk(3, 4, CsrLayout(3), pack_csr(bins, CsrLayout(3)), np.array([0, 2, 2, 6, 7], np.uint32))
+    return CsrChunk(3, 4, CsrLayout(3), pack_csr(bins, CsrLayout(3)), np.array([0, 2, 2, 6, 7], np.uint32))
 
 
 def assert_equal_chunks(one: Chunk, other: Chunk) -> None:
     first, second = one.on_host(), other.on_host()
     assert (first.first_row, first.n_rows, first.layout) == (second.first_row, second.n_rows, second.layout)
-    np.testing.assert_array_equal(first.words, second.words)
-    assert (first.indptr is None) == (second.indptr is None)
-    if first.indptr is not None and second.indptr is not None:
-        np.testing.assert_array_equal(first.indptr, second.indptr)
+    for array, expected in zip(first.arrays, second.arrays, strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 def files_under(path: Path) -> list[Path]:
@@ -112,12 +110,12 @@ def test_files_go_when_the_store_is_collected(tmp_path: Path) -> None:
 def test_files_go_when_the_interpreter_exits(tmp_path: Path, ending: str) -> None:
     program = f"""
 import numpy as np
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.chunk import CsrChunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.pack import CsrLayout
 from daskboost.data.store import ChunkStore
 store = ChunkStore({str(tmp_path)!r}, 0)
-store.put(QuantizedChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32)))
+store.put(CsrChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32)))
 import os, sys
 if os.fork() == 0:
     sys.exit(0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.chunk import DenseChunk, QuantizedChunk
 from daskboost.data.pack import DenseLayout, pack_dense
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.stream import stream
@@ -24,7 +24,7 @@ N_CHUNKS = 8
 
 
 def chunk(seed: int) -> QuantizedChunk:
-    return QuantizedChunk(seed * 10, 10, LAYOUT, pack_dense(np.full((10, 4), seed, np.uint8), LAYOUT))
+    return DenseChunk(seed * 10, 10, LAYOUT, pack_dense(np.full((10, 4), seed, np.uint8), LAYOUT))
 
 
 def prefetch_threads() -> list[threading.Thread]:
@@ -211,12 +211,12 @@ def test_an_unreadable_chunk_fails_in_the_caller_at_its_turn(tmp_path: Path) -> 
 def test_an_unfinished_stream_does_not_keep_the_interpreter_alive(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.chunk import CsrChunk
 from daskboost.data.pack import CsrLayout
 from daskboost.data.store import ChunkStore
 from daskboost.data.stream import stream
 store = ChunkStore({str(tmp_path)!r}, 0)
-chunk = QuantizedChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32))
+chunk = CsrChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32))
 chunks = stream(store, [store.put(chunk) for _ in range(9)])
 held = next(chunks), chunks
 held += (held,)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.chunk import CsrChunk, DenseChunk, QuantizedChunk
 from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
 from daskboost.data.store import ChunkHandle, ChunkStore
 from daskboost.data.streamed import StreamedChunks
@@ -30,18 +30,18 @@ GROUP_BYTES = {"alone": 0, "pairs": 400, "threes": 600}
 def dense(seed: int) -> QuantizedChunk:
     n_rows = 10 + seed
     symbols = np.random.default_rng(seed).integers(0, 64, (n_rows, 5)).astype(np.uint8)
-    return QuantizedChunk(100 * seed, n_rows, LAYOUT, pack_dense(symbols, LAYOUT))
+    return DenseChunk(100 * seed, n_rows, LAYOUT, pack_dense(symbols, LAYOUT))
 
 
 def sparse(seed: int) -> QuantizedChunk:
     indptr = np.arange(0, 3 * (seed + 2), 3).astype(np.uint32)
     layout = CsrLayout(7)
     bins = np.random.default_rng(seed).integers(0, 99, int(indptr[-1])).astype(np.uint32)
-    return QuantizedChunk(100 * seed, len(indptr) - 1, layout, pack_csr(bins, layout), indptr)
+    return CsrChunk(100 * seed, len(indptr) - 1, layout, pack_csr(bins, layout), indptr)
 
 
 def packed(chunk: QuantizedChunk) -> bytes:
-    return chunk.words.tobytes() + (b"" if chunk.indptr is None else chunk.indptr.tobytes())
+    return b"".join(array.tobytes() for array in chunk.arrays)
 
 
 @pytest.fixture(autouse=True)

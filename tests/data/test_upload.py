@@ -86,10 +86,7 @@ def assert_same(X: Any, host: Any = None, *, kept: bool | None = True, **options
             assert kept is None or isinstance(own, DeviceChunk) == kept
             packed = own.on_host()
             assert (packed.first_row, packed.n_rows, packed.layout) == (other.first_row, other.n_rows, other.layout)
-            assert packed.words.tobytes() == other.words.tobytes()
-            assert (packed.indptr is None) == (other.indptr is None)
-            if packed.indptr is not None:
-                assert packed.indptr.tobytes() == other.indptr.tobytes()
+            assert [array.tobytes() for array in packed.arrays] == [array.tobytes() for array in other.arrays]
         for own, other in zip(found.shards.shards[0].entries, expected.shards.shards[0].entries, strict=True):
             for name in ("label", "weight", "base_margin"):
                 np.testing.assert_array_equal(getattr(own.rows, name), getattr(other.rows, name))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference import pack as reference
 
-from daskboost.data.chunk import QuantizedChunk
+from daskboost.data.chunk import CsrChunk
 from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.ring import PackedGroup, PackedRows
@@ -89,7 +89,7 @@ def test_sparse_chunks(runtime: Runtime, width: int, rng: np.random.Generator) -
             counts.append(rng.integers(0, 4, n_rows) * (number != 1))  # the second has no entries
             indptr = np.concatenate([[0], np.cumsum(counts[-1])]).astype(np.uint32)
             bins = rng.integers(0, n_bins, int(indptr[-1])).astype(np.uint32)
-            chunk = QuantizedChunk(0, n_rows, layout, pack_csr(bins, layout), indptr)
+            chunk = CsrChunk(0, n_rows, layout, pack_csr(bins, layout), indptr)
             memory = np.empty(chunk.nbytes, np.uint8)
             moved = chunk.moved_to(memory)
             np.testing.assert_array_equal(moved.global_bins()[1], bins)
