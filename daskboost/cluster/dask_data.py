@@ -148,7 +148,7 @@ class ClusterRunner:
 
     def _one_worker(self, info: DatasetInfo, beside: ClusterShards | None) -> list[str] | None:
         """The worker for a small data set; None where all workers take what they read."""
-        if info.layout.nbytes(info.n_rows, info.n_entries) > ONE_WORKER_BYTES:
+        if info.nbytes > ONE_WORKER_BYTES:
             return None
         if beside is not None and len(set(beside.owners)) == 1:
             return [beside.owners[0]]

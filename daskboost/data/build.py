@@ -113,6 +113,11 @@ class DatasetInfo:
     def n_rows(self) -> int:
         return self.stats.n_rows
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all chunks, but for their padding."""
+        return self.layout.nbytes(self.n_rows, self.n_entries)
+
     def to_json(self) -> dict[str, Any]:
         """What a saved data set's manifest keeps beside cuts, layout and schema."""
         return {
@@ -308,10 +313,9 @@ def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> No
     """
     edges = np.array([*info.first_rows, info.n_rows])
     n_chunks = int(np.sum(-(-np.diff(edges) // info.chunk_rows)))
-    n_bytes = info.layout.nbytes(info.n_rows, info.n_entries)
-    if taken_bytes + n_bytes > ram_budget_bytes:
+    if taken_bytes + info.nbytes > ram_budget_bytes:
         beside = f" beside {taken_bytes} bytes of the reference's" if taken_bytes else ""
-        raise no_room(ram_budget_bytes, info.n_rows, taken_bytes + n_bytes + PADDING_BYTES * n_chunks, beside)
+        raise no_room(ram_budget_bytes, info.n_rows, taken_bytes + info.nbytes + PADDING_BYTES * n_chunks, beside)
 
 
 def no_room(ram_budget_bytes: int, n_rows: int, least_bytes: int, beside: str = "") -> StorageError:

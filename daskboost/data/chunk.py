@@ -280,28 +280,6 @@ class CsrQuantizer(Quantizer):
         return CsrChunk(first_row, features.n_rows, self.layout, packed, indptr.astype(np.uint32))
 
 
-def quantize(features: Features, cuts: Cuts, layout: Layout, first_row: int, threads: int = 1) -> QuantizedChunk:
-    """Quantize one batch of rows; `Quantizer.of(cuts, layout)` serves many.
-
-    Parameters
-    ----------
-    features : DenseRows or SparseRows
-    cuts : Cuts
-    layout : DenseLayout or CsrLayout
-        All four combinations with the kind of `features` work, and give equal bins.
-    first_row : int
-        Global id of the first row.
-    threads : int
-        Row ranges quantized at the same time; the result does not depend on it.
-
-    Raises
-    ------
-    DataError
-        See `Quantizer.quantize`.
-    """
-    return Quantizer.of(cuts, layout).quantize(features, first_row, threads)
-
-
 def check_representable(feature: int) -> None:
     """Refuse a feature whose missing values have no symbol; -1 is none."""
     if feature >= 0:

@@ -18,7 +18,7 @@ from daskboost.data.blocks import (
     ParquetBlocks,
     even_cuts,
 )
-from daskboost.data.kinds import DEVICE_KINDS, Kind, as_array, kind_of, readable
+from daskboost.data.kinds import DEVICE_KINDS, Kind, as_array, entries_per_row, kind_of, readable, sliceable
 from daskboost.data.parquet import ParquetTable, open_parquet
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.input import as_device_array
@@ -51,10 +51,9 @@ class OpenedInput:
         if self.kind == "dask_array":
             return DaskArrayBlocks(self.data)
         n_rows = self.data.shape[0]
-        if self.kind in ("sparse", "cupy_sparse"):
-            cuts = even_cuts(n_rows, _SPARSE_ENTRY_BYTES * self.data.nnz / max(n_rows, 1))
-        else:
-            cuts = even_cuts(n_rows, 4 * (self.n_columns if columns is None else len(columns)))
+        row_bytes: float = 4 * (self.n_columns if columns is None else len(columns))
+        entries = entries_per_row(self.data)
+        cuts = even_cuts(n_rows, row_bytes if entries is None else _SPARSE_ENTRY_BYTES * entries)
         if self.kind in DEVICE_KINDS:
             return DeviceBlocks(self.data, (0, n_rows), cuts)
         return LocalBlocks(self.data, cuts)
@@ -91,8 +90,7 @@ def open_input(X: Any) -> OpenedInput:
         if np.isnan(X.shape[1]):
             raise DataError("X is a Dask Array with an unknown number of columns. Call X.compute_chunk_sizes() first.")
         X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
-    elif kind in ("sparse", "cupy_sparse"):
-        X = X.tocsr()
+    X = sliceable(X)
     return OpenedInput(kind, X, None, (X.dtype,), int(X.shape[1]))
 
 

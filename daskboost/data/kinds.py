@@ -28,6 +28,7 @@ a path. ``"row_group"``: one of a Parquet file's."""
 
 DEVICE_KINDS = ("cupy", "cupy_sparse", "cudf")
 """Kinds that lie in a GPU's memory."""
+SPARSE_KINDS = ("sparse", "cupy_sparse")
 NAMED_KINDS = ("pandas", "pyarrow", "frame", "parquet", "dask_dataframe", "cudf")
 """Kinds whose columns have names."""
 
@@ -101,6 +102,16 @@ def readable(x: Any, name: str = "X") -> Any:
             f"{name} is of type {_type_name(x)} and cannot be read through Arrow: {error}. Cast columns of types that "
             "Arrow lacks (such as 128-bit integers), or drop them."
         ) from error
+
+
+def entries_per_row(x: Any) -> float | None:
+    """Return the present entries of a row of a sparse matrix; None of all other inputs."""
+    return x.nnz / max(x.shape[0], 1) if kind_of(x) in SPARSE_KINDS else None
+
+
+def sliceable(x: Any) -> Any:
+    """Return a sparse matrix as CSR, whose rows can be cut; all other inputs as they are."""
+    return x.tocsr() if kind_of(x) in SPARSE_KINDS else x
 
 
 def as_array(values: Any, name: str = "X") -> Any:

@@ -233,9 +233,12 @@ def choose_layout(
     if encoding == "csr":
         return csr
     dense = DenseLayout.aligned(symbols) if packing == "aligned" else DenseLayout.tight(symbols, packing == "common")
-    if encoding == "dense" or dense.nbytes(n_rows, n_entries) <= csr.nbytes(n_rows, n_entries):
-        return dense
-    return csr
+    return dense if encoding == "dense" else smaller(dense, csr, n_rows, n_entries)
+
+
+def smaller(dense: DenseLayout, csr: CsrLayout, n_rows: int, n_entries: int) -> Layout:
+    """Return the layout that needs fewer bytes, the dense one if equal."""
+    return min(dense, csr, key=lambda layout: layout.nbytes(n_rows, n_entries))
 
 
 def dense_words(n_rows: int, layout: DenseLayout) -> UInt32:

@@ -91,23 +91,6 @@ class Shard:
         for entry in self.entries:
             self.store.delete(entry.handle)
 
-    @classmethod
-    def build(
-        cls,
-        batches: Iterable[tuple[int, RowBatch]],
-        cuts: Cuts,
-        layout: Layout,
-        chunk_rows: int,
-        store: ChunkStore,
-        threads: int = 1,
-    ) -> Shard:
-        """Quantize batches given with the global ids of their first rows; see `ShardBuilder`."""
-        with ShardBuilder(cuts, layout, chunk_rows, store, threads) as builder:
-            for first_row, batch in batches:
-                builder.add(first_row, batch)
-                del batch  # free a generator's batch before it makes the next one
-            return builder.finish()
-
 
 def _weight_of_selected(weight: Float32 | None, selected: Bool) -> Float32:
     return selected.astype(np.float32) if weight is None else np.where(selected, weight, np.float32(0))

@@ -46,7 +46,7 @@ class SavedDataset:
     chunks : tuple of ChunkRecord
         In order of rows; engines divide them by position.
     metadata : dict
-        What the caller of `write_dataset` passed.
+        What was passed to `DatasetWriter.commit`.
     """
 
     path: Path
@@ -182,41 +182,6 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
         written = _write_arrays(path, arrays, m.CHUNK_ARRAYS)
         records.append(ChunkRecord(chunk.first_row, chunk.n_rows, written))
     return tuple(records)
-
-
-def write_dataset(
-    path: PathLike,
-    cuts: Cuts,
-    schema: FeatureSchema,
-    layout: Layout,
-    shards: Iterable[Shard],
-    metadata: Mapping[str, Any] | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Save a data set of shards that are all at hand; a cluster's engines use `DatasetWriter` as this does.
-
-    Parameters
-    ----------
-    path : path
-    cuts : Cuts
-    schema : FeatureSchema
-    layout : DenseLayout or CsrLayout
-    shards : iterable of Shard
-    metadata : mapping, or None
-        A JSON object to keep with the data set.
-    overwrite : bool
-        Whether to replace a data set at `path`.
-
-    Raises
-    ------
-    ParameterError
-        Something is at `path` already, or the metadata is not JSON.
-    StorageError
-        The disk is full, or a chunk cannot be read.
-    """
-    with DatasetWriter(path, overwrite) as writer:
-        chunks = [record for shard in shards for record in write_chunk_files(writer.directory, shard)]
-        writer.commit(cuts, schema, layout, chunks, metadata)
 
 
 def read_dataset(path: PathLike) -> SavedDataset:

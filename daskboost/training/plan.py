@@ -10,8 +10,8 @@ import numpy as np
 
 from daskboost.cluster.in_process import LocalShards
 from daskboost.data.build import DatasetInfo, default_chunk_rows, most_rows
-from daskboost.data.kinds import kind_of
-from daskboost.data.pack import CsrLayout, DenseLayout
+from daskboost.data.kinds import entries_per_row
+from daskboost.data.pack import CsrLayout, DenseLayout, smaller
 from daskboost.data.source import make_source
 from daskboost.data.spill import spill_path
 from daskboost.devices.choose import check_device, gpu_of
@@ -174,8 +174,8 @@ def _shape(data: Any, n_rows: int | None, n_features: int | None, nonzeros_per_r
         source = make_source(data)
         _check_same(name, n_rows=(n_rows, source.n_rows), n_features=(n_features, source.schema.n_features))
         n_rows, n_features = source.n_rows if n_rows is None else n_rows, source.schema.n_features
-        if kind_of(data) in ("sparse", "cupy_sparse"):
-            nonzeros_per_row = data.nnz / max(n_rows or 0, 1)
+        found = entries_per_row(data)
+        nonzeros_per_row = nonzeros_per_row if found is None else found
     if n_rows is None or n_features is None:
         what = f"the rows of {name} cannot be counted without computing it: {remedy}" if data is not None else (
             "pass data, or both n_rows and n_features")  # fmt: skip
@@ -216,9 +216,7 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, ta
     which others have taken some, lie on disk."""
     n_rows, n_features, per_row = -(-shape[0] // n_workers), shape[1], shape[2]
     entries = n_rows * n_features if per_row is None else int(n_rows * per_row)
-    dense = DenseLayout.aligned(np.full(n_features, n_symbols))
-    csr = CsrLayout(32)
-    layout = csr if csr.nbytes(n_rows, entries) < dense.nbytes(n_rows, entries) else dense
+    layout = smaller(DenseLayout.aligned(np.full(n_features, n_symbols)), CsrLayout(32), n_rows, entries)
     stored = layout.nbytes(n_rows, entries)
     chunk_rows = min(n_rows, params.chunk_rows or default_chunk_rows(layout, n_rows, entries))
     ram_rows, limit = n_rows, params.host_memory_limit

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from strategies.saved_dataset import build_shard
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster.dask_data import LIVING_BYTES, chunk_budget
 from daskboost.data.cuts import Cuts
 from daskboost.data.pack import DenseLayout
 from daskboost.data.rows import DenseRows, RowBatch
-from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.engine import setup
@@ -53,12 +53,12 @@ def test_small_neighbours_in_memory_are_joined_and_no_others(tmp_path: Path) -> 
             label = np.full(size, number, np.float32)
             batches.append((first_row, RowBatch(DenseRows(np.ones((size, 1), np.float32)), label)))
             first_row += size + 3  # rows of other shards lie between
-        shard = Shard.build(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, store)
+        shard = build_shard(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, store)
         groups = row_groups(shard, GROUP_ROWS, 2**20)
         assert [list(group.entries) for group in groups] == [[0, 1], [2], [3, 4, 5]]
         assert groups[0].label.tolist() == [0.0] * 10 + [1.0] * 20
         assert [(rows.start, rows.stop, first) for rows, first in groups[0].parts()] == [(0, 10, 0), (10, 30, 13)]
         assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 0))
     with ChunkStore(tmp_path, 0) as disk:
-        shard = Shard.build(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, disk)
+        shard = build_shard(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, disk)
         assert all(len(group.entries) == 1 for group in row_groups(shard, GROUP_ROWS, 2**20))

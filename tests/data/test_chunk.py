@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantize as naive
 
-from daskboost.data.chunk import ChunkRows, CsrChunk, DenseChunk, QuantizedChunk, Quantizer, quantize
+from daskboost.data.chunk import ChunkRows, CsrChunk, DenseChunk, QuantizedChunk, Quantizer
 from daskboost.data.cuts import Cuts
-from daskboost.data.pack import CsrLayout, DenseLayout, Encoding, Packing, choose_layout
+from daskboost.data.pack import CsrLayout, DenseLayout, Encoding, Layout, Packing, choose_layout
 from daskboost.data.rows import DenseRows, Features, RowBatch, SparseRows
 from daskboost.errors import DataError
 
@@ -35,6 +35,10 @@ def to_sparse(rows: DenseRows) -> SparseRows:
     present = ~np.isnan(rows.values)
     indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
     return SparseRows(indptr, np.nonzero(present)[1].astype(np.int32), rows.values[present], rows.n_features)
+
+
+def quantize(features: Features, cuts: Cuts, layout: Layout, first_row: int, threads: int = 1) -> QuantizedChunk:
+    return Quantizer.of(cuts, layout).quantize(features, first_row, threads)
 
 
 def assert_bins(chunk: QuantizedChunk, features: Features, cuts: Cuts) -> None:

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantize as naive
+from strategies.saved_dataset import build_shard
 
 from daskboost.data.cuts import Cuts
 from daskboost.data.pack import DenseLayout
 from daskboost.data.rows import DenseRows, RowBatch, host_features
-from daskboost.data.shard import Shard, ShardBuilder
+from daskboost.data.shard import ShardBuilder
 from daskboost.data.store import ChunkStore
 from daskboost.errors import DataError, ParameterError
 
@@ -54,7 +55,7 @@ def test_no_row_is_lost_however_rows_are_divided(sizes: list[int], chunk_rows: i
     batches = [(start, part(whole, start, stop)) for start, stop in itertools.pairwise(ends)]
     random.Random(seed).shuffle(batches)
     with ChunkStore() as store:
-        shard = Shard.build(batches, CUTS, LAYOUT, chunk_rows, store)
+        shard = build_shard(batches, CUTS, LAYOUT, chunk_rows, store)
         assert shard.n_rows == sum(sizes)
         chunks = [chunk for _, chunk in shard.chunks()]
         assert all(0 < entry.n_rows <= chunk_rows for entry in shard.entries)
@@ -70,8 +71,8 @@ def test_no_row_is_lost_however_rows_are_divided(sizes: list[int], chunk_rows: i
 
 def test_closing_a_shard_frees_its_chunks_only(tmp_path: Path) -> None:
     with ChunkStore(tmp_path, ram_budget_bytes=50) as store:
-        train = Shard.build([(0, rows(100))], CUTS, LAYOUT, 10, store)
-        valid = Shard.build([(0, rows(20, 1))], CUTS, LAYOUT, 10, store)
+        train = build_shard([(0, rows(100))], CUTS, LAYOUT, 10, store)
+        valid = build_shard([(0, rows(20, 1))], CUTS, LAYOUT, 10, store)
         train.close()
         assert len(list(valid.chunks())) == 2
         valid.close()
@@ -86,7 +87,7 @@ def test_a_failed_build_deletes_what_it_made(tmp_path: Path) -> None:
 
     with ChunkStore(tmp_path, ram_budget_bytes=0) as store:
         with pytest.raises(RuntimeError, match="the source broke"):
-            Shard.build(batches(), CUTS, LAYOUT, 3, store)
+            build_shard(batches(), CUTS, LAYOUT, 3, store)
         assert store.counters().disk_bytes == 0 and list(tmp_path.rglob("*.chunk")) == []
 
 
@@ -104,25 +105,25 @@ def test_a_batch_is_freed_before_the_next_is_made() -> None:
         return batch
 
     with ChunkStore() as store:
-        assert Shard.build(batches(), CUTS, LAYOUT, 10, store).n_rows == 30
+        assert build_shard(batches(), CUTS, LAYOUT, 10, store).n_rows == 30
 
 
 def test_an_engine_without_rows_has_an_empty_shard() -> None:
     with ChunkStore() as store:
-        shard = Shard.build([(5, rows(0))], CUTS, LAYOUT, 10, store)
+        shard = build_shard([(5, rows(0))], CUTS, LAYOUT, 10, store)
         assert shard.entries == () and shard.n_rows == 0 and list(shard.chunks()) == []
 
 
 def test_rows_added_twice_are_refused() -> None:
     with ChunkStore() as store, pytest.raises(DataError, match="row 9 was added twice"):
-        Shard.build([(9, rows(5)), (0, rows(10))], CUTS, LAYOUT, 100, store)
+        build_shard([(9, rows(5)), (0, rows(10))], CUTS, LAYOUT, 100, store)
 
 
 @pytest.mark.parametrize("name", ["label", "weight", "base_margin"])
 def test_partitions_must_agree_on_what_they_have(name: str) -> None:
     without: dict[str, Any] = {name: None}
     with ChunkStore() as store, pytest.raises(DataError, match=f"some partitions have a {name} and others have none"):
-        Shard.build([(0, rows(5)), (5, replace(rows(5), **without))], CUTS, LAYOUT, 100, store)
+        build_shard([(0, rows(5)), (5, replace(rows(5), **without))], CUTS, LAYOUT, 100, store)
 
 
 def test_chunks_have_rows() -> None:

@@ -14,14 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantize as naive
-from strategies.saved_dataset import CUTS, N_ROWS, SCHEMA, batch, layout_for, read_all, save
+from strategies.saved_dataset import (
+    CUTS,
+    N_ROWS,
+    SCHEMA,
+    batch,
+    build_shard,
+    layout_for,
+    read_all,
+    save,
+    write_dataset,
+)
 
 from daskboost.data.cuts import Cuts
 from daskboost.data.manifest import ChunkRecord
 from daskboost.data.pack import Encoding, Packing, choose_layout
 from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch, host_features
 from daskboost.data.shard import Shard
-from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files, write_dataset
+from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.store import ChunkStore
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError
 
@@ -40,7 +50,7 @@ def test_any_number_of_engines_opens_what_was_saved(
         np.testing.assert_array_equal(getattr(dataset.cuts, name), getattr(CUTS, name))
         assert getattr(dataset.cuts, name).dtype == getattr(CUTS, name).dtype
     with ChunkStore() as store:
-        expected = Shard.build([(0, batch())], CUTS, layout, 10, store)
+        expected = build_shard([(0, batch())], CUTS, layout, 10, store)
         chunks = dict(expected.chunks())
         seen = []
         for engine in range(n_engines):
@@ -69,7 +79,7 @@ def test_engines_write_side_by_side(
     with ChunkStore() as store, DatasetWriter(path) as writer:
         records = []
         for engine in reversed(range(n_engines)):
-            shard = Shard.build([(engine * n_rows, batch(n_rows, engine))], CUTS, layout, chunk_rows, store)
+            shard = build_shard([(engine * n_rows, batch(n_rows, engine))], CUTS, layout, chunk_rows, store)
             wire = json.loads(json.dumps([record.to_json() for record in write_chunk_files(writer.directory, shard)]))
             records += [ChunkRecord.from_json(value, f"chunks[{i}]") for i, value in enumerate(wire)]
         assert not path.exists()
@@ -86,7 +96,7 @@ def test_a_data_set_without_rows_names_or_labels(tmp_path: Path) -> None:
     with ChunkStore() as store:
         write_dataset(tmp_path / "none", cuts, schema, layout, [Shard(store, (), cuts, layout)])
         bare = RowBatch(DenseRows(np.ones((3, 2), np.float32)))
-        write_dataset(tmp_path / "bare", cuts, schema, layout, [Shard.build([(4, bare)], cuts, layout, 9, store)])
+        write_dataset(tmp_path / "bare", cuts, schema, layout, [build_shard([(4, bare)], cuts, layout, 9, store)])
     assert read_dataset(tmp_path / "none").n_rows == 0 and read_all(tmp_path / "none") == []
     assert read_dataset(tmp_path / "bare").schema == schema
     (rows,) = read_all(tmp_path / "bare")
@@ -155,7 +165,7 @@ def test_metadata_must_be_json(tmp_path: Path) -> None:
 def test_rows_saved_twice_are_refused(tmp_path: Path) -> None:
     layout = layout_for("dense", "tight")
     with ChunkStore() as store:
-        shards = [Shard.build([(first, batch())], CUTS, layout, 50, store) for first in (0, 39)]
+        shards = [build_shard([(first, batch())], CUTS, layout, 50, store) for first in (0, 39)]
         with pytest.raises(DatasetFormatError, match=r"chunks\[1\].first_row must lie behind"):
             write_dataset(tmp_path / "d", CUTS, SCHEMA, layout, shards)
     assert list(tmp_path.iterdir()) == []

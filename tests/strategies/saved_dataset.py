@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from daskboost.data.cuts import Cuts
 from daskboost.data.manifest import digest
 from daskboost.data.pack import Encoding, Layout, Packing, choose_layout
 from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch
-from daskboost.data.shard import Shard
-from daskboost.data.shard_files import open_chunks, read_dataset, write_dataset
+from daskboost.data.shard import Shard, ShardBuilder
+from daskboost.data.shard_files import DatasetWriter, open_chunks, read_dataset, write_chunk_files
 from daskboost.data.store import ChunkStore
 
 CUTS = Cuts(np.array([-1, 0, 1, 0.5], np.float32), np.array([0, 3, 4, 4], np.int32), np.array([True, True, False]))
@@ -40,9 +40,26 @@ def save(
 ) -> Layout:
     layout = layout_for(encoding, packing)
     with ChunkStore() as store:
-        shard = Shard.build([(0, batch())], CUTS, layout, chunk_rows, store)
+        shard = build_shard([(0, batch())], CUTS, layout, chunk_rows, store)
         write_dataset(path, CUTS, SCHEMA, layout, [shard], **options)
     return layout
+
+
+def build_shard(batches: Iterable[tuple[int, RowBatch]], cuts: Cuts, layout: Layout, chunk_rows: int, store: ChunkStore
+                ) -> Shard:  # fmt: skip
+    """Quantize batches given with the global ids of their first rows."""
+    with ShardBuilder(cuts, layout, chunk_rows, store) as builder:
+        for first_row, each in batches:
+            builder.add(first_row, each)
+        return builder.finish()
+
+
+def write_dataset(path: Path, cuts: Cuts, schema: FeatureSchema, layout: Layout, shards: Sequence[Shard],
+                  metadata: dict[str, Any] | None = None, overwrite: bool = False) -> None:  # fmt: skip
+    """Save a data set of shards that are all at hand, as a cluster's engines do."""
+    with DatasetWriter(path, overwrite) as writer:
+        chunks = [record for shard in shards for record in write_chunk_files(writer.directory, shard)]
+        writer.commit(cuts, schema, layout, chunks, metadata)
 
 
 def read_all(path: Path) -> list[ChunkRows]:

@@ -24,8 +24,8 @@ THREADS = 256
 """Threads of a block, as in `kernels/unpack_chunk.cu`."""
 TILE_UNITS = 16 * THREADS
 """About so many units are a block's work."""
-UNIT_SYMBOLS = {1: 4, 2: 1}
-"""Symbols of a unit by their bytes, as there."""
+UNIT_SYMBOLS, UNIT_TYPES = {1: 4, 2: 1}, {1: np.uint32, 2: np.uint16}
+"""Symbols of a unit by their bytes, and its type, as there."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class UnpackedDense:
         """Unpack the group whose bytes these are behind the rows that are there."""
         n_units, symbol_bytes = len(self._places), self._symbols.places.dtype.itemsize
         kernel = self._runtime.kernel("unpack_chunk", "unpack_planes", SYMBOL_BYTES=symbol_bytes)
-        planes = self._symbols.flat.view(np.uint32 if symbol_bytes == 1 else np.uint16)
+        planes = self._symbols.flat.view(UNIT_TYPES[symbol_bytes])
         tile_rows = max(1, TILE_UNITS // max(1, n_units))
         for rows, place in placed(group) if n_units else ():
             if rows.n_rows:
