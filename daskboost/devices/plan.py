@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SMALL_ROWS = 2**12
 """Most rows of small data. Their nearest rounding shifts a sum by at most rows**2 / 2**31 of the largest gradient, here
 by 1/128 of one row's, which matters to no split."""
+RowSource = Literal["all", "certified", "drawn"]
+"""Which rows trees grow on: all; a uniform sample, by which they are certified on all; rows drawn by gradients."""
 GpuGradients = Literal["computed", "stored", "expressions", "uploaded"]
 """How a GPU has float gradients: computed by kernels wherever they are needed, stored for a round, made by the array
 expressions of an objective without a kernel and stored, or uploaded and stored, where a user's own loss makes them."""
@@ -90,10 +92,10 @@ class FitSize:
     """Most bytes of a GPU's memory that it may take."""
     resident: tuple[int, ...] | None = None
     """What is decided already of the chunks that a GPU keeps, see `Plan`."""
-    resident_share: float = 0.0
-    """Share of the rows on which trees are grown, to be certified; 0 where they are grown on all."""
-    drawn_share: float = 0.0
-    """Share of the rows that are drawn by their gradients each round; 0 where trees do not grow on such."""
+    rows: RowSource = "all"
+    """Which rows grow a tree."""
+    share: float = 1.0
+    """Share of all rows that these are."""
     recipe: str = ""
     """How trees grow, in words."""
     host_reason: str = ""
@@ -108,12 +110,13 @@ class FitSize:
         """The same fit, on that GPU."""
         return replace(self, block_bytes=runtime.shared_bytes, multiprocessors=runtime.multiprocessors)
 
-    def keeping(self, n_chunks: int) -> FitSize:
-        """The same fit, for which a GPU keeps so many chunks of the training set, and none of evaluation sets."""
-        return replace(self, resident=(n_chunks, *(0 for _ in self.evals)))
+    def keeping(self, n_chunks: int | None) -> FitSize:
+        """The same fit, for which a GPU keeps so many chunks of the training set, and none of evaluation sets; None
+        where that is not decided."""
+        return replace(self, resident=None if n_chunks is None else (n_chunks, *(0 for _ in self.evals)))
 
-    def streaming(self, stream_bytes: int) -> FitSize:
-        """The same fit, whose streamed chunks come in groups of up to so many bytes."""
+    def streaming(self, stream_bytes: int | None) -> FitSize:
+        """The same fit, whose streamed chunks come in groups of up to so many bytes; None where that is not decided."""
         train, *evals = (replace(rows, stream_bytes=stream_bytes) for rows in (self.train, *self.evals))
         return replace(self, train=train, evals=tuple(evals))
 
@@ -121,11 +124,11 @@ class FitSize:
     def reads(self) -> Reads | None:
         """What passes read of the chunks that do not stay, once that is decided: what passes read of the others; None
         if there are none."""
-        if not (streamed := self.train.streamed):
+        if not self.train.streamed:
             return None
-        ram_bytes, disk_bytes = (sum(c.n_bytes for c in streamed if c.on_disk == there) for there in (False, True))
+        ram_bytes, disk_bytes = (self.train.streamed_bytes(on_disk=there) for there in (False, True))
         by_level = None if self.grow_policy == "lossguide" else self.depth
-        return Reads(ram_bytes, disk_bytes, 1 if self.resident_share or self.drawn_share else by_level)
+        return Reads(ram_bytes, disk_bytes, by_level if self.rows == "all" else 1)
 
     @property
     def gpus(self) -> frozenset[int]:

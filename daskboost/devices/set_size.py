@@ -99,11 +99,27 @@ class SetSize(ABC):
         """What a GPU reads once, packed, to keep it: nothing where all that it keeps lies in the host's memory."""
         return self.chunks if any(chunk.on_disk for chunk in self.chunks) else ()
 
+    def streamed_bytes(self, *, on_disk: bool) -> int:
+        """Bytes of the streamed chunks that lie on disk, or of those that do not."""
+        return sum(chunk.n_bytes for chunk in self.streamed if chunk.on_disk == on_disk)
+
+    @property
+    def group_bytes(self) -> int:
+        """Most bytes of a group of streamed chunks, unless one alone has more."""
+        return self.stream_bytes or 0
+
+    def planes_bytes(self, n_slots: int) -> int:
+        """Return the bytes of `UnpackedDense` or `UnpackedSparse` of groups that stream: the largest, and tables."""
+        if not self.streamed:
+            return 0
+        most_rows, most_entries = (max(group[k] for group in self.groups) for k in (0, 1))
+        return self.unpacked_bytes(most_rows, most_entries) + self.tables_bytes(n_slots)
+
     @cached_property
     def groups(self) -> list[GroupSize]:
         """In which the streamed chunks come."""
         places, sizes = ([chunk[k] for chunk in self.streamed] for k in (4, 2))
-        joined = stream_groups(places, sizes, self.stream_bytes or 0)
+        joined = stream_groups(places, sizes, self.group_bytes)
         return [_joined(self.streamed[group.start : group.stop]) for group in joined]
 
     @property

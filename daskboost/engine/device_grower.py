@@ -188,9 +188,8 @@ class DeviceGrower:
                 overwrite(self._runtime, group.inputs.allowed, self._drawn_features(iteration, group.outputs))
             before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
             group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)
-            for margins in self._sets.evals:
-                if not margins.is_resident:  # what is read from files cannot be recorded
-                    self._walk(margins, group)
+            for margins in self._sets.streamed_evals:  # what is read from files cannot be recorded
+                self._walk(margins, group)
             memory = group.grower.tables.memory
             out[begin : begin + len(memory)] = memory
             begin += len(memory)
@@ -225,9 +224,8 @@ class DeviceGrower:
             first, columns = group.outputs.start, [self._source.columns(output) for output in group.outputs]
             margins = train.margins[0][:, first : group.outputs.stop]
             self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._learning_rate, margins)
-        for evaluated in self._sets.evals:
-            if evaluated.is_resident:
-                self._walk(evaluated, group)
+        for evaluated in self._sets.resident_evals:
+            self._walk(evaluated, group)
 
     def _walk(self, margins: ShardMargins, group: TreeGroup) -> None:
         columns, outputs = group.grower.tables.walk_columns, slice(group.outputs.start, group.outputs.stop)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
+from daskboost.data.device_chunk import Chunk, DeviceChunk, is_whole, joined_runs
 from daskboost.data.pack import Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.gpu.device import MOST_ROWS
@@ -52,7 +52,8 @@ def shard_size(shard: Shard, n_features: int, train: Shard | None = None) -> Set
         chunk_size(shard.layout, entry.n_rows, entry.handle.nbytes, place, on_disk=tier == "disk")
         for place, (tier, entry) in enumerate(zip(tiers, shard.entries, strict=True)) if tier != "device"
     ]  # fmt: skip
-    return _with_device_rows(replace(found, chunks=as_kept(chunks)), shard)
+    on_device = [entry.handle for tier, entry in zip(tiers, shard.entries, strict=True) if tier == "device"]
+    return _with_device_rows(replace(found, chunks=as_kept(chunks)), [shard.store.get(handle) for handle in on_device])
 
 
 def as_kept(chunks: Sequence[ChunkSize]) -> tuple[ChunkSize, ...]:
@@ -76,10 +77,8 @@ def equal_chunks(layout: Layout, n_rows: int, n_entries: int, chunk_rows: int, r
     return as_kept(made)
 
 
-def _with_device_rows(size: SetSize, shard: Shard) -> SetSize:
+def _with_device_rows(size: SetSize, chunks: Sequence[Chunk]) -> SetSize:
     """With what is known of chunks that lie on the device."""
-    handles = [entry.handle for entry in shard.entries if shard.store.residency(entry.handle) == "device"]
-    chunks = [shard.store.get(handle) for handle in handles]
     parts = joined_runs([chunk for chunk in chunks if isinstance(chunk, DeviceChunk)])
     rows = [sum(chunk.n_rows for chunk in part) for part in parts]
     is_lent = len(parts) == 1 and rows[0] == size.n_rows and is_whole(parts[0])
@@ -137,8 +136,7 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: Engi
     )  # fmt: skip
     if place.shares_views:
         found = replace(found, may_sort_entries=False)
-    found = found if place.stream_bytes is None else found.streaming(place.stream_bytes)
-    return found if place.n_resident is None else found.keeping(place.n_resident)
+    return found.streaming(place.stream_bytes).keeping(place.n_resident)
 
 
 def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, has_weight: bool,
@@ -159,8 +157,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         may_sort_entries=params.grow_policy != "symmetric",
         width=recipe.columns, sketched=recipe.searched == "sketch", refits=recipe.searched == "weights",
-        resident_share=recipe.share if recipe.rows == "certified" else 0.0,
-        drawn_share=recipe.share if recipe.rows == "drawn" else 0.0,
+        rows=recipe.rows, share=recipe.share,
         recipe=str(recipe), host_reason=recipe.host_reason,
     )  # fmt: skip
 

@@ -63,6 +63,8 @@ class RowSets:
                 kept = margins(shard, ViewRoom(0, n_resident, device.stream_bytes), EVALUATION)
                 self.evals.append(kept)
             self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
+        self.resident_evals = [each for each in self.evals if each.is_resident]
+        self.streamed_evals = [each for each in self.evals if not each.is_resident]
 
     def set_base(self, message: m.SetBaseMargin) -> m.Done:
         """Start all margins at one, where rows bring none."""

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from daskboost.devices.plan import RowSource
 from daskboost.fit.rounding import is_small
 from daskboost.objectives.base import Objective, scores_weights
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import needs_host
 
-RowSource = Literal["all", "certified", "drawn"]
-"""Which rows trees grow on: all; a uniform sample, by which they are certified on all; rows drawn by gradients."""
 Searched = Literal["gradients", "weights", "sketch"]
 """What splits are searched on: gradients and hessians; gradients and weights; random combinations of outputs."""
 Growth = Literal["host", "levels", "best first"]

@@ -25,8 +25,7 @@ HISTOGRAM_COPIES = 2
 def cpu_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
     """The plan of an engine on the CPU; `column_bytes` is its room for column-major copies."""
     size = size.reading_files()
-    made = certified_plan if size.resident_share else sampled_plan if size.drawn_share else exact_plan
-    return replace(made(size, free_bytes, column_bytes), reads=size.reads, recipe=size.recipe)
+    return replace(PLANS[size.rows](size, free_bytes, column_bytes), reads=size.reads, recipe=size.recipe)
 
 
 def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan:
@@ -51,7 +50,7 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     """`cpu_plan` of trees that are grown on a sample, which is another set of rows in memory; all rows have margins and
     labels, and what one chunk's turn in a pass takes."""
     train, k = size.train, size.n_outputs
-    sampled = sample_rows(size.resident_share, train.n_rows)
+    sampled = sample_rows(size.share, train.n_rows)
     chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
     columns = train.column_bytes(sampled)
     pair = 8 if size.small_data else 4
@@ -77,8 +76,8 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     """`cpu_plan` of trees that grow on rows drawn by their gradients: those, the candidates that they are taken from,
     and what one chunk's turn in a pass takes. Of several engines, that with larger gradients than others takes more."""
     train, k = size.train, size.n_outputs
-    sampled = most_drawn(size.drawn_share, train.n_rows)
-    candidates = most_candidates(size.drawn_share, train.n_rows)
+    sampled = most_drawn(size.share, train.n_rows)
+    candidates = most_candidates(size.share, train.n_rows)
     chunk = min(train.n_rows, max(train.chunk_rows, GROUP_ROWS))
     columns = train.column_bytes(sampled)
     order = order_bytes(replace(train, n_rows=sampled, chunk_rows=sampled), False, size.width)
@@ -99,6 +98,10 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
         evaluation_bytes=evaluation_bytes(size),
         scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
+
+
+PLANS = {"all": exact_plan, "certified": certified_plan, "drawn": sampled_plan}
+"""By which rows grow a tree."""
 
 
 def sample_rows(share: float, n_rows: int) -> int:

@@ -16,7 +16,7 @@ from daskboost.devices.gpu.sorted_entries import MOST_ENTRIES, MOST_NODES, pays,
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.split import RESULTS
 from daskboost.devices.gpu.split_vectors import n_chunks
-from daskboost.devices.gpu.streaming_memory import loading_bytes, planes_bytes, ring_bytes
+from daskboost.devices.gpu.streaming_memory import loading_bytes, ring_bytes
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize
@@ -234,7 +234,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
     rows = size.train
     own = upload_bytes(rows, size.n_slots)
     if rows.streamed_rows:
-        own -= ring_bytes(size) + planes_bytes(rows, size.n_slots)
+        own -= ring_bytes(size) + rows.planes_bytes(size.n_slots)
     if has_columns:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
         n = copied_entries(size)

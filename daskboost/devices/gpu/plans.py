@@ -101,7 +101,7 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Return the plan of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
-    if size.resident_share or size.drawn_share:
+    if size.rows != "all":
         return _least(size, free_bytes)
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
@@ -143,7 +143,7 @@ def _kept_of_sets(size: FitSize, n_kept: int) -> tuple[int, ...]:
     """Chunks of each set if so many stay: first those that would take longest to stream. Training rows are read once a
     level, or once a tree that is grown on a sample, and evaluation sets once a tree."""
     sets = (size.train, *size.evals)
-    n_passes = [1 if size.resident_share or size.drawn_share else size.depth, *(1 for _ in size.evals)]
+    n_passes = [size.depth if size.rows == "all" else 1, *(1 for _ in size.evals)]
     times = {(k, on_disk): n * (DISK_PASSES if on_disk else 1) for k, n in enumerate(n_passes) for on_disk in (1, 0)}
     kept = [0] * len(sets)
     for k, on_disk in sorted(times, key=lambda part: -times[part]):
@@ -172,10 +172,10 @@ def _keeping(size: FitSize, resident: Sequence[int]) -> FitSize:
 
 def _least(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan without all that only makes a fit faster."""
-    if size.resident_share:
-        return certified_plan(size, free_bytes)
-    if size.drawn_share:
-        return sampled_plan(size, free_bytes)
+    return LEAST_PLANS[size.rows](size, free_bytes)
+
+
+def _exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
     return _arrays(replace(size, without_host=False, trees_together=1), free_bytes, has_columns=False)
 
 
@@ -234,7 +234,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
     turn = train.turn_rows
     places = max(1, min(1 << (size.depth - 1), train.n_rows))
     of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
-    numbers_bytes, drawing = drawing_bytes(size, sample_rows(size.resident_share, turn))
+    numbers_bytes, drawing = drawing_bytes(size, sample_rows(size.share, turn))
     passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
     by_turn = size.gpu_gradients in ("expressions", "uploaded")
     of_sample = histograms_bytes(own)
@@ -303,5 +303,9 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
 def sample_set(size: FitSize) -> SetSize:
     """The rows that certified trees are grown on, as a data set."""
-    n_rows = sample_rows(size.resident_share, size.train.n_rows)
+    n_rows = sample_rows(size.share, size.train.n_rows)
     return size.train.of_rows(n_rows, int(n_rows * size.train.entries_per_row))
+
+
+LEAST_PLANS = {"all": _exact_plan, "certified": certified_plan, "drawn": sampled_plan}
+"""By which rows grow a tree."""

@@ -23,7 +23,7 @@ MORE_ENTRIES = 1.05
 def drawn_rooms(size: FitSize) -> tuple[RoomSize, RoomSize]:
     """What candidates and the sample are expected to be. Of several engines, that with larger gradients than others has
     more."""
-    share, n_rows = size.drawn_share, size.train.n_rows
+    share, n_rows = size.share, size.train.n_rows
     found = most_candidates(share, n_rows), most_drawn(share, n_rows)
     per_row = MORE_ENTRIES * size.train.entries_per_row
     candidates, sample = (RoomSize(n, math.ceil(per_row * n)) for n in found)
@@ -32,7 +32,7 @@ def drawn_rooms(size: FitSize) -> tuple[RoomSize, RoomSize]:
 
 def sample_room(size: FitSize) -> RoomSize:
     """What a sample of certified trees is expected to be."""
-    n_rows = sample_rows(size.resident_share, size.train.n_rows)
+    n_rows = sample_rows(size.share, size.train.n_rows)
     return RoomSize(n_rows, math.ceil(MORE_ENTRIES * size.train.entries_per_row * n_rows))
 
 

@@ -20,8 +20,8 @@ def streaming_parts(size: FitSize) -> dict[str, Any]:
     sets = (size.train, *size.evals)
     return {
         "ring_bytes": ring_bytes(size),
-        "planes_bytes": sum(planes_bytes(rows, size.n_slots) for rows in sets),
-        "stream_bytes": size.train.stream_bytes or 0,
+        "planes_bytes": sum(rows.planes_bytes(size.n_slots) for rows in sets),
+        "stream_bytes": size.train.group_bytes,
         "host_pinned_bytes": host_pinned_bytes(sets),
     }
 
@@ -35,14 +35,6 @@ def loading_bytes(rows: SetSize, n_slots: int) -> int:
     """Return the bytes of `GpuDevice.load`, beside the view: a ring of its own, and tables."""
     largest = max((chunk.n_bytes for chunk in rows.loaded), default=0)
     return N_BUFFERS * largest + rows.tables_bytes(n_slots) if largest else 0
-
-
-def planes_bytes(rows: SetSize, n_slots: int) -> int:
-    """Return the bytes of `UnpackedDense` or `UnpackedSparse` of groups that stream: the largest, and tables."""
-    if not rows.streamed:
-        return 0
-    most_rows, most_entries = (max(group[k] for group in rows.groups) for k in (0, 1))
-    return rows.unpacked_bytes(most_rows, most_entries) + rows.tables_bytes(n_slots)
 
 
 def host_pinned_bytes(sets: Sequence[SetSize]) -> int:
@@ -59,8 +51,7 @@ def host_pinned_bytes(sets: Sequence[SetSize]) -> int:
 def streaming_pinned_bytes(rows: SetSize) -> int:
     """Return the bytes of `ChunkStore.pin` and of `StreamedChunks` of a set that streams."""
     n_rooms = n_read_rooms([group.n_files for group in rows.groups])
-    kept = sum(chunk.n_bytes for chunk in rows.streamed if not chunk.on_disk)
-    return kept + n_rooms * max((group.file_bytes for group in rows.groups), default=0)
+    return rows.streamed_bytes(on_disk=False) + n_rooms * max((group.file_bytes for group in rows.groups), default=0)
 
 
 def n_groups(size: FitSize) -> int:
