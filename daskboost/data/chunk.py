@@ -72,7 +72,7 @@ class QuantizedChunk(ABC):
         """Itself, see `DeviceChunk`."""
         return self
 
-    def follows(self, other: QuantizedChunk) -> bool:
+    def follows(self, other: object) -> bool:
         """Whether the bins lie right behind another chunk's, see `DeviceChunk`."""
         return False
 
@@ -110,8 +110,8 @@ class DenseChunk(QuantizedChunk):
     def symbols(self, threads: int = 1) -> UInt8 | UInt16:
         return unpack_dense(self.words, self.n_rows, self.layout, threads)
 
-    def symbols_to(self, last: DenseChunk, threads: int) -> UInt8 | UInt16:
-        """Symbols from this chunk to the last of those that follow one another: its own, as none does."""
+    def symbols_of(self, n_rows: int, threads: int) -> UInt8 | UInt16:
+        """Symbols of this chunk and of those that follow it, `n_rows` in all: its own, as none does."""
         return self.symbols(threads)
 
     def fault(self, cuts: Cuts) -> str:

@@ -21,7 +21,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols
 from daskboost.dtypes import Int32
 
-ChunkT = TypeVar("ChunkT", "Chunk", "DeviceChunk")
+ChunkT = TypeVar("ChunkT", bound="QuantizedChunk | DeviceChunk")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +67,12 @@ class DeviceChunk(ABC):
     def on_host(self, threads: int = 1) -> QuantizedChunk:
         """The same rows packed, in the host's memory."""
 
-    def follows(self, other: Chunk) -> bool:
+    def follows(self, other: object) -> bool:
         """Whether the bins lie right behind another chunk's."""
         return isinstance(other, DeviceChunk) and self.whole is other.whole and self.begin == other.end
 
-    def is_whole_to(self, last: DeviceChunk) -> bool:
-        """Whether the chunks from this one to `last`, which follow one another, are all of a view's symbols."""
+    def is_whole_with(self, n_rows: int) -> bool:
+        """Whether the chunk and those that follow it, `n_rows` in all, are all of a view's symbols."""
         return False
 
 
@@ -100,13 +100,13 @@ class DenseDeviceChunk(DeviceChunk):
         symbols = download(self.whole.runtime, self.values, threads)
         return DenseChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
 
-    def is_whole_to(self, last: DeviceChunk) -> bool:
-        return last.end - self.begin == self.whole.n_rows
+    def is_whole_with(self, n_rows: int) -> bool:
+        return n_rows == self.whole.n_rows
 
-    def symbols_to(self, last: DenseDeviceChunk, threads: int) -> DeviceSymbols | DeviceArray:
-        """Symbols from this chunk to the last of those that follow one another: `DeviceSymbols` where they are all of a
+    def symbols_of(self, n_rows: int, threads: int) -> DeviceSymbols | DeviceArray:
+        """Symbols of this chunk and of those that follow it, `n_rows` in all: `DeviceSymbols` where they are all of a
         partition, else a matrix."""
-        return self.whole if self.is_whole_to(last) else self.whole.rows(self.begin, last.end)
+        return self.whole if self.is_whole_with(n_rows) else self.whole.rows(self.begin, self.begin + n_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +160,10 @@ def joined_runs(chunks: Iterable[ChunkT]) -> list[list[ChunkT]]:
 
 def is_whole(run: Sequence[DeviceChunk]) -> bool:
     """Whether chunks that follow one another are dense and all of their array."""
-    return run[0].is_whole_to(run[-1])
+    return run[0].is_whole_with(sum(chunk.n_rows for chunk in run))
 
 
 def joined_symbols(chunks: Iterable[DenseChunk | DenseDeviceChunk], threads: int) -> Iterator[Any]:
-    """Symbols of dense chunks, those on the device that follow one another together; see `symbols_to`."""
+    """Symbols of dense chunks, those on the device that follow one another together; see `symbols_of`."""
     for run in joined_runs(chunks):
-        yield run[0].symbols_to(run[-1], threads)
+        yield run[0].symbols_of(sum(chunk.n_rows for chunk in run), threads)

@@ -85,8 +85,8 @@ def dense_key_blocks(values: Float32, weights: Int64, columns: Int64, max_worker
 def sparse_key_blocks(indptr: Int64, indices: Int32, values: Float32, n_features: int, weights: Int64, columns: Int64,
                       max_workers: int) -> KeyBlocks:  # fmt: skip
     """Divide rows of CSR as `dense_key_blocks` divides a matrix."""
-    start, words = 0, values.view(np.uint32)
-    while start < len(indptr) - 1:
+    start, n_rows, words = 0, len(indptr) - 1, values.view(np.uint32)
+    while start < n_rows:
         limit = indptr[start] + _BLOCK_ENTRIES
         stop = max(start + 1, int(np.searchsorted(indptr, limit, side="right")) - 1)
         entries = slice(indptr[start], indptr[stop])

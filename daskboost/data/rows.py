@@ -127,7 +127,7 @@ class DenseRows:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Features as CSR; an absent entry is missing, a stored zero is a value."""
+    """Features as CSR, with the operations of `DenseRows`; an absent entry is missing, a stored zero is a value."""
 
     is_lent = False
     indptr: Int64
@@ -143,35 +143,29 @@ class SparseRows:
         return len(self.indptr) - 1
 
     def part(self, start: int, stop: int) -> SparseRows:
-        """Return the rows `start..stop`, whose entries are views."""
         first, last = int(self.indptr[start]), int(self.indptr[stop])
         indptr = self.indptr[start : stop + 1] - first
         return SparseRows(indptr, self.indices[first:last], self.values[first:last], self.n_features)
 
     def missing_values(self, threads: int = 1) -> Int64:
-        """Return how many rows lack each feature, like `DenseRows.missing_values`."""
         return self.n_rows - np.bincount(self.indices, minlength=self.n_features)
 
     def matrix(self) -> Float32:
-        """Return a matrix, like `DenseRows.matrix`."""
         dense = np.full((self.n_rows, self.n_features), np.nan, np.float32)
         dense[np.repeat(np.arange(self.n_rows), np.diff(self.indptr)), self.indices] = self.values
         return dense
 
     def exported(self) -> Any:
-        """Return a matrix of scipy.sparse."""
         from scipy.sparse import csr_matrix
 
         return csr_matrix((self.values, self.indices, self.indptr), (self.n_rows, self.n_features))
 
     def key_blocks(self, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
-        """Divide the rows into pieces of work, see `sparse_key_blocks`."""
         return sparse_key_blocks(
             self.indptr, self.indices, self.values, self.n_features, weights, columns, max_workers
         )
 
     def fill_symbols(self, search: Search, out: UInt8 | UInt16, threads: int) -> int:
-        """Write symbols, like `DenseRows.fill_symbols`."""
         from daskboost.devices.cpu.quantize import scatter_sparse
         from daskboost.devices.cpu.threads import by_ranges
 
@@ -181,11 +175,9 @@ class SparseRows:
         ), default=-1)  # fmt: skip
 
     def entry_starts(self, threads: int) -> Int64:
-        """Return the row pointers."""
         return self.indptr
 
     def fill_bins(self, search: Search, starts: Int64, out: UInt32, threads: int) -> None:
-        """Write global bins, like `DenseRows.fill_bins`."""
         from daskboost.devices.cpu.quantize import quantize_entries
         from daskboost.devices.cpu.threads import by_ranges
 
@@ -196,7 +188,6 @@ class SparseRows:
 
     def walk(self, forest: PackedForest, trees: tuple[int, int], block: int, rows: slice, leaves: Int32,
              margins: Float32) -> None:  # fmt: skip
-        """Predict some rows, `block` at a time; see `predict_sparse`."""
         from daskboost.devices.cpu.predict import predict_sparse
 
         indptr, bits = self.indptr[rows.start : rows.stop + 1], self.values.view(np.uint32)
@@ -268,7 +259,7 @@ class DeviceDenseRows:
 
 @dataclass(frozen=True)
 class DeviceSparseRows:
-    """Features as CSR in a GPU's memory; fields as of `SparseRows`."""
+    """Features as CSR in a GPU's memory; fields as of `SparseRows`, operations as of `DeviceDenseRows`."""
 
     is_lent = False
     runtime: Runtime
@@ -282,13 +273,11 @@ class DeviceSparseRows:
         return len(self.indptr) - 1
 
     def part(self, start: int, stop: int) -> DeviceSparseRows:
-        """Return the rows `start..stop`, whose entries share the memory."""
         first, last = (int(self.indptr[at]) for at in (start, stop))
         indptr = self.indptr[start : stop + 1] - first
         return replace(self, indptr=indptr, indices=self.indices[first:last], values=self.values[first:last])
 
     def missing_values(self, threads: int = 1) -> Int64:
-        """Count the rows that lack each feature, like `DeviceDenseRows.missing_values`."""
         with active(self.runtime):
             present = self.runtime.xp.bincount(self.indices, minlength=self.n_features)
         return np.asarray(self.n_rows - to_host(present), np.int64)
@@ -316,11 +305,9 @@ class DeviceSparseRows:
             yield Matrix(values, math.nan), start
 
     def entries(self) -> DeviceSparseRows:
-        """Return the rows, which are CSR."""
         return self
 
     def entry_parts(self, scratch_bytes: int) -> Iterator[DeviceSparseRows]:
-        """Yield the rows, whose entries need not be found."""
         yield self
 
     def on_host(self) -> SparseRows:
