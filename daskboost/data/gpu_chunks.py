@@ -163,7 +163,10 @@ def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: in
 
 def maker_of(quantizer: Quantizer) -> DenseMaker | CsrMaker:
     """Return what makes chunks of a quantizer's layout on a GPU."""
-    return DenseMaker(quantizer) if isinstance(quantizer, DenseQuantizer) else CsrMaker(quantizer)
+    if isinstance(quantizer, DenseQuantizer):
+        return DenseMaker(quantizer)
+    assert isinstance(quantizer, CsrQuantizer)  # there is no third kind
+    return CsrMaker(quantizer)
 
 
 class DenseMaker:

@@ -238,7 +238,7 @@ def choose_layout(
 
 def smaller(dense: DenseLayout, csr: CsrLayout, n_rows: int, n_entries: int) -> Layout:
     """Return the layout that needs fewer bytes, the dense one if equal."""
-    return min(dense, csr, key=lambda layout: layout.nbytes(n_rows, n_entries))
+    return csr if csr.nbytes(n_rows, n_entries) < dense.nbytes(n_rows, n_entries) else dense
 
 
 def dense_words(n_rows: int, layout: DenseLayout) -> UInt32:

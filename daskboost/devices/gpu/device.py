@@ -23,6 +23,7 @@ from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.devices.gpu.symbols import DeviceSymbols
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.uniform_sample import GpuUniformSample
 from daskboost.devices.gpu.vector_rows import VectorRows
@@ -76,7 +77,7 @@ class GpuDevice:
     def column_room(self, most_bytes: int) -> int:
         return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
 
-    def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> DenseView:
+    def dense_view(self, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView:
         turn_rows = copy_columns and self._plan is not None and self._plan.turned_bytes > 0
         return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows)
 
