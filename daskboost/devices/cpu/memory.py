@@ -58,17 +58,14 @@ def certified_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> 
     of_pass = 16 * size.n_entries * (k * places + 2 * places - 1)
     of_sample = slot_bytes(size) * size.n_entries * HISTOGRAM_COPIES * max(1, places // 2 + places // 4)
     settled = 4 + 4 + pair  # rows and pairs in the order of nodes, and each row's node
-    return Plan(
-        device="cpu", free_bytes=free_bytes,
-        chunks_bytes=train.stored_bytes + view_bytes(train), samples_bytes=train.taken_bytes(sampled),
+    return replace(
+        exact_plan(size, free_bytes, column_bytes), samples_bytes=train.taken_bytes(sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=(8 + 2 * (4 + pair)) * sampled + max(settled * sampled, (2 * (4 + pair) + settled) * chunk),
         gradients_bytes=8 * k * (sampled + chunk),
         margins_bytes=4 * k * (train.n_rows + sampled),
         labels_bytes=4 * (train.n_rows + sampled) * (1 + size.has_weight),
         histograms_bytes=max(of_pass, of_sample),
-        evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
 
 
@@ -84,19 +81,13 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     if size.leaf_count_bytes:  # for a base score that is a quantile
         order = max(order, order_bytes(train, False, size.width))
     per_row = 32 + 12 * k  # id, norm, draw, label, weight; gradients and margins
-    return Plan(
-        device="cpu", free_bytes=free_bytes,
-        chunks_bytes=train.stored_bytes + view_bytes(train),
+    return replace(
+        exact_plan(size, free_bytes, column_bytes),
         samples_bytes=train.taken_bytes(candidates) + train.taken_bytes(sampled),
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=order,
         gradients_bytes=(24 + 8 * k) * chunk + per_row * (candidates + sampled) + 24 * k * sampled
         + 8 * size.width * size.sketched * sampled,
-        margins_bytes=4 * k * train.n_rows,
-        labels_bytes=4 * train.n_rows * (1 + size.has_weight),
-        histograms_bytes=histograms_bytes(size),
-        evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=scratch_bytes(size),
     )  # fmt: skip
 
 
