@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
-from daskboost.data.kinds import as_array, is_lazy, kind_of, readable
+from daskboost.data.kinds import MATRIX_KINDS, as_array, is_lazy, kind_of, readable
 from daskboost.data.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
 from daskboost.devices.gpu.input import as_device_array
 from daskboost.errors import DataError, DataTypeError
@@ -105,7 +105,7 @@ def _dask_blocks(value: Any, x: Blocks, name: str) -> DaskArrayBlocks | DaskFram
 
 def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
     kind = kind_of(value, name)
-    if kind in ("sparse", "cupy_sparse", "parquet"):
+    if kind in MATRIX_KINDS:
         raise DataTypeError(f"{name} is of type {type(value).__name__}. Pass a dense one-dimensional collection.")
     if kind == "numpy":
         value = as_array(value, name)

@@ -29,6 +29,8 @@ a path. ``"row_group"``: one of a Parquet file's."""
 DEVICE_KINDS = ("cupy", "cupy_sparse", "cudf")
 """Kinds that lie in a GPU's memory."""
 SPARSE_KINDS = ("sparse", "cupy_sparse")
+MATRIX_KINDS = (*SPARSE_KINDS, "parquet")
+"""Kinds that are never a single column, as labels are."""
 NAMED_KINDS = ("pandas", "pyarrow", "frame", "parquet", "dask_dataframe", "cudf")
 """Kinds whose columns have names."""
 
