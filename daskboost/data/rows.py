@@ -129,7 +129,6 @@ class DenseRows:
 class SparseRows:
     """Features as CSR, with the operations of `DenseRows`; an absent entry is missing, a stored zero is a value."""
 
-    is_lent = False
     indptr: Int64
     """int64, shape (rows + 1,)."""
     indices: Int32
@@ -137,6 +136,7 @@ class SparseRows:
     values: Float32
     """float32, never NaN (such entries are dropped on reading), never infinite."""
     n_features: int
+    is_lent = False
 
     @property
     def n_rows(self) -> int:
@@ -261,12 +261,12 @@ class DeviceDenseRows:
 class DeviceSparseRows:
     """Features as CSR in a GPU's memory; fields as of `SparseRows`, operations as of `DeviceDenseRows`."""
 
-    is_lent = False
     runtime: Runtime
     indptr: DeviceArray
     indices: DeviceArray
     values: DeviceArray
     n_features: int
+    is_lent = False
 
     @property
     def n_rows(self) -> int:
@@ -316,6 +316,8 @@ class DeviceSparseRows:
 
 
 Features = DenseRows | SparseRows
+
+
 @dataclass(eq=False)
 class DeviceColumn:
     """Labels or weights in a GPU's memory, looked at there; they are fetched, once, when chunks are made."""
