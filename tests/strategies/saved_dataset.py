@@ -51,6 +51,7 @@ def build_shard(batches: Iterable[tuple[int, RowBatch]], cuts: Cuts, layout: Lay
     with ShardBuilder(cuts, layout, chunk_rows, store) as builder:
         for first_row, each in batches:
             builder.add(first_row, each)
+            del each  # a generator makes the next one then
         return builder.finish()
 
 
