@@ -26,11 +26,11 @@ static __device__ __forceinline__ u64 key_of(u64 least, u64 below, i32 node, boo
 static __device__ __forceinline__ i32 node_of(u64 key) { return static_cast<i32>(LAST_NODE - (key >> 1 & LAST_NODE)); }
 
 // The key of a grown node; 0 where it is not open. `next` : the node that is chosen next, whose key is the largest.
-static __device__ __forceinline__ u64 open_key(const Table& table, const Grown& grown, i32 node, i32 next, double gamma) {
+static __device__ __forceinline__ u64 open_key(const Table& table, const Grown& grown, i32 node, i32 next, double least_gain) {
     constexpr u64 MOST = 0x7FFFFFFF;
     const double gain = grown.gain(node);
     if (node == next) return key_of(MOST, MOST, node, false);
-    if (!is_worth_it(gain, gamma)) return 0;
+    if (!(gain >= least_gain)) return 0;
     const i32 left = table.left(node);
     i32 above = node;
     double least = gain, below = NO_LIMIT;
@@ -70,12 +70,12 @@ static __device__ __forceinline__ u64 least_key(const u64* keys, i32 n, u32 most
 
 // Open nodes that are not split and shall be, in order, into `splits`; their number into `n_ahead`. `most` : splits that are
 // left; `most_unsplit` : of a step, at least 1. `room` : as above. Shared counts are 0 before.
-static __device__ __forceinline__ void find_ahead(const Table& table, const Grown& grown, i32 next, double gamma,
+static __device__ __forceinline__ void find_ahead(const Table& table, const Grown& grown, i32 next, double least_gain,
                                                   i32 most, i32 most_unsplit, u64* first_keys, u32* room, i32* n_keys,
                                                   i32* n_ahead, i32* splits) {
     const i32 size = table.size();
     for (i32 node = threadIdx.x; node < size; node += THREADS) {
-        const u64 key = open_key(table, grown, node, next, gamma);
+        const u64 key = open_key(table, grown, node, next, least_gain);
         if (key != 0) grown.keys[atomicAdd(n_keys, 1)] = key;
     }
     __syncthreads();

@@ -111,6 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     const Table table = TABLE;
     const Grown grown = {found, chosen_as, places, waiting, keys, counts};
     if (!grown.goes_on()) return;  // the last step has left no split
+    const double least = least_gain(table, gamma);
     for (i32 i = threadIdx.x; i < 2 * width * RESULTS; i += THREADS) {
         const i32 node = nodes[i / RESULTS];
         if (node != NONE) found[static_cast<i64>(node) * RESULTS + i % RESULTS] = results[i];
@@ -119,14 +120,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     if (threadIdx.x == 0) {
         progress = {grown.n_waiting(), grown.n_nodes(), grown.n_leaves()};
         n_keys = n_ahead = 0;
-        if (nodes[0] == 0) progress.n_waiting = is_worth_it(grown.gain(0), gamma);  // the root
+        if (nodes[0] == 0) progress.n_waiting = grown.gain(0) >= least;  // the root
     }
     __syncthreads();
     queue.load(table, grown, progress.n_waiting);
     __syncthreads();
     if (threadIdx.x < WARP) {
         Progress reached = progress;
-        const i32 stopped_at = play_back(table, grown, max_leaves, gamma, reached, queue);
+        const i32 stopped_at = play_back(table, grown, max_leaves, least, reached, queue);
         __syncwarp();  // all have read where they begin
         if (threadIdx.x == 0) {
             progress = reached;
@@ -137,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     queue.store(grown, progress.n_waiting);
     if (next != NONE) {
         const i32 left_over = max_leaves - progress.n_leaves, room_ahead = 1 + most_splits - grown.n_splits() - left_over;
-        find_ahead(table, grown, next, gamma, left_over, min(width, room_ahead), first_keys, room, &n_keys, &n_ahead, splits);
+        find_ahead(table, grown, next, least, left_over, min(width, room_ahead), first_keys, room, &n_keys, &n_ahead, splits);
     }
     __syncthreads();
     for (i32 slot = n_ahead + threadIdx.x; slot < width; slot += THREADS) splits[slot] = NONE;
@@ -157,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
 // One block. The chosen tree into tables of its own (`out_*`, `out_capacity` nodes, in the order of `TREES`), with
 // `values` of its nodes.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
-    TREES, GROWN, double lambda, double alpha, double max_step, const double* learning_rate, i32 out_capacity,
-    i32* out_sizes, i32* out_links, i64* out_sums, double* out_limits, double* out_gains, u8* out_default_left,
+    TREES, GROWN, double lambda, double alpha, double max_step, double least_h, const double* learning_rate,
+    i32 out_capacity, i32* out_sizes, i32* out_links, i64* out_sums, double* out_limits, double* out_gains, u8* out_default_left,
     double* out_rounding, float* values) {
     const Table table = TABLE;
     const Grown grown = {found, chosen_as, places, waiting, keys, counts};
@@ -168,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
         if (chosen_as[node] == NONE) continue;
         const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
         const Bounds limits = {table.low(node), table.high(node)};
-        const double value = leaf_weight(own, {lambda, alpha, max_step, 0.0}, limits) * *learning_rate;
+        const double value = leaf_weight(own, {lambda, alpha, max_step, least_h}, limits) * *learning_rate;
         values[chosen_as[node]] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
     }
     for (i32 node = threadIdx.x; node < size; node += THREADS) {

@@ -7,7 +7,8 @@
 
 #include "types.cuh"
 
-// What a fit regularizes with; `max_step` 0 means no limit.
+// What a fit regularizes with; `max_step` 0 means no limit. A node of less than `least_h` is worth 0 and never split off;
+// that is positive where `lambda` is 0 (`SplitRules.least_h` of `daskboost/tree/split.py`).
 struct Regular {
     double lambda;
     double alpha;
@@ -40,7 +41,7 @@ SHARED_BY_HOST double soft_magnitude(double g, double alpha) { return larger(fab
 
 // The leaf value before the learning rate.
 SHARED_BY_HOST double leaf_weight(Sums s, Regular r, Bounds b) {
-    if (s.h <= 0.0) return clamp(0.0, b.low, b.high);
+    if (s.h < r.least_h) return clamp(0.0, b.low, b.high);
     const double soft = soft_magnitude(s.g, r.alpha);
     double weight = -(s.g > 0.0 ? soft : -soft) / (s.h + r.lambda);
     if (r.max_step > 0.0) weight = clamp(weight, -r.max_step, r.max_step);
@@ -55,7 +56,7 @@ SHARED_BY_HOST double gain_of_weight(Sums s, double weight, Regular r) {
 // Loss reduction of the best leaf within the limits.
 SHARED_BY_HOST double leaf_gain(Sums s, Regular r, Bounds b) { return gain_of_weight(s, leaf_weight(s, r, b), r); }
 
-// The same in closed form, where leaf values have no limits and `h` is positive.
+// The same in closed form, where leaf values have no limits and `h` is at least `least_h`.
 SHARED_BY_HOST double plain_leaf_gain(Sums s, Regular r) {
     const double soft = soft_magnitude(s.g, r.alpha);
     return soft * soft / (s.h + r.lambda);
@@ -63,26 +64,26 @@ SHARED_BY_HOST double plain_leaf_gain(Sums s, Regular r) {
 
 // What the gain of a split is above: the gain of the node as a leaf.
 SHARED_BY_HOST double parent_gain(Sums s, Regular r, Bounds b, bool is_plain) {
-    return is_plain && s.h > 0.0 ? plain_leaf_gain(s, r) : leaf_gain(s, r, b);
+    return is_plain && s.h >= r.least_h ? plain_leaf_gain(s, r) : leaf_gain(s, r, b);
 }
 
 constexpr double NO_LIMIT = __builtin_bit_cast(double, 0x7FF0000000000000ull);  // NVRTC before 13.5 has no name for it
 constexpr double NO_GAIN = -NO_LIMIT;
-constexpr double SMALLEST_POSITIVE = 0x1p-1074;
 
 // Gain of two children without limits, the parent's not yet subtracted; NO_GAIN where the split is not allowed.
 SHARED_BY_HOST double plain_split_gain(Sums left, Sums right, Regular r) {
     const double gain = plain_leaf_gain(left, r) + plain_leaf_gain(right, r);
-    return smaller(left.h, right.h) >= larger(r.least_h, SMALLEST_POSITIVE) ? gain : NO_GAIN;
+    return smaller(left.h, right.h) >= r.least_h ? gain : NO_GAIN;
 }
 
 // Gain of two children with limits. `monotone` is 1 where the right child must not be lower, -1 where not higher.
 SHARED_BY_HOST double limited_split_gain(Sums left, Sums right, Regular r, Bounds b, i32 monotone) {
-    if (left.h < r.least_h || right.h < r.least_h || left.h <= 0.0 || right.h <= 0.0) return NO_GAIN;
+    if (left.h < r.least_h || right.h < r.least_h) return NO_GAIN;
     const double left_weight = leaf_weight(left, r, b), right_weight = leaf_weight(right, r, b);
     if ((monotone > 0 && left_weight > right_weight) || (monotone < 0 && left_weight < right_weight)) return NO_GAIN;
     return gain_of_weight(left, left_weight, r) + gain_of_weight(right, right_weight, r);
 }
 
 // The best split of a node, as numbers of int64: gain (its bits), feature, bin, default left, sums of g and h on the left.
+// One that gains nothing is none: gain NO_GAIN, feature -1. So nobody need look at splits with an empty child.
 constexpr i32 RESULTS = 6;

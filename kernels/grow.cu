@@ -44,15 +44,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
 }
 
 // Whether a slot's split is among the `n_best` that are worth it: of greatest gain, the earliest among equals.
-static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* nodes, i32 n, i32 slot, double gamma,
+static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* nodes, i32 n, i32 slot, double least,
                                                  i32 n_best) {
-    if (!is_worth_it(results, nodes, slot, gamma)) return false;
+    if (!is_worth_it(results, nodes, slot, least)) return false;
     if (n_best >= n) return true;
     const double own = gain_of(results, slot);
     i32 n_better = 0;
     for (i32 other = 0; other < n; ++other) {
         const double gain = gain_of(results, other);
-        n_better += is_worth_it(results, nodes, other, gamma) && (gain > own || (gain == own && other < slot));
+        n_better += is_worth_it(results, nodes, other, least) && (gain > own || (gain == own && other < slot));
     }
     return n_better < n_best;
 }
@@ -74,9 +74,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32 begin = min(n, static_cast<i32>(threadIdx.x) * each), end = min(n, begin + each);
     const i64* own_results = results + first * RESULTS;
     const i32* own_nodes = nodes + first;
+    const double least = least_gain(table, gamma);
 
     i32 n_worth = 0;
-    for (i32 slot = begin; slot < end; ++slot) n_worth += is_worth_it(own_results, own_nodes, slot, gamma);
+    for (i32 slot = begin; slot < end; ++slot) n_worth += is_worth_it(own_results, own_nodes, slot, least);
     i32 rank = scan_block(n_worth, room);
     if (threadIdx.x == THREADS - 1) room[0] = rank + n_worth;
     __syncthreads();
@@ -87,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32 n_best = is_tight ? left_room : n;
     if (is_tight) {
         i32 n_own = 0;
-        for (i32 slot = begin; slot < end; ++slot) n_own += is_chosen(own_results, own_nodes, n, slot, gamma, n_best);
+        for (i32 slot = begin; slot < end; ++slot) n_own += is_chosen(own_results, own_nodes, n, slot, least, n_best);
         rank = scan_block(n_own, room);
         n_chosen = left_room;
     }
@@ -101,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     for (i32 slot = begin; slot < end; ++slot) {
         const i64 s = first + slot;
         i32* split = splits + s;
-        if (!is_chosen(own_results, own_nodes, n, slot, gamma, n_best)) {
+        if (!is_chosen(own_results, own_nodes, n, slot, least, n_best)) {
             split[0] = NONE;
             continue;
         }
@@ -116,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     }
     for (i32 slot = begin; slot < end; ++slot) {  // apart from the loop above for want of registers
         if (splits[first + slot] != NONE)
-            weigh_split(table, own_nodes[slot], {lambda, alpha, max_step, 0.0}, monotone, n_bins);
+            weigh_split(table, own_nodes[slot], {lambda, alpha, max_step, least_h}, monotone, n_bins);
     }
     for (i32 slot = begin; slot < end; ++slot) {
         const i64 s = first + slot;
@@ -141,13 +142,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
 // `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number. `leaves` : the same shape, the
 // nodes that are leaves, numbered over all trees; NONE elsewhere.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
-    TREES, double lambda, double alpha, double max_step, const double* learning_rate, float* values, i32* leaves) {
+    TREES, double lambda, double alpha, double max_step, double least_h, const double* learning_rate, float* values,
+    i32* leaves) {
     const Table table = TABLE;
     for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
         const i64 place = table.place(node);
         leaves[place] = node < table.size() && table.left(node) == LEAF ? static_cast<i32>(place) : NONE;
     }
-    const Regular regular = {lambda, alpha, max_step, 0.0};
+    const Regular regular = {lambda, alpha, max_step, least_h};
     for (i32 node = threadIdx.x; node < table.size(); node += THREADS) {
         const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
         const double value = leaf_weight(own, regular, {table.low(node), table.high(node)}) * *learning_rate;

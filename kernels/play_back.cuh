@@ -116,7 +116,7 @@ struct Progress {
 // Go on choosing as long as the best node is split in the grown tree; the node at which it stopped for want of that, or
 // NONE. Lanes keep the first of the places that they look after, and its children, which are thus under way while the warp
 // finds the first of all; they look again only where something has changed.
-static __device__ __forceinline__ i32 play_back(const Table& table, const Grown& grown, i32 max_leaves, double gamma,
+static __device__ __forceinline__ i32 play_back(const Table& table, const Grown& grown, i32 max_leaves, double least,
                                                 Progress& progress, Queue& queue) {
     const i32 lane = threadIdx.x % WARP;
     First own = first_of_lane(queue, progress.n_waiting);
@@ -135,7 +135,7 @@ static __device__ __forceinline__ i32 play_back(const Table& table, const Grown&
             const i32 child_left = __shfl_sync(ALL_LANES, children.lefts[side], freed % WARP);
             const i32 child = left + side, number = progress.n_nodes + side;
             if (lane == 0) grown.chosen_as[child] = number;
-            if (!is_worth_it(__longlong_as_double(static_cast<i64>(gain)), gamma)) continue;
+            if (!(__longlong_as_double(static_cast<i64>(gain)) >= least)) continue;
             if (lane == 0) queue.put(place, child, gain, child_left, number);
             place = progress.n_waiting++;
         }

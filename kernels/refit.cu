@@ -29,10 +29,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) mark_leaves(
 // A block per tree. In `sums`, leaves have theirs and all other nodes 0. `scales` : that the sums were rounded by,
 // `scales_stride` numbers per tree. `values` : shape (trees, capacity).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) refit_trees(
-    TREES, const double* scales, i32 scales_stride, double lambda, double alpha, double max_step,
+    TREES, const double* scales, i32 scales_stride, double lambda, double alpha, double max_step, double least_h,
     const double* learning_rate, float* values) {
     const Table table = TABLE;
-    const Regular regular = {lambda, alpha, max_step, 0.0};
+    const Regular regular = {lambda, alpha, max_step, least_h};
     const i32 size = table.size();
     if (threadIdx.x == 0) {
         const double* own = scales + static_cast<i64>(blockIdx.x) * scales_stride;

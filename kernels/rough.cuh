@@ -11,7 +11,8 @@
 // best unless its own rough gain is at least T (1 - 2^-18.8).
 // *The exact gains* are float64: f off by 2^-50 at most, and, as the parent's is at most twice f, so is the difference.
 // All splits that tie for the best, by rounding or not, are thus of features within MARGIN of T.
-// *The range.* |g| and h are below 2^53, where conversions to float64 are exact. p and q are from 2^-54 to 2, a^2 from
+// *The range.* |g| and h are below 2^53, where conversions to float64 are exact. A child's h is at least 1, or l is, which
+// `is_safe` looks at where a child may have no h. So p and q are from 2^-54 to 2, a^2 from
 // 2^-48 to 2^58, their terms from 2^-102 to 2^60 and the result below 2^115: nothing over- or underflows in float32. In
 // float64 nothing does where `is_safe`, which looks at the units and lambda.
 #pragma once
@@ -24,11 +25,11 @@ constexpr i64 TOO_HEAVY = 1ll << 60;
 
 // The least integer h that may be a child's, as plain_split_gain decides: a product with `unit_h` grows with h.
 static __device__ __forceinline__ i64 least_quanta(double least_h, double unit_h) {
-    const double least = larger(least_h, SMALLEST_POSITIVE), about = ceil(least / unit_h);
+    const double about = ceil(least_h / unit_h);
     if (!(about <= 0x1p53)) return TOO_HEAVY;
     i64 quanta = static_cast<i64>(about);
-    while (quanta > 1 && static_cast<double>(quanta - 1) * unit_h >= least) --quanta;
-    while (static_cast<double>(quanta) * unit_h < least) ++quanta;
+    while (quanta > 0 && static_cast<double>(quanta - 1) * unit_h >= least_h) --quanta;
+    while (static_cast<double>(quanta) * unit_h < least_h) ++quanta;
     return quanta;
 }
 
@@ -37,9 +38,10 @@ struct RoughTree {
     double quanta;  // lambda, of `unit_h`
     bool are_units;
 
-    __device__ __forceinline__ RoughTree(double lambda, double unit_g, double unit_h) {
+    __device__ __forceinline__ RoughTree(double lambda, double least_h, double unit_g, double unit_h) {
         quanta = lambda / unit_h;
         are_units = smaller(unit_g, unit_h) >= 0x1p-200 && larger(unit_g, unit_h) <= 0x1p200;
+        are_units = are_units && (least_h > 0.0 || quanta >= 1.0);
     }
 };
 
@@ -49,7 +51,6 @@ struct RoughNode {
     float lambda;  // times `scale`
     bool is_safe;  // whether the bounds above hold
 
-    // `total_h` is positive.
     __device__ __forceinline__ RoughNode(const RoughTree& tree, i64 total_h) {
         const double both = static_cast<double>(total_h) + 2.0 * tree.quanta;
         is_safe = tree.are_units && both < 0x1p120;

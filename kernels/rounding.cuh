@@ -49,7 +49,8 @@ SHARED_BY_HOST i32 g_of(i64 pair) { return static_cast<i32>(pair >> 32); }
 SHARED_BY_HOST i32 h_of(i64 pair) { return static_cast<i32>(pair & 0xFFFFFFFFll); }
 
 // How one output's gradients are rounded, as float64 in device memory: `Scales` of daskboost/devices/gpu/rounding.py.
-constexpr i32 SCALE_G = 0, SCALE_H = 1, SCALE_W = 2, UNIT_G = 3, UNIT_H = 4, LARGEST_G = 5, LARGEST_H = 6, SCALES = 7;
+constexpr i32 SCALE_G = 0, SCALE_H = 1, SCALE_W = 2, UNIT_G = 3, UNIT_H = 4, LARGEST_G = 5, LARGEST_H = 6;
+constexpr i32 NOISE_GAIN = 7, SCALES = 8;
 
 // The exponent of `frexp`: a positive normal `x` lies in [2**(e - 1), 2**e).
 SHARED_BY_HOST i32 exponent_of(double x) { return static_cast<i32>(__double_as_longlong(x) >> 52) - 1022; }
@@ -65,14 +66,22 @@ SHARED_BY_HOST double scale_of(double largest, double limit) {
     return power_of_two(min(exponent, 1000));
 }
 
+// The gain below which a split tells nothing: `noise_gain` of `daskboost/fit/rounding.py`. `divisor` : of gains.
+SHARED_BY_HOST double noise_gain(double unit_g, double largest_g, double divisor) {
+    if (largest_g == 0.0 || divisor == 0.0) return 0.0;
+    const double quanta = 8.0 * unit_g, share = 0x1p-20 * largest_g, noise = quanta > share ? quanta : share;
+    return noise * noise / divisor;
+}
+
 // Writes all fields of one output. A largest value that is not finite has scales and units of 0: all integers are 0, so
 // that nothing overflows until the host finds the value and refuses it. `searched` bounds what is quantized in place of
 // h, unless it is 0.
-SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, double limit, double scale_w, double searched,
-                                 double* out) {
+SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, double limit, double scale_w, double lambda,
+                                 double searched, double* out) {
     const bool is_finite = top_g <= 0x1.fffffep127 && top_h <= 0x1.fffffep127;  // false for NaN
     const double scale_g = is_finite ? scale_of(bound * top_g, limit) : 0.0;
-    const double scale_h = is_finite ? scale_of(bound * (searched != 0.0 ? searched : top_h), limit) : 0.0;
+    const double largest_h = searched != 0.0 ? searched : top_h;
+    const double scale_h = is_finite ? scale_of(bound * largest_h, limit) : 0.0;
     out[SCALE_G] = scale_g;
     out[SCALE_H] = scale_h;
     out[SCALE_W] = scale_w;
@@ -80,4 +89,5 @@ SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, doubl
     out[UNIT_H] = is_finite ? 1.0 / (scale_h * scale_w) : 0.0;
     out[LARGEST_G] = top_g;
     out[LARGEST_H] = top_h;
+    out[NOISE_GAIN] = is_finite ? noise_gain(out[UNIT_G], top_g / scale_w, largest_h / scale_w + lambda) : 0.0;
 }

@@ -95,7 +95,8 @@ struct __align__(8) Pair32 {
 
 // Of sums of 32 bits, those of bins that are not empty: a lane takes several, side by side, so that the warp adds up
 // once. An empty bin divides as the one before it does; and one before all others, with missing values on the left, as
-// the last does with them on the right: the gain of two children is the same to the last bit when they change sides.
+// the last does with them on the right: the gain of two children is the same to the last bit when they change sides. With
+// them on the right its left child is empty, which gains nothing.
 // `room` : of the warp, for SPAN bins.
 static __device__ __forceinline__ float see_filled(const Task& task, Bins& held, RoughTop<i32> seen, Pair32* room) {
     const i32 lane = static_cast<i32>(threadIdx.x % WARP);
@@ -172,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rough_of_features(SEARCHED
         // float's error.
         const float largest_g = sum_of_warp(static_cast<float>(size)) + fabsf(static_cast<float>(task.total.g));
         const bool is_small = largest_g < 0x1p30f && missing.h >= 0 && task.total.h < (1ll << 31);
-        const RoughNode rough(RoughTree(lambda, task.unit_g, task.unit_h), task.total.h);
+        const RoughNode rough(RoughTree(lambda, least_h, task.unit_g, task.unit_h), task.total.h);
         if (is_small && !__any_sync(ALL_LANES, all_h >> 31 != 0))
             top = see_filled(task, held, RoughTop<i32>(rough, task.total, missing, least), rooms[threadIdx.x / WARP]);
         else
@@ -330,9 +331,9 @@ extern "C" __global__ void __launch_bounds__(NODE_THREADS) best_of_nodes(
         if (gains[other] > gains[first] || is_tie) first = other;
     }
     i64* result = results + static_cast<i64>(node) * RESULTS;
-    const bool is_found = features[first] >= 0;
-    result[0] = __double_as_longlong(gains[first]);
-    result[1] = features[first];
+    const bool is_found = gains[first] > 0.0;
+    result[0] = __double_as_longlong(is_found ? gains[first] : NO_GAIN);
+    result[1] = is_found ? features[first] : -1;
     result[2] = is_found ? places[first] % SIDE : 0;
     result[3] = is_found ? places[first] / SIDE : 0;
     result[4] = is_found ? lefts[first].g : 0;

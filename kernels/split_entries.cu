@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, EXACT ? 2 : 3) best_in_til
 #if EXACT
     const Gains gains = {totals, unit_g, unit_h, {lambda, alpha, max_step, least_h}, bounds, monotone, n_bins, is_plain != 0};
 #else
-    const Gains gains = {totals, unit_g, unit_h, {lambda, 0.0, 0.0, least_h}, RoughTree(lambda, unit_g, unit_h),
+    const Gains gains = {totals, unit_g, unit_h, {lambda, 0.0, 0.0, least_h}, RoughTree(lambda, least_h, unit_g, unit_h),
                          least_quanta(least_h, unit_h)};
 #endif
     const i64 n_all = tiles[n_tiles - 1].end;
@@ -256,6 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_blocks(const Best*
         if (other.feature >= 0 && (best.feature < 0 || other.is_better_than(best))) best = other;
     }
     if (threadIdx.x % WARP != 0) return;
+    if (!(best.gain > 0.0)) best = NOTHING;
     i64* result = results + static_cast<i64>(node) * RESULTS;
     result[0] = __double_as_longlong(best.gain);
     result[1] = best.feature;

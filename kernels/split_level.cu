@@ -105,10 +105,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) best_of_features(
     }
     usable = __syncthreads_and(usable);
     any_missing = __syncthreads_or(any_missing);
-    // Behind the last bin nothing is left to divide where no value is missing: no node adds anything.
-    const i32 n_searched = any_missing ? bins : bins - 1;
-    double best = usable && !any_missing ? 0.0 : NO_GAIN;
-    i32 best_place = usable && !any_missing ? bins - 1 : 2 * SIDE;
+    // Behind the last bin nothing is left to divide where no value is missing: no node adds anything, unless children
+    // without h are allowed, whose gains are off by rounding.
+    const i32 n_searched = any_missing || least_h == 0.0 ? bins : bins - 1;
+    double best = NO_GAIN;
+    i32 best_place = 2 * SIDE;
     const i32 lane = static_cast<i32>(threadIdx.x) % LANES;
     for (i32 start = 0; usable && start < n_searched; start += THREADS / LANES) {
         const i32 bin = start + static_cast<i32>(threadIdx.x) / LANES;
@@ -163,12 +164,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level(
     if (own[first] == 0) return;
     best_feature_of_block<THREADS>(gains + row, n_features, block_gains, block_features);
     const double best = block_gains[0];
-    const bool is_found = best > NO_GAIN;
+    const bool is_found = best > 0.0;
     const i32 feature = is_found ? block_features[0] : 0;
     const i32 bin = places[row + feature] % SIDE, side = places[row + feature] / SIDE;
     for (i32 node = first + threadIdx.x; node < first + per_tree; node += THREADS) {
         i64* result = results + static_cast<i64>(node) * RESULTS;
-        result[0] = __double_as_longlong(best);
+        result[0] = __double_as_longlong(is_found ? best : NO_GAIN);
         result[1] = is_found ? feature : -1;
         result[2] = is_found ? bin : 0;
         result[3] = is_found ? side : 0;

@@ -92,21 +92,21 @@ static __device__ __forceinline__ Place place_of(i32 node, i32 feature, const u6
 }
 
 // What an output gains by having its own value, which it has where it weighs enough.
-static __device__ __forceinline__ double gain_of_output(Sums s, Regular r, double least, bool is_plain) {
-    if (is_plain) return s.h >= least ? plain_leaf_gain(s, r) : 0.0;
-    return s.h < r.least_h || s.h <= 0.0 ? 0.0 : leaf_gain(s, r, {NO_GAIN, NO_LIMIT});
+static __device__ __forceinline__ double gain_of_output(Sums s, Regular r, bool is_plain) {
+    if (s.h < r.least_h) return 0.0;
+    return is_plain ? plain_leaf_gain(s, r) : leaf_gain(s, r, {NO_GAIN, NO_LIMIT});
 }
 
 // The gain of a node as a leaf: lanes take outputs, whose gains are added one after the other.
 static __device__ __forceinline__ double parent_of(const i64* totals, const double* units, i32 n_outputs, Regular regular,
-                                                   double least, bool is_plain) {
+                                                   bool is_plain) {
     double sum = 0.0;
     for (i32 first = 0; first < n_outputs; first += WARP) {
         const i32 output = first + static_cast<i32>(threadIdx.x % WARP), last = min(n_outputs - first, 32);
         double own = 0.0;
         if (output < n_outputs) {
             const Sums sums = {totals[2 * output] * units[2 * output], totals[2 * output + 1] * units[2 * output + 1]};
-            own = gain_of_output(sums, regular, least, is_plain);
+            own = gain_of_output(sums, regular, is_plain);
         }
         for (i32 lane = 0; lane < last; ++lane) sum += __shfl_sync(ALL_LANES, own, lane);
     }
@@ -119,16 +119,16 @@ struct Gain {
     double heaviest_left, heaviest_right;
 
     __device__ __forceinline__ void add(i64 g, i64 h, i64 total_g, i64 total_h, double unit_g, double unit_h,
-                                        Regular regular, double least, bool is_plain) {
+                                        Regular regular, bool is_plain) {
         const Sums left = {g * unit_g, h * unit_h}, right = {(total_g - g) * unit_g, (total_h - h) * unit_h};
-        sum += gain_of_output(left, regular, least, is_plain) + gain_of_output(right, regular, least, is_plain);
+        sum += gain_of_output(left, regular, is_plain) + gain_of_output(right, regular, is_plain);
         heaviest_left = larger(heaviest_left, left.h);
         heaviest_right = larger(heaviest_right, right.h);
     }
 
     // NO_GAIN where no output of a child weighs enough.
-    __device__ __forceinline__ double allowed(double least) const {
-        return smaller(heaviest_left, heaviest_right) < least ? NO_GAIN : sum;
+    __device__ __forceinline__ double allowed(double least_h) const {
+        return smaller(heaviest_left, heaviest_right) < least_h ? NO_GAIN : sum;
     }
 };
 
@@ -140,20 +140,20 @@ struct Gains {
 // Of each lane's bin, the parent's gain not yet subtracted; called by whole warps. `left` is the same as `right` where
 // nothing is missing.
 static __device__ __forceinline__ Gains gains_of(const Place& place, i32 bin, bool some_missing, const double* units,
-                                                 i32 n_outputs, Regular regular, double least, bool is_plain) {
+                                                 i32 n_outputs, Regular regular, bool is_plain) {
     Gain right = {0.0, 0.0, 0.0}, left = {0.0, 0.0, 0.0};
 #pragma unroll 2
     for (i32 output = 0; output < n_outputs; ++output) {
         const Pair64 sums = place.sums_up_to(bin, output, n_outputs);
         const i64 g = place.totals[2 * output], h = place.totals[2 * output + 1];
         const double unit_g = units[2 * output], unit_h = units[2 * output + 1];
-        right.add(sums.g, sums.h, g, h, unit_g, unit_h, regular, least, is_plain);
+        right.add(sums.g, sums.h, g, h, unit_g, unit_h, regular, is_plain);
         if (!some_missing) continue;
         const Pair64 missing = place.missing(output, n_outputs);
-        left.add(sums.g + missing.g, sums.h + missing.h, g, h, unit_g, unit_h, regular, least, is_plain);
+        left.add(sums.g + missing.g, sums.h + missing.h, g, h, unit_g, unit_h, regular, is_plain);
     }
-    const double gain = right.allowed(least);
-    return {gain, some_missing ? left.allowed(least) : gain};
+    const double gain = right.allowed(regular.least_h);
+    return {gain, some_missing ? left.allowed(regular.least_h) : gain};
 }
 
 // `parents`, `siblings` : addresses as `own`, with steps of their own.
@@ -201,13 +201,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(SEARCHED_
     i32 best_place = 2 * SIDE;
     if (allowed[static_cast<i64>(node / allowed_every) * n_features + feature]) {
         const Regular regular = {lambda, alpha, max_step, least_h};
-        const double least = larger(least_h, SMALLEST_POSITIVE);
         const Place place = place_of(node, feature, own, own_steps, totals, slot_offsets, n_bins, n_features, n_outputs,
                                      sums_before);
         const bool some_missing = place.some_missing(n_outputs);
-        const double parent = parent_of(place.totals, units, n_outputs, regular, least, is_plain);
+        const double parent = parent_of(place.totals, units, n_outputs, regular, is_plain);
         for (i32 bin = threadIdx.x; bin / 32 < chunks_of(place.bins); bin += THREADS) {
-            const Gains found = gains_of(place, bin, some_missing, units, n_outputs, regular, least, is_plain);
+            const Gains found = gains_of(place, bin, some_missing, units, n_outputs, regular, is_plain);
             if (bin >= place.bins) continue;
             for (i32 side = 0; side < (some_missing ? 2 : 1); ++side) {
                 const double gain = (side ? found.left : found.right) - parent;
@@ -231,7 +230,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level_features(
     __shared__ i32 block_places[THREADS];
     const i32 feature = blockIdx.x, bins = n_bins[feature];
     const Regular regular = {lambda, alpha, max_step, least_h};
-    const double least = larger(least_h, SMALLEST_POSITIVE);
     bool usable = true;
     for (i32 node = 0; node < n_nodes; node += allowed_every)
         usable = usable && allowed[static_cast<i64>(node / allowed_every) * n_features + feature];
@@ -244,8 +242,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level_features(
             const Place place = place_of(node, feature, own, own_steps, totals, slot_offsets, n_bins, n_features,
                                          n_outputs, sums_before);
             const bool some_missing = place.some_missing(n_outputs);
-            const double parent = parent_of(place.totals, units, n_outputs, regular, least, is_plain);
-            const Gains found = gains_of(place, bin, some_missing, units, n_outputs, regular, least, is_plain);
+            const double parent = parent_of(place.totals, units, n_outputs, regular, is_plain);
+            const Gains found = gains_of(place, bin, some_missing, units, n_outputs, regular, is_plain);
             if (found.right > NO_GAIN) sum_right += found.right - parent;
             if (found.left > NO_GAIN) sum_left += found.left - parent;
             any_missing = any_missing || some_missing;
@@ -276,12 +274,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_nodes(
     if (own[node] == 0) return;
     const i64 row = is_level ? 0 : static_cast<i64>(node) * n_features;
     best_feature_of_block<THREADS>(gains + row, n_features, block_gains, block_features);
-    const bool is_found = block_gains[0] > NO_GAIN;
+    const bool is_found = block_gains[0] > 0.0;
     const i32 feature = is_found ? block_features[0] : 0, found = is_found ? places[row + feature] : 0;
     const i32 bin = found % SIDE, side = found / SIDE;
     i64* result = results + static_cast<i64>(node) * (RESULTS - 2 + 2 * n_outputs);
     if (threadIdx.x == 0) {
-        result[0] = __double_as_longlong(block_gains[0]);
+        result[0] = __double_as_longlong(is_found ? block_gains[0] : NO_GAIN);
         result[1] = is_found ? feature : -1;
         result[2] = bin;
         result[3] = side;

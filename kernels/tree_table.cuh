@@ -6,14 +6,15 @@
 
 constexpr i32 LEAF = -1;
 constexpr i32 NONE = -1;
-constexpr double LEAST_GAIN = 1e-6;  // as in devices/cpu/split.py
+constexpr double SMALLEST_POSITIVE = 0x1p-1074;
+constexpr i32 ROUNDING = 5;  // numbers of a tree's rounding
 constexpr double FLOAT_LIMIT = 0x1.fffffep+127;
 
 // The tables of all trees, `capacity` nodes each.
 #define TREES                                                                                                  \
     i32 capacity, i32 *sizes, i32 *links, i64 *sums, double *limits, double *gains, u8 *default_left, double *rounding
 #define TABLE \
-    {capacity, sizes, links, sums, limits, gains, default_left, rounding + 4 * blockIdx.x, static_cast<i32>(blockIdx.x)}
+    {capacity, sizes, links, sums, limits, gains, default_left, rounding + ROUNDING * blockIdx.x, static_cast<i32>(blockIdx.x)}
 
 struct Table {
     i32 capacity;
@@ -23,7 +24,7 @@ struct Table {
     double* limits;  // shape (trees, capacity, 2): of the leaf value
     double* gains;   // shape (trees, capacity)
     u8* default_left;
-    double* unit;  // what a quantum of g and of h is worth, and the largest |g| and h
+    double* unit;  // what a quantum of g and of h is worth, the largest |g| and h, and the gain of noise
     i32 tree;
 
     __device__ __forceinline__ i32& link(i32 column, i32 node) const {
@@ -44,7 +45,7 @@ struct Table {
     __device__ __forceinline__ i32& leaves() const { return sizes[2 * tree + 1]; }
 
     __device__ __forceinline__ void take_rounding(const double* given) const {
-        for (i32 i = 0; i < 4; ++i) unit[i] = given[i];
+        for (i32 i = 0; i < ROUNDING; ++i) unit[i] = given[i];
     }
 
     __device__ __forceinline__ void make(i32 node, i32 parent_, i32 depth_, i64 g_, i64 h_, double low_,
@@ -91,7 +92,7 @@ struct Level {
 // Whether the best split of a node is worth finding, `opens` being false where depth or the number of leaves forbid it.
 static __device__ __forceinline__ i32 opened(const Table& table, i32 node, bool opens, double least_h,
                                              bool is_symmetric) {
-    const bool is_heavy = table.h(node) > 0 && table.h(node) * table.unit[1] >= 2.0 * least_h;
+    const bool is_heavy = table.h(node) * table.unit[1] >= 2.0 * least_h;
     return opens && (is_heavy || is_symmetric) ? node : NONE;
 }
 
@@ -99,12 +100,13 @@ static __device__ __forceinline__ double gain_of(const i64* results, i32 slot) {
     return __longlong_as_double(results[static_cast<i64>(slot) * RESULTS]);
 }
 
-static __device__ __forceinline__ bool is_worth_it(double gain, double gamma) {
-    return gain > LEAST_GAIN && gain >= gamma;
+// The least gain of a split: `least_gain` of `daskboost/tree/growth.py`.
+static __device__ __forceinline__ double least_gain(const Table& table, double gamma) {
+    return larger(larger(gamma, table.unit[4]), SMALLEST_POSITIVE);
 }
 
-static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double gamma) {
-    return nodes[slot] != NONE && is_worth_it(gain_of(results, slot), gamma);
+static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double least) {
+    return nodes[slot] != NONE && gain_of(results, slot) >= least;
 }
 
 // Give a node two children, `left` and the one after it; `result` : of its search.

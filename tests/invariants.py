@@ -30,7 +30,7 @@ def check_tree(tree: TreeTable, params: TrainParams, *, by_weight: bool = False)
     if params.grow_policy == "symmetric":
         check_symmetric(tree, params)
     elif not by_weight:
-        assert (tree.gain[inner] > 1e-6).all()
+        assert (tree.gain[inner] > 0).all()
         assert (tree.gain[inner] >= params.gamma * (1 - 1e-6)).all()
         assert (np.minimum(tree.cover[left], tree.cover[right]) >= params.min_child_weight * (1 - 1e-6)).all()
     if params.grow_policy == "lossguide" and not by_weight:

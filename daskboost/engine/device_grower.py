@@ -78,8 +78,8 @@ class DeviceGrower:
         self._rows, self._spec, self._rules = rows, spec, growth_rules(params, spec.search_rules)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
-        self._exact_rule = scale_rule(total_weight)
-        self._scale_rule = scale_rule(total_weight, largest_searched=spec.largest_searched)
+        self._exact_rule = scale_rule(total_weight, params.reg_lambda)
+        self._scale_rule = scale_rule(total_weight, params.reg_lambda, largest_searched=spec.largest_searched)
         self._source = self._gradient_source()
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
@@ -165,7 +165,7 @@ class DeviceGrower:
         for group in self._groups:
             end = begin + len(group.grower.tables.memory)
             tables = TreeTables(memory[begin:end], len(group.outputs), group.grower.tables.capacity)
-            for largest in tables.rounding[:, 2:].tolist():
+            for largest in tables.rounding[:, 2:4].tolist():
                 check_range(self._spec.objective.name, iteration, *largest)
             yield from tree_tables(tables, self._spec.cuts)
             begin = end

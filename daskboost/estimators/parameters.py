@@ -44,7 +44,8 @@ SHARED_PARAMETERS = """
     gamma : float, default 0
         Least gain of a split.
     min_child_weight : float, default 1
-        Least sum of hessians in a child; of weights where `score_function` is "l2".
+        Least sum of hessians in a child; of weights where `score_function` is "l2". A node whose hessians sum to less
+        is worth 0.
     max_delta_step : float, optional
         Largest absolute leaf value before the learning rate; None is the objective's default.
     subsample : float in (0, 1], default 1

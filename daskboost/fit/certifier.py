@@ -33,7 +33,7 @@ from daskboost.fit.samplers import CertifiedSample, RoundRows
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.certify import Draft, Verdict, depth_rows
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import GrowingTree, grow_nodes, make_policy, walk_arrays
+from daskboost.tree.growth import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
 from daskboost.tree.split import OpenNodes
 from daskboost.tree.table import TreeTable
 
@@ -100,7 +100,8 @@ class SampleGrower:
             spec.params, spec.rules, spec.cuts, tree.features, sums[0], units, spec.params.depth_limit - 1
         )
         forest.plant(draft.nodes["depth"][draft.targets], sums)
-        grow_nodes(self._reduction.search, forest, make_policy(spec.params), range(len(sums)))
+        least = least_gain(spec.params, rounding.noise_gain / spec.recipe.share)
+        grow_nodes(self._reduction.search, forest, make_policy(spec.params, least), range(len(sums)))
         self._reduction.end_tree()
         draft.graft(forest)
 
@@ -145,10 +146,11 @@ class PassCertifier:
             replies = self._sample.certify(iteration, requests, is_first=n_passes == 0)
             n_passes += 1
             roundings = self._sample.scales(iteration, self._sample.range).exact([tree.output for tree in trees])
-            if list(roundings) != [tree.rounding for tree in trees]:
+            guessed = [tree.rounding for tree in trees]
+            for tree, rounding in zip(trees, roundings, strict=True):
+                tree.rounding = rounding
+            if list(roundings) != guessed:
                 logger.info("round %d passes again: its gradients have another scale than guessed", iteration)
-                for tree, rounding in zip(trees, roundings, strict=True):
-                    tree.rounding = rounding
                 continue
             for k, (tree, first) in enumerate(zip(unfinished, offsets, strict=False)):
                 tree.draft.set_sums(np.sum([reply.sums[k] for reply in replies], axis=0))
@@ -160,6 +162,7 @@ class PassCertifier:
         draft = tree.draft
         found = self._reduction.search(None, self._open(tree, draft.fresh, first_node))
         self._reduction.end_tree()
+        draft.least_gain = least_gain(self._spec.params, tree.rounding.noise_gain)
         draft.set_best(found, tree.rounding.units)
         tree.verdict = draft.judge(self._spec.params.certify_tolerance)
         if len(tree.verdict.replaced):

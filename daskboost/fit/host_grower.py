@@ -15,7 +15,7 @@ from daskboost.fit.rounding import Scales
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import GrowingTree, grow_nodes, make_policy, walk_arrays
+from daskboost.tree.growth import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
 from daskboost.tree.table import TreeTable
 
 
@@ -61,7 +61,8 @@ class HostGrower:
         features = FeatureRules(spec.params, spec.cuts.n_features, spec.interaction_groups, rows.iteration, outputs[0])
         root = [sum(sums) for sums in zip(*(part.sums for part in replies), strict=True)]
         tree = GrowingTree(spec.params, spec.rules, spec.cuts, features, root, units_of(start.roundings))
-        pending = grow_nodes(self._reduction.search, tree, make_policy(spec.params), [0])
+        least = least_gain(spec.params, sum(rounding.noise_gain for rounding in start.roundings))
+        pending = grow_nodes(self._reduction.search, tree, make_policy(spec.params, least), [0])
         self._reduction.end_tree()
         table, pending = self._leaves.finished(tree, pending, outputs, rows.scales, learning_rate)
         self._outbox.later(m.FinishTree(pending, walk_arrays(table), outputs[0], self._following(rows, outputs)))

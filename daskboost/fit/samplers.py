@@ -81,7 +81,8 @@ def scales_of(spec: FitSpec, iteration: int, largest: Float64, total_weight: flo
     """Return how gradients of that range become integers in a round of a fit."""
     params, recipe = spec.params, spec.recipe
     return Scales(
-        spec.objective.name, params.random_state, recipe.subsample, iteration, largest, total_weight, largest_searched
+        spec.objective.name, params.random_state, recipe.subsample, iteration, largest, total_weight, largest_searched,
+        params.reg_lambda,
     )
 
 

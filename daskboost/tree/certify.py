@@ -23,9 +23,9 @@ import numpy as np
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float64, Int32, Int64
 from daskboost.params import TrainParams
-from daskboost.tree.growth import GrowingTree, is_worth_it
+from daskboost.tree.growth import GrowingTree
 from daskboost.tree.leaves import split_values
-from daskboost.tree.split import Candidates, SplitRules
+from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, SplitRules
 from daskboost.tree.table import LEAF
 
 NODE = np.dtype([
@@ -62,6 +62,8 @@ class Draft:
 
     def __init__(self, params: TrainParams, rules: SplitRules) -> None:
         self._params, self._rules = params, rules
+        self.least_gain = SMALLEST_POSITIVE
+        """Least gain of a split that is made, by the rounding of all rows (see `tree/growth.py`)."""
         self.nodes = np.zeros(1, NODE)
         self.nodes["left"] = self.nodes["right"] = LEAF
         self.targets: Int64 = np.zeros(1, np.int64)
@@ -124,7 +126,7 @@ class Draft:
         bounds = np.tile([-np.inf, np.inf], (len(inner), 1))
         nodes["gain"][inner] = split_values(self._rules, sums, left, units, bounds)[0]
         lighter = np.minimum(left[:, 1], sums[:, 1] - left[:, 1])
-        allowed = (lighter > 0) & (lighter * units[1] >= self._rules.min_child_weight)
+        allowed = lighter * units[1] >= self._rules.least_h
         for node, fine in zip(inner.tolist(), allowed.tolist(), strict=True):
             if not (fine and self._worth(nodes["gain"][node]) and self._worth(nodes["best_gain"][node])):
                 nodes["left"][node] = nodes["right"][node] = LEAF
@@ -205,7 +207,7 @@ class Draft:
         return found
 
     def _worth(self, gain: float) -> bool:
-        return is_worth_it(gain, self._params)
+        return gain >= self.least_gain
 
     def _is_best(self, nodes: Int64) -> Bool:
         """Whether nodes have their best splits."""

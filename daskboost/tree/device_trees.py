@@ -22,7 +22,7 @@ DEEPEST = 12
 def regular_of(rules: SplitRules) -> Regular:
     """What splits are regularized with, as kernels take it."""
     return Regular(
-        rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.min_child_weight, rules.plain, rules.monotone
+        rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.least_h, rules.plain, rules.monotone
     )
 
 

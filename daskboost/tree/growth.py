@@ -13,13 +13,12 @@ import numpy as np
 
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.cpu.split import LEAST_GAIN
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.leaves import leaf_weights, split_values
-from daskboost.tree.split import Candidates, OpenNodes, SplitRules
+from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, OpenNodes, SplitRules
 from daskboost.tree.table import LEAF, TreeTable
 
 
@@ -85,9 +84,9 @@ class GrowingTree:
         if self._params.max_leaves and self.n_leaves >= self._params.max_leaves:
             return []
         nodes = self._nodes[np.asarray(ids, np.int64)]
-        h, least = nodes["sums"][:, 1::2], self._params.min_child_weight
+        h, least = nodes["sums"][:, 1::2], self._rules.least_h
         # Each child needs one output that weighs enough, which need not be the same for both.
-        heavy = ((h > 0) & (h * self._unit_h >= (2 * least if len(self._unit_h) == 1 else least))).any(axis=1)
+        heavy = (h * self._unit_h >= (2 * least if len(self._unit_h) == 1 else least)).any(axis=1)
         possible = (nodes["depth"] < self._depth_limit) & (heavy | self._rules.symmetric)
         return [node for node, open_ in zip(ids, possible.tolist(), strict=True) if open_]
 
@@ -243,22 +242,22 @@ class GrowPolicy(Protocol):
         ...
 
 
-def is_worth_it(gain: float, params: TrainParams) -> bool:
-    """Whether a split's gain beats noise and `gamma`."""
-    return gain > LEAST_GAIN and gain >= params.gamma
+def least_gain(params: TrainParams, noise_gain: float) -> float:
+    """Return the least gain of a split that is made: it beats `gamma` and noise (see `Rounding.noise_gain`)."""
+    return max(params.gamma, noise_gain, SMALLEST_POSITIVE)
 
 
 class Depthwise:
     """Split every node of a level that is worth it; the best ones where `max_leaves` ends the tree."""
 
-    def __init__(self, params: TrainParams) -> None:
-        self._params = params
+    def __init__(self, params: TrainParams, least: float) -> None:
+        self._params, self._least = params, least
 
     def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
                ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
         if nodes is None or candidates is None:
             return [], None
-        worth = [row for row in range(len(nodes)) if is_worth_it(candidates.gain[row], self._params)]
+        worth = [row for row in range(len(nodes)) if candidates.gain[row] >= self._least]
         room = self._params.max_leaves - tree.n_leaves if self._params.max_leaves else len(worth)
         if len(worth) > room:
             worth = sorted(sorted(worth, key=lambda row: -candidates.gain[row])[:room])
@@ -268,12 +267,12 @@ class Depthwise:
 class Symmetric:
     """Split all nodes of a level by the one split that gains most in sum (CatBoost's oblivious trees)."""
 
-    def __init__(self, params: TrainParams) -> None:
-        self._params = params
+    def __init__(self, params: TrainParams, least: float) -> None:
+        self._least = least
 
     def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
                ) -> tuple[list[tuple[int, int]], Candidates | None]:  # fmt: skip
-        if nodes is None or candidates is None or not is_worth_it(candidates.gain[0], self._params):
+        if nodes is None or candidates is None or not candidates.gain[0] >= self._least:
             return [], None
         return [(int(node), row) for row, node in enumerate(nodes.ids)], candidates
 
@@ -281,8 +280,8 @@ class Symmetric:
 class Lossguide:
     """Split the node with the largest gain, one at a time; ties go to the node that was made first."""
 
-    def __init__(self, params: TrainParams) -> None:
-        self._params = params
+    def __init__(self, params: TrainParams, least: float) -> None:
+        self._params, self._least = params, least
         self._waiting: list[tuple[float, int, int, Candidates]] = []
 
     def choose(self, tree: GrowingTree, nodes: OpenNodes | None, candidates: Candidates | None
@@ -290,7 +289,7 @@ class Lossguide:
         if nodes is not None and candidates is not None:
             for row, node in enumerate(nodes.ids.tolist()):
                 gain = float(candidates.gain[row])
-                if is_worth_it(gain, self._params):
+                if gain >= self._least:
                     heapq.heappush(self._waiting, (-gain, node, row, candidates))
         full = self._params.max_leaves and tree.n_leaves >= self._params.max_leaves
         if full or not self._waiting:
@@ -299,14 +298,14 @@ class Lossguide:
         return [(node, row)], found
 
 
-def make_policy(params: TrainParams) -> GrowPolicy:
-    """The policy that `grow_policy` names, fresh for one tree."""
-    policies: dict[str, Callable[[TrainParams], GrowPolicy]] = {
+def make_policy(params: TrainParams, least: float) -> GrowPolicy:
+    """The policy that `grow_policy` names, fresh for one tree, whose splits gain `least` or more."""
+    policies: dict[str, Callable[[TrainParams, float], GrowPolicy]] = {
         "depthwise": Depthwise,
         "symmetric": Symmetric,
         "lossguide": Lossguide,
     }
-    return policies[params.grow_policy](params)
+    return policies[params.grow_policy](params, least)
 
 
 def grow_nodes(search: Callable[[RowSplits | None, OpenNodes], Candidates], tree: GrowingTree, policy: GrowPolicy,

@@ -24,8 +24,7 @@ def leaf_weights(rules: SplitRules, sums: Int64, units: Sequence[float], bounds:
     """
     if len(units) > 2:
         return split_vectors.vector_weights(sums, np.array(units), rules.regular)
-    reg_lambda, alpha, step, _ = rules.regular
-    return split.leaf_weights(sums, units[0], units[1], reg_lambda, alpha, step, bounds)
+    return split.leaf_weights(sums, units[0], units[1], rules.regular, bounds)
 
 
 def split_values(rules: SplitRules, sums: Int64, left: Int64, units: Sequence[float], bounds: Float64
@@ -34,5 +33,4 @@ def split_values(rules: SplitRules, sums: Int64, left: Int64, units: Sequence[fl
     if len(units) > 2:
         gain = split_vectors.vector_gains(sums, left, np.array(units), rules.regular)
         return gain, leaf_weights(rules, left, units, bounds), leaf_weights(rules, sums - left, units, bounds)
-    reg_lambda, alpha, step, _ = rules.regular
-    return split.split_values(sums, left, units[0], units[1], reg_lambda, alpha, step, bounds)
+    return split.split_values(sums, left, units[0], units[1], rules.regular, bounds)

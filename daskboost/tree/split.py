@@ -19,6 +19,9 @@ from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 from daskboost.tree.histograms import Searched, Stack, joined
 
+SMALLEST_POSITIVE = 2.0**-1074
+"""The smallest positive float64."""
+
 
 @dataclass(frozen=True)
 class SplitRules:
@@ -35,8 +38,19 @@ class SplitRules:
 
     @property
     def regular(self) -> tuple[float, float, float, float]:
-        """Penalties and limits of leaf values, as kernels take them."""
-        return self.reg_lambda, self.reg_alpha, self.max_delta_step, self.min_child_weight
+        """Penalties and limits of leaf values, as kernels take them: lambda, alpha, step, least h."""
+        return self.reg_lambda, self.reg_alpha, self.max_delta_step, self.least_h
+
+    @property
+    def least_h(self) -> float:
+        """The least sum of hessians of a node that has a value other than 0, and may be split off.
+
+        It is `min_child_weight`. Where both that and `reg_lambda` are 0 it is the smallest positive number, as nothing
+        is left to divide by where hessians round to 0; a positive lambda makes such children as good as any.
+        """
+        if self.min_child_weight > 0 or self.reg_lambda > 0:
+            return self.min_child_weight
+        return SMALLEST_POSITIVE
 
     @property
     def plain(self) -> bool:

@@ -69,7 +69,7 @@ class DeviceRounds:
         """Everything of a round but the host's keys."""
         for round_ in self.rounds:
             round_.find_range()
-        self.rounding.find_scales(scale_rule(total_weight, largest_searched=largest_searched))
+        self.rounding.find_scales(scale_rule(total_weight, TrainParams().reg_lambda, largest_searched=largest_searched))
 
     def quantize(self, output: int, ordered: bool = True) -> None:
         for round_, (order, pairs, bounds) in zip(self.rounds, self.rows, strict=True):
@@ -131,8 +131,8 @@ def check_round(device: DeviceRounds, objective: Objective, small: bool, iterati
     largest = device.rounding.largest()
     np.testing.assert_array_equal(largest, [ranges[0].largest_g, ranges[0].largest_h])
     scales = to_host(device.rounding.scales)
-    expected = [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in roundings]
-    np.testing.assert_array_equal(scales[:, :5], expected)
+    expected = [(own.scale_g, own.scale_h, own.scale_w, *own.units, own.noise_gain) for own in roundings]
+    np.testing.assert_array_equal(scales[:, [0, 1, 2, 3, 4, 7]], expected)
     np.testing.assert_array_equal(to_host(device.rounding.units), scales[:, 3:5])
     given = [(g, searched[index] if by_weight else h) for index, (g, h) in enumerate(given)]
     for output, rounding in enumerate(roundings):

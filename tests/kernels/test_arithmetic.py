@@ -16,6 +16,7 @@ from daskboost.devices.gpu.cuda import CudaRuntime
 from daskboost.devices.gpu.kernel_source import parse
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.hashing import draws
+from daskboost.tree.split import SMALLEST_POSITIVE
 
 SOURCE = parse("arithmetic", (Path(__file__).parent / "arithmetic.cu").read_text())
 THREADS = 64
@@ -64,7 +65,8 @@ def test_rounding(runtime: Runtime, rng: np.random.Generator) -> None:
 
 REGULAR = [
     (1.0, 0.0, 0.0, 1.0),
-    (0.0, 0.0, 0.0, 0.0),
+    (0.0, 0.0, 0.0, SMALLEST_POSITIVE),
+    (0.5, 0.0, 0.0, 0.0),
     (0.3, 0.7, 0.0, 1e-3),
     (1.0, 0.0, 0.25, 0.0),
     (2.0, 0.1, 1e-3, 5.0),
@@ -92,8 +94,8 @@ def test_weights_and_gains(runtime: Runtime, regular: tuple[float, float, float,
     out = runtime.xp.zeros((n, 7))
     launch(runtime, "weights_and_gains", n, sums, left, bounds, n, unit_g, unit_h, *regular, monotone, out)
     found = to_host(out)
-    same_bits(found[:, 0], split.leaf_weights(sums, unit_g, unit_h, reg_lambda, alpha, step, bounds))
-    gain, left_weight, right_weight = split.split_values(sums, left, unit_g, unit_h, reg_lambda, alpha, step, bounds)
+    same_bits(found[:, 0], split.leaf_weights(sums, unit_g, unit_h, regular, bounds))
+    gain, left_weight, right_weight = split.split_values(sums, left, unit_g, unit_h, regular, bounds)
     same_bits(found[:, 1], left_weight)
     same_bits(found[:, 2], right_weight)
     for i in range(n):

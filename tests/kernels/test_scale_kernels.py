@@ -20,21 +20,24 @@ from daskboost.fit.rounding import QUANTUM_LIMIT, scale_rule
 from daskboost.params import TrainParams
 
 
-def scales_on(runtime: Runtime, tops: Any, total_weight: float | None, largest_searched: float = 0.0) -> Any:
-    """`kernels/scales.cu` for largest |g| and h; float64, shape (outputs, 5)."""
+def scales_on(runtime: Runtime, tops: Any, total_weight: float | None, largest_searched: float = 0.0,
+              reg_lambda: float = 1.0) -> Any:  # fmt: skip
+    """`kernels/scales.cu` for largest |g| and h; float64, shape (outputs, 6)."""
     rounding = DeviceRounding(runtime, tops.shape[1])
     rounding.tops[:] = runtime.xp.asarray(tops.view(np.uint32))
     rounding.sums[:] = 5
-    rounding.find_scales(scale_rule(total_weight, largest_searched=largest_searched))
+    rounding.find_scales(scale_rule(total_weight, reg_lambda, largest_searched=largest_searched))
     assert not to_host(rounding.tops).any() and not to_host(rounding.sums).any()
     np.testing.assert_array_equal(rounding.largest(), tops)
-    return to_host(rounding.scales)[:, :5]
+    return to_host(rounding.scales)[:, [0, 1, 2, 3, 4, 7]]
 
 
-def scales_by_host(tops: Any, total_weight: float | None, largest_searched: float = 0.0) -> list[tuple[float, ...]]:
+def scales_by_host(tops: Any, total_weight: float | None, largest_searched: float = 0.0, reg_lambda: float = 1.0
+                   ) -> list[tuple[float, ...]]:  # fmt: skip
     ranges, given = [GradientRange(*tops.astype(np.float64))], (total_weight, largest_searched)
-    made = [make_rounding(TrainParams(), "any", 0, k, ranges, *given) for k in range(tops.shape[1])]
-    return [(own.scale_g, own.scale_h, own.scale_w, *own.units) for own in made]
+    params = TrainParams(reg_lambda=reg_lambda)
+    made = [make_rounding(params, "any", 0, k, ranges, *given) for k in range(tops.shape[1])]
+    return [(own.scale_g, own.scale_h, own.scale_w, *own.units, own.noise_gain) for own in made]
 
 
 TOTALS = [None, 1.0, 15.0, 4096.0, 4096.5, 0.3, 1e-45, 1e-20, 2.0**60]
@@ -47,7 +50,9 @@ def test_scales_of_every_magnitude(total_weight: float | None, runtime: Runtime)
     exponents = np.arange(255, dtype=np.uint32) << np.uint32(23)
     tops = (exponents[:, None] | np.array(mantissas, np.uint32)).reshape(-1).view(np.float32)
     tops = np.stack([tops, tops[::-1]])
-    np.testing.assert_array_equal(scales_on(runtime, tops, total_weight), scales_by_host(tops, total_weight))
+    for reg_lambda in (1.0, 0.0):
+        given = (tops, total_weight, 0.0, reg_lambda)
+        np.testing.assert_array_equal(scales_on(runtime, *given), scales_by_host(*given))
 
 
 @pytest.mark.parametrize("total_weight", [None, 15.0])

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+NOISE = 1e-6
+"""Least gain that tells anything, whatever `gamma`."""
+
 
 @dataclass
 class Node:
@@ -29,7 +32,7 @@ def all_nodes(root: Node) -> Iterator[Node]:
 
 
 def worth(gain: float, gamma: float) -> bool:
-    return gain > 1e-6 and gain >= gamma
+    return gain >= NOISE and gain >= gamma
 
 
 def loss(node: Node, depth_limit: int, gamma: float) -> float | None:

@@ -28,6 +28,10 @@ class Rules:
     def plain(self) -> bool:
         return self.step == 0 and not any(self.monotone)
 
+    def heavy(self, h: float) -> bool:
+        """Whether a node of that h has a value other than 0, and may be split off."""
+        return h >= self.least_h and h + self.reg_lambda > 0
+
     def direction(self, feature: int) -> int:
         return self.monotone[feature] if self.monotone else 0
 
@@ -68,7 +72,7 @@ class Rows:
 
 def weight(rules: Rules, g: float, h: float, bounds: tuple[float, float]) -> float:
     """The leaf value before the learning rate."""
-    if h <= 0:
+    if not rules.heavy(h):
         return min(max(0.0, bounds[0]), bounds[1])
     soft = max(abs(g) - rules.alpha, 0.0)
     value = (-soft if g > 0 else soft) / (h + rules.reg_lambda)
@@ -110,7 +114,7 @@ def children(rules: Rules, rows: Rows, feature: int, bin_: int, left: tuple[int,
     total = rows.sums
     lg, lh = rows.worth(left)
     rg, rh = rows.worth((total[0] - left[0], total[1] - left[1]))
-    if min(lh, rh) < rules.least_h or min(lh, rh) <= 0:
+    if not rules.heavy(min(lh, rh)):
         return -INF
     if rules.plain:
         return closed_form(rules, lg, lh) + closed_form(rules, rg, rh)
@@ -147,14 +151,14 @@ def some_missing(rows: Rows) -> list[bool]:
 
 
 def best(rules: Rules, rows: Rows, features: Sequence[int]) -> Split:
-    """The best split of one node; gain -inf if there is none."""
+    """The best split of one node; gain -inf if none gains anything."""
     g, h = rows.worth(rows.sums)
-    parent = closed_form(rules, g, h) if rules.plain and h > 0 else loss_reduction(rules, g, h, rows.bounds)
+    parent = closed_form(rules, g, h) if rules.plain and rules.heavy(h) else loss_reduction(rules, g, h, rows.bounds)
     found = Split(-INF, -1, -1, False, (0, 0))
     for feature, bin_, default_left in places(rows, features, some_missing(rows)):
         left = left_of(rows, feature, bin_, default_left)
         gain = children(rules, rows, feature, bin_, left) - parent
-        if gain > found.gain:
+        if gain > max(found.gain, 0.0):
             found = Split(gain, feature, bin_, default_left, left)
     return found
 
@@ -172,16 +176,18 @@ def best_of_level(rules: Rules, level: Sequence[Rows], features: Sequence[int]) 
                 gain += both - loss_reduction(rules, *rows.worth(rows.sums), rows.bounds)
             if breaks_monotone(rules, rows, feature, bin_, left):
                 gain = -INF
-        if gain > found.gain:
+        if gain > max(found.gain, 0.0):
             found = Split(gain, feature, bin_, default_left, (0, 0))
     return found
 
 
-def rough_top(rules: Rules, bins: Any, total: tuple[int, int], units: tuple[float, float]) -> float | None:
+def rough_top(rules: Rules, bins: Any, total: tuple[int, int], units: tuple[float, float], with_empty: bool = True
+              ) -> float | None:  # fmt: skip
     """What `kernels/rough.cuh` computes roughly, for a feature's `bins` of shape (bins, 2).
 
-    None if no split is allowed. Exact fractions, rounded once; only whether a split is allowed is decided in float64,
-    as it is elsewhere.
+    None if no split is allowed. Splits before the first filled bin, whose left child is empty or which have a mirror
+    image behind the last bin, count if `with_empty`. Exact fractions, rounded once; only whether a split is allowed is
+    decided in float64, as it is elsewhere.
     """
     penalty = Fraction(rules.reg_lambda) / Fraction(units[1])
     both = total[1] + 2 * penalty
@@ -191,10 +197,11 @@ def rough_top(rules: Rules, bins: Any, total: tuple[int, int], units: tuple[floa
     best = None
     for side in range(2 if any(missing) else 1):
         g, h = (side * missing[0], side * missing[1])
+        filled = with_empty
         for bin_ in bins:
-            g, h = g + int(bin_[0]), h + int(bin_[1])
+            g, h, filled = g + int(bin_[0]), h + int(bin_[1]), filled or bool(np.any(bin_))
             least = min(h * units[1], (total[1] - h) * units[1])
-            if least < rules.least_h or least <= 0:
+            if not rules.heavy(least) or not filled:
                 continue
             gain = (Fraction(g * g) / (h + penalty) + Fraction((total[0] - g) ** 2) / (total[1] - h + penalty)) * unit
             best = gain if best is None else max(best, gain)

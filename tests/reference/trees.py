@@ -148,6 +148,8 @@ class Tree:
         self.searched = self.exact = self.quantized(g, h)
         if problem.by_weight:
             self.searched = self.quantized(g, *problem.weights_as_h())
+        searched_h = np.float32(problem.weights_as_h()[1]) if problem.by_weight else h
+        self.noise = self.noise_of(self.searched[1], g, searched_h)
         self.nodes = [Node(list(self.exact[0]))]
         self.n_leaves = 1
 
@@ -165,6 +167,18 @@ class Tree:
         )  # fmt: skip
         pairs = {row: (qg, qh) for row, qg, qh in gradients.quantize(g, h, rounding, weight=weight)}
         return pairs, (1 / (scale_g * scale_w), 1 / (scale_h * scale_w))
+
+    def noise_of(self, units: tuple[float, float], g: Float32, h: Any) -> float:
+        """The gain of a row whose gradient is 8 quanta or 2**-20 of the largest, whichever is more."""
+        counts = np.ones(len(g), np.bool_) if self.problem.weight is None else self.problem.weight > 0
+        most_g, most_h = float(np.abs(g[counts]).max()), float(np.max(np.broadcast_to(h, g.shape)[counts]))
+        if self.problem.small and self.problem.weight is not None:  # a row of the weight that is scaled to 1
+            weight_of_one = 1 / gradients.scales(g, np.ones_like(g), self.problem.weight)[2]
+            most_g, most_h = most_g * weight_of_one, most_h * weight_of_one
+        if most_g == 0 or most_h + self.params.reg_lambda == 0:
+            return 0.0
+        quantum = max(8 * units[0], most_g / 2**20)
+        return quantum * quantum / (most_h + self.params.reg_lambda)
 
     def grown(self) -> TreeTable:
         policies: dict[str, Callable[[], None]] = {
@@ -203,7 +217,7 @@ class Tree:
             level = [child for node in level for child in self.divide(node, one)]
 
     def is_worth(self, gain: float) -> bool:
-        return gain > 1e-6 and gain >= self.params.gamma
+        return gain > 0 and gain >= max(self.noise, self.params.gamma)
 
     def rows_of(self, node: int, quantized: Quantized | None = None) -> split.Rows:
         own, (by_row, units) = self.nodes[node], quantized or self.searched

@@ -20,14 +20,9 @@ Outputs = Sequence[Rows]
 """The rows of a node once for each output: the same symbols with each output's gradients."""
 
 
-def heavy(rules: Rules, h: float) -> bool:
-    """Whether an output weighs enough in a node to have a value other than 0."""
-    return h >= rules.least_h and h > 0
-
-
 def reduction(rules: Rules, g: float, h: float, plain: bool) -> float:
     """Loss reduction of one output's value."""
-    if not heavy(rules, h):
+    if not rules.heavy(h):
         return 0.0
     return split.closed_form(rules, g, h) if plain else split.loss_reduction(rules, g, h, FREE)
 
@@ -49,8 +44,8 @@ def lefts_of(outputs: Outputs, feature: int, bin_: int, default_left: bool) -> l
 def gain(rules: Rules, outputs: Outputs, lefts: Sequence[tuple[int, int]]) -> float:
     """-inf where some child has no output that weighs enough."""
     pairs = list(zip(outputs, lefts, strict=True))
-    left = any(heavy(rules, rows.worth(sums)[1]) for rows, sums in pairs)
-    right = any(heavy(rules, (rows.sums[1] - sums[1]) * rows.units[1]) for rows, sums in pairs)
+    left = any(rules.heavy(rows.worth(sums)[1]) for rows, sums in pairs)
+    right = any(rules.heavy((rows.sums[1] - sums[1]) * rows.units[1]) for rows, sums in pairs)
     children, parent = totals(rules, outputs, lefts, rules.plain)
     return children - parent if left and right else -INF
 
@@ -66,7 +61,7 @@ def best(rules: Rules, outputs: Outputs, features: Sequence[int]) -> tuple[Split
     for feature, bin_, default_left in split.places(outputs[0], features, some_missing(outputs)):
         lefts = lefts_of(outputs, feature, bin_, default_left)
         own = gain(rules, outputs, lefts)
-        if own > found.gain:
+        if own > max(found.gain, 0.0):
             found, found_lefts = Split(own, feature, bin_, default_left, (0, 0)), lefts
     return found, found_lefts
 
@@ -80,7 +75,7 @@ def best_of_level(rules: Rules, level: Sequence[Outputs], features: Sequence[int
         total = 0.0
         for own in gains:
             total += own if own > -INF else 0.0
-        if total > found.gain:
+        if total > max(found.gain, 0.0):
             found = Split(total, feature, bin_, default_left, (0, 0))
     return found
 
@@ -117,6 +112,9 @@ class VectorTree(trees.Tree):
         self.searched_columns = self.quantized_columns(g, h, columns, first)
         if not n_columns:
             self.exact_columns = self.searched_columns
+        self.noise = sum(
+            self.noise_of(units, g[:, k], h[:, k]) for k, (_, units) in enumerate(self.searched_columns)
+        )
         self.nodes = [trees.Node(list(self.searched_columns[0][0]))]
         self.n_leaves = 1
 
@@ -170,7 +168,7 @@ class VectorTree(trees.Tree):
         rules, values, covers = self.problem.rules, [], []
         for node in range(len(self.nodes)):
             worth = [rows.worth(rows.sums) for rows in self.rows_of_all(node, self.exact_columns)]
-            values.append([split.weight(rules, g, h, FREE) if heavy(rules, h) else 0.0 for g, h in worth])
+            values.append([split.weight(rules, g, h, FREE) for g, h in worth])
             covers.append(sum(h for _, h in worth))
         found = (np.array(values) * self.params.learning_rate).astype(np.float32)
         for output in range(found.shape[1]):

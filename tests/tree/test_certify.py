@@ -20,13 +20,14 @@ def random_draft(rng: np.random.Generator, gamma: float) -> tuple[Draft, referen
     """A judged draft of any shape, and the same as the twin has it; gains tie now and then."""
     params = TrainParams(max_depth=DEPTH, gamma=gamma)
     draft = Draft(params, SplitRules(1, 0, 0, 1, np.zeros(3, np.int32), symmetric=False))
+    draft.least_gain = least = max(gamma, reference.NOISE)
     gains = rng.choice([0.0, 1e-7, 0.5, 1.0, 2.5, 4.0], 200)
 
     def grow(node: int, depth: int) -> reference.Node:
         best = float(gains[node])
         draft.nodes["depth"][node], draft.nodes["best_gain"][node] = depth, best
         made = reference.Node(depth, best, name=node)
-        if best < max(gamma, 1e-6) or depth == DEPTH - 1 or (depth and rng.random() < 0.2):
+        if best < least or depth == DEPTH - 1 or (depth and rng.random() < 0.2):
             return made
         made.is_best, made.spent = bool(rng.random() < 0.3), bool(rng.random() < 0.2)
         made.gain = best if made.is_best else best * float(rng.choice([0.5, 0.9, 1.0]))

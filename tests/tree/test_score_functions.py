@@ -83,7 +83,8 @@ def test_leaves_are_newton_steps(growth: dict[str, Any], n_rows: int, rng: np.ra
     """Of the rows that are in them, and so are covers and the gain of the root."""
     data = make_data(rng, "binary:logistic", n_rows=n_rows)
     assert data.weight is not None
-    params = {**LOGISTIC, **growth, **L2, "learning_rate": 1.0, "reg_lambda": 0.5, "base_score": 0.3}
+    params = {**LOGISTIC, **growth, **L2, "learning_rate": 1.0, "reg_lambda": 0.5, "base_score": 0.3,
+              "min_child_weight": 0}  # fmt: skip
     model = fit(data, params, 1)
     (tree,) = model.trees
     leaf_of_row, g, h = model.predict(data.X, output="leaf")[:, 0], (0.3 - data.y) * data.weight, 0.21 * data.weight

@@ -7,7 +7,7 @@ streamed from disk. Row state (order, quantized pairs, margins) always stays in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,6 +44,8 @@ class Rounding:
     """A row grows the tree if its 32 sampling bits are below; 2**32 keeps all."""
     scale_w: float = 1.0
     """Power of two that weights of small data are multiplied by."""
+    noise_gain: float = field(default=0.0, compare=False)
+    """Gain below which a split tells nothing, as rounding may have made it; no matter of how integers are made."""
 
     @property
     def units(self) -> tuple[float, float]:

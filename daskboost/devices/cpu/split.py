@@ -14,14 +14,17 @@ from numba import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
-LEAST_GAIN = 1e-6
-"""Gains at or below this are noise (XGBoost's kRtEps)."""
-
 
 @njit(inline="always")
-def leaf_weight(g: float, h: float, reg_lambda: float, alpha: float, step: float, low: float, high: float) -> float:
-    """The leaf value before the learning rate: -soft(g, alpha) / (h + lambda), limited by `step` and bounds."""
-    if h <= 0.0:
+def leaf_weight(
+    g: float, h: float, reg_lambda: float, alpha: float, step: float, least_h: float, low: float, high: float
+) -> float:
+    """Return the leaf value before the learning rate: -soft(g, alpha) / (h + lambda), limited by `step` and bounds.
+
+    A node of less than `least_h` is worth 0, as in XGBoost: its hessians are no ground to divide by. `least_h` is
+    positive where lambda is 0 (`SplitRules.regular`).
+    """
+    if h < least_h:
         return min(max(0.0, low), high)
     soft = max(abs(g) - alpha, 0.0)
     weight = -(soft if g > 0.0 else -soft) / (h + reg_lambda)
@@ -38,42 +41,46 @@ def gain_of_weight(g: float, h: float, weight: float, reg_lambda: float, alpha: 
 
 @njit(cache=True, nogil=True)
 def leaf_weights(
-    sums: Int64, unit_g: float, unit_h: float, reg_lambda: float, alpha: float, step: float, bounds: Float64
+    sums: Int64, unit_g: float, unit_h: float, regular: tuple[float, float, float, float], bounds: Float64
 ) -> Float64:
     """Leaf values of nodes: `sums` int64, shape (nodes, 2); `bounds` float64, shape (nodes, 2)."""
+    reg_lambda, alpha, step, least_h = regular
     out = np.empty(len(sums))
     for n in range(len(sums)):
         g, h = sums[n, 0] * unit_g, sums[n, 1] * unit_h
-        out[n] = leaf_weight(g, h, reg_lambda, alpha, step, bounds[n, 0], bounds[n, 1])
+        out[n] = leaf_weight(g, h, reg_lambda, alpha, step, least_h, bounds[n, 0], bounds[n, 1])
     return out
 
 
 @njit(inline="always")
-def leaf_gain(g: float, h: float, reg_lambda: float, alpha: float, step: float, low: float, high: float) -> float:
+def leaf_gain(
+    g: float, h: float, reg_lambda: float, alpha: float, step: float, least_h: float, low: float, high: float
+) -> float:
     """Loss reduction of the leaf that a node would be."""
-    return gain_of_weight(g, h, leaf_weight(g, h, reg_lambda, alpha, step, low, high), reg_lambda, alpha)
+    return gain_of_weight(g, h, leaf_weight(g, h, reg_lambda, alpha, step, least_h, low, high), reg_lambda, alpha)
 
 
 @njit(cache=True, nogil=True)
 def split_values(
-    sums: Int64, left: Int64, unit_g: float, unit_h: float, reg_lambda: float, alpha: float, step: float,
+    sums: Int64, left: Int64, unit_g: float, unit_h: float, regular: tuple[float, float, float, float],
     bounds: Float64,
 ) -> tuple[Float64, Float64, Float64]:  # fmt: skip
     """Gains of nodes' own splits, and the leaf values of the left and of the right children.
 
     `left` : sums of the left children; it and `sums` int64, shape (nodes, 2).
     """
+    reg_lambda, alpha, step, least_h = regular
     gain, left_weight, right_weight = np.empty(len(sums)), np.empty(len(sums)), np.empty(len(sums))
     for n in range(len(sums)):
         low, high = bounds[n, 0], bounds[n, 1]
         lg, lh = left[n, 0] * unit_g, left[n, 1] * unit_h
         rg, rh = (sums[n, 0] - left[n, 0]) * unit_g, (sums[n, 1] - left[n, 1]) * unit_h
-        left_weight[n] = leaf_weight(lg, lh, reg_lambda, alpha, step, low, high)
-        right_weight[n] = leaf_weight(rg, rh, reg_lambda, alpha, step, low, high)
+        left_weight[n] = leaf_weight(lg, lh, reg_lambda, alpha, step, least_h, low, high)
+        right_weight[n] = leaf_weight(rg, rh, reg_lambda, alpha, step, least_h, low, high)
         gain[n] = (
             gain_of_weight(lg, lh, left_weight[n], reg_lambda, alpha)
             + gain_of_weight(rg, rh, right_weight[n], reg_lambda, alpha)
-            - leaf_gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, reg_lambda, alpha, step, low, high)
+            - leaf_gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, reg_lambda, alpha, step, least_h, low, high)
         )
     return gain, left_weight, right_weight
 
@@ -91,10 +98,10 @@ def _limited_gain(
     low: float, high: float, monotone: int,
 ) -> float:  # fmt: skip
     """Gain of two children (the parent's not yet subtracted); -inf where the split is not allowed."""
-    if lh < least_h or rh < least_h or lh <= 0.0 or rh <= 0.0:
+    if lh < least_h or rh < least_h:
         return -np.inf
-    left = leaf_weight(lg, lh, reg_lambda, alpha, step, low, high)
-    right = leaf_weight(rg, rh, reg_lambda, alpha, step, low, high)
+    left = leaf_weight(lg, lh, reg_lambda, alpha, step, least_h, low, high)
+    right = leaf_weight(rg, rh, reg_lambda, alpha, step, least_h, low, high)
     if (monotone > 0 and left > right) or (monotone < 0 and left < right):
         return -np.inf
     return gain_of_weight(lg, lh, left, reg_lambda, alpha) + gain_of_weight(rg, rh, right, reg_lambda, alpha)
@@ -110,19 +117,18 @@ def _plain_gains(
     `prefix` : float64, shape (2, bins), sums of g and of h up to each bin; integers below 2**53, so exact.
     """
     prefix_g, prefix_h = prefix[0], prefix[1]
-    least = max(least_h, np.nextafter(0.0, 1.0))  # children without weight are never allowed
     if alpha == 0.0:
         for b in range(n_bins):
             g, h = prefix_g[b] + from_g, prefix_h[b] + from_h
             lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
             gain = lg * lg / (lh + reg_lambda) + rg * rg / (rh + reg_lambda)
-            out[b] = gain if min(lh, rh) >= least else -np.inf
+            out[b] = gain if min(lh, rh) >= least_h else -np.inf
         return
     for b in range(n_bins):
         g, h = prefix_g[b] + from_g, prefix_h[b] + from_h
         lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
         gain = soft_square(lg, alpha) / (lh + reg_lambda) + soft_square(rg, alpha) / (rh + reg_lambda)
-        out[b] = gain if min(lh, rh) >= least else -np.inf
+        out[b] = gain if min(lh, rh) >= least_h else -np.inf
 
 
 @njit(cache=True, nogil=True)
@@ -238,7 +244,7 @@ def best_per_node(
     Node n is open node `rows[n]`, by which everything from `sums` on is indexed; its histogram, slot `first_slot`
     first, is `histograms[places[n]]`. Unless `parents` is empty, it is computed here first: its parent's less its
     sibling's. `allowed` has one line for all nodes, or one each. Ties go to the lowest feature, then to missing right,
-    then to the lowest bin. `gain` stays -inf where no split is allowed.
+    then to the lowest bin. `gain` stays -inf where no split that is allowed gains anything.
     """
     reg_lambda, alpha, step, least_h = regular
     unit_g, unit_h = units
@@ -258,9 +264,9 @@ def best_per_node(
         total_g, total_h = sums[row, 0], sums[row, 1]
         low, high = bounds[row, 0], bounds[row, 1]
         g, h = total_g * unit_g, total_h * unit_h
-        parent = soft_square(g, alpha) / (h + reg_lambda) if plain and h > 0.0 else leaf_gain(
-            g, h, reg_lambda, alpha, step, low, high)  # fmt: skip
-        best = -np.inf
+        parent = soft_square(g, alpha) / (h + reg_lambda) if plain and h >= least_h else leaf_gain(
+            g, h, reg_lambda, alpha, step, least_h, low, high)  # fmt: skip
+        best = 0.0
         for f in range(features[0], features[1]):
             if usable[f] == 0:
                 continue

@@ -19,11 +19,11 @@ def best_of_level(
 
     A node in which the split is not allowed for lack of weight adds nothing; one in which it breaks a monotone
     constraint rules it out. Sums run in node order, so they do not depend on threads. Returns (gain, feature, bin,
-    default left), gain -inf if there is none.
+    default left), feature -1 if no split gains anything.
     """
     reg_lambda, alpha, step, least_h = regular
     unit_g, unit_h = units
-    best_gain, best_feature, best_bin, best_default = -np.inf, -1, -1, 0
+    best_gain, best_feature, best_bin, best_default = 0.0, -1, -1, 0
     for f in range(features[0], features[1]):
         right, left, prefix = np.empty(n_bins[f]), np.empty(n_bins[f]), np.empty((2, n_bins[f]))
         sum_right, sum_left = np.zeros(n_bins[f]), np.zeros(n_bins[f])
@@ -37,7 +37,7 @@ def best_of_level(
         for n in range(len(sums)):
             low, high = bounds[n, 0], bounds[n, 1]
             g, h = sums[n, 0] * unit_g, sums[n, 1] * unit_h
-            parent = leaf_gain(g, h, reg_lambda, alpha, step, low, high)
+            parent = leaf_gain(g, h, reg_lambda, alpha, step, least_h, low, high)
             some_missing = scan_feature(
                 histograms[n, begin:], n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, reg_lambda, alpha, step,
                 least_h, low, high, 0, plain, prefix, right, left,
@@ -51,8 +51,8 @@ def best_of_level(
                     sum_left[b] += other - parent
             if monotone[f] != 0:
                 _rule_out(
-                    prefix, n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, reg_lambda, alpha, step, low, high,
-                    monotone[f], sum_right, sum_left,
+                    prefix, n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, regular, low, high, monotone[f],
+                    sum_right, sum_left,
                 )  # fmt: skip
         for b in range(n_bins[f]):
             if sum_right[b] > best_gain:
@@ -66,17 +66,20 @@ def best_of_level(
 
 @njit(cache=True, nogil=True)
 def _rule_out(
-    prefix: Float64, n_bins: int, total_g: int, total_h: int, unit_g: float, unit_h: float, reg_lambda: float,
-    alpha: float, step: float, low: float, high: float, monotone: int, sum_right: Float64, sum_left: Float64,
+    prefix: Float64, n_bins: int, total_g: int, total_h: int, unit_g: float, unit_h: float,
+    regular: tuple[float, float, float, float], low: float, high: float, monotone: int, sum_right: Float64,
+    sum_left: Float64,
 ) -> None:  # fmt: skip
     """Set the sums of splits that break a monotone constraint in this node to -inf; `prefix` of `running_sums`."""
+    reg_lambda, alpha, step, least_h = regular
     for side in range(2):
         from_g = 0.0 if side == 0 else total_g - prefix[0, n_bins - 1]
         from_h = 0.0 if side == 0 else total_h - prefix[1, n_bins - 1]
         for b in range(n_bins - 1):
             g, h = prefix[0, b] + from_g, prefix[1, b] + from_h
-            left = leaf_weight(g * unit_g, h * unit_h, reg_lambda, alpha, step, low, high)
-            right = leaf_weight((total_g - g) * unit_g, (total_h - h) * unit_h, reg_lambda, alpha, step, low, high)
+            lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
+            left = leaf_weight(lg, lh, reg_lambda, alpha, step, least_h, low, high)
+            right = leaf_weight(rg, rh, reg_lambda, alpha, step, least_h, low, high)
             if (monotone > 0 and left > right) or (monotone < 0 and left < right):
                 if side == 0:
                     sum_right[b] = -np.inf

@@ -10,17 +10,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from daskboost.devices.cpu.split import gain_of_weight, leaf_weight, running_sums, soft_square, subtract, top_of
+from daskboost.devices.cpu.split import leaf_gain, leaf_weight, running_sums, soft_square, subtract, top_of
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
 
 @njit(inline="always")
 def _gain(g: float, h: float, reg_lambda: float, alpha: float, step: float, least_h: float) -> float:
     """Loss reduction of one output's value, in the form that trees record."""
-    if h < least_h or h <= 0.0:
+    if h < least_h:
         return 0.0
-    weight = leaf_weight(g, h, reg_lambda, alpha, step, -np.inf, np.inf)
-    return gain_of_weight(g, h, weight, reg_lambda, alpha)
+    return leaf_gain(g, h, reg_lambda, alpha, step, least_h, -np.inf, np.inf)
 
 
 @njit(cache=True, nogil=True)
@@ -31,8 +30,7 @@ def vector_weights(sums: Int64, units: Float64, regular: tuple[float, float, flo
     for n in range(len(sums)):
         for k in range(out.shape[1]):
             g, h = sums[n, 2 * k] * units[2 * k], sums[n, 2 * k + 1] * units[2 * k + 1]
-            if h >= least_h:
-                out[n, k] = leaf_weight(g, h, reg_lambda, alpha, step, -np.inf, np.inf)
+            out[n, k] = leaf_weight(g, h, reg_lambda, alpha, step, least_h, -np.inf, np.inf)
     return out
 
 
@@ -64,7 +62,7 @@ def _parent_gain(
     for k in range(len(units) // 2):
         g, h = sums[2 * k] * units[2 * k], sums[2 * k + 1] * units[2 * k + 1]
         if plain:
-            total += soft_square(g, alpha) / (h + reg_lambda) if h >= least_h and h > 0.0 else 0.0
+            total += soft_square(g, alpha) / (h + reg_lambda) if h >= least_h else 0.0
         else:
             total += _gain(g, h, reg_lambda, alpha, step, least_h)
     return total
@@ -78,14 +76,13 @@ def _add_gains(
 ) -> None:  # fmt: skip
     """Add one output's gains of all bins of a feature; `left_h`, `right_h` become the largest sums of hessians."""
     reg_lambda, alpha, step, least_h = regular
-    least = max(least_h, np.nextafter(0.0, 1.0))
     for b in range(n_bins):
         g, h = prefix[0, b] + from_g, prefix[1, b] + from_h
         lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
         if plain:
             left = soft_square(lg, alpha) / (lh + reg_lambda)
             right = soft_square(rg, alpha) / (rh + reg_lambda)
-            gains[b] += (left if lh >= least else 0.0) + (right if rh >= least else 0.0)
+            gains[b] += (left if lh >= least_h else 0.0) + (right if rh >= least_h else 0.0)
         else:
             gains[b] += _gain(lg, lh, reg_lambda, alpha, step, least_h) + _gain(
                 rg, rh, reg_lambda, alpha, step, least_h
@@ -109,7 +106,7 @@ def scan_vectors(
         running_sums(histogram[k::width], n_bins, prefix[2 * k : 2 * k + 2])
         some_missing = some_missing or totals[2 * k] != prefix[2 * k, n_bins - 1]
         some_missing = some_missing or totals[2 * k + 1] != prefix[2 * k + 1, n_bins - 1]
-    least = max(regular[3], np.nextafter(0.0, 1.0))
+    least_h = regular[3]
     for side in range(2 if some_missing else 1):
         out = gains[side]
         out[:n_bins] = 0.0
@@ -123,7 +120,7 @@ def scan_vectors(
                 units[j], regular, plain, out, heaviest[0], heaviest[1],
             )  # fmt: skip
         for b in range(n_bins):
-            if min(heaviest[0, b], heaviest[1, b]) < least:
+            if min(heaviest[0, b], heaviest[1, b]) < least_h:
                 out[b] = -np.inf
     return some_missing
 
@@ -155,7 +152,7 @@ def best_per_node(
             subtract(parents[parent_places[n], low:high], siblings[sibling_places[n], low:high], own[low:high])
         totals = sums[row]
         parent = _parent_gain(totals, units, regular, plain)
-        best = -np.inf
+        best = 0.0
         for f in range(features[0], features[1]):
             if usable[f] == 0:
                 continue
@@ -188,7 +185,7 @@ def best_of_level(
     prefix, gains, heaviest = np.empty((2 * width, widest)), np.empty((2, widest)), np.empty((2, widest))
     summed = np.empty((2, widest))
     parents = np.array([_parent_gain(sums[n], units, regular, plain) for n in range(len(sums))])
-    best_gain, best_feature, best_bin, best_default = -np.inf, -1, -1, 0
+    best_gain, best_feature, best_bin, best_default = 0.0, -1, -1, 0
     for f in range(features[0], features[1]):
         usable, any_missing = True, False
         for n in range(len(sums)):

@@ -13,7 +13,7 @@ import numpy as np
 
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
-from daskboost.devices.gpu.growth import GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
+from daskboost.devices.gpu.growth import ROUNDING, GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
 from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.runtime import DeviceArray, to_host
 from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
@@ -137,7 +137,7 @@ class BestFirstGrower:
         self._launch("choose_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
             results, width, rules.gamma, rules.max_leaves, self._most,
-            regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.depth,
+            *regular.numbers, rules.depth,
             kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built, *self._addresses,
         )  # fmt: skip
 
@@ -146,7 +146,7 @@ class BestFirstGrower:
         slots, n = self._slots, 2 * self._width
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[0], n, self._grown.rounding, n, units_stride=4,
+            allowed[0], n, self._grown.rounding, n, units_stride=ROUNDING,
         )  # fmt: skip
         if self._entries is not None:
             return self._entries.best_per_node(level, self._rules.regular, slots.nodes, rows, is_root=is_root)
@@ -156,8 +156,8 @@ class BestFirstGrower:
     def _finish(self, learning_rate: DeviceArray) -> None:
         regular, tables = self._rules.regular, self.tables
         self._launch("finish_best")(
-            1, THREADS, *self._grown.arguments, *self._more.arguments, regular.reg_lambda, regular.alpha,
-            regular.max_step, learning_rate, *tables.arguments, tables.values,
+            1, THREADS, *self._grown.arguments, *self._more.arguments, *regular.numbers, learning_rate,
+            *tables.arguments, tables.values,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Any:

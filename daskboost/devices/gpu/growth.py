@@ -20,6 +20,8 @@ from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
+ROUNDING = 5
+"""Numbers of a tree's rounding, as in `kernels/tree_table.cuh`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class TreeTables:
         self.gains = next(views)
         """float64, shape (trees, capacity)."""
         self.rounding = next(views)
-        """What a quantum of g and of h is worth, and the largest |g| and h; float64, shape (trees, 4)."""
+        """What a quantum of g and of h is worth, the largest |g| and h, and the gain of noise; float64, shape
+        (trees, ROUNDING)."""
         self.links = next(views)
         """Parent, depth, left and right child, feature, bin; int32, shape (trees, 6, capacity)."""
         self.values = next(views)
@@ -86,7 +89,8 @@ class TreeTables:
 
 def _shapes(n: int, capacity: int) -> list[tuple[tuple[int, ...], type]]:
     return [
-        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64), ((n, 4), np.float64),
+        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64),
+        ((n, ROUNDING), np.float64),
         ((n, 6, capacity), np.int32), ((n, capacity), np.float32), ((n, 2), np.int32), ((n, capacity), np.uint8),
     ]  # fmt: skip
 
@@ -124,7 +128,7 @@ class TreeInputs:
     root_sums: DeviceArray
     """int64, shape (trees, at least 2): sums of g and h over all rows."""
     rounding: DeviceArray
-    """float64, shape (trees, 4), of any row stride: see `TreeTables.rounding`."""
+    """float64, shape (trees, ROUNDING), of any row stride: see `TreeTables.rounding`."""
     learning_rate: DeviceArray
     """float64, shape (1,)."""
     allowed: DeviceArray
@@ -217,7 +221,7 @@ class TreeGrower:
         slots, per_tree = self._levels[depth].slots, 1 << depth
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=4,
+            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=ROUNDING,
             keeps=depth + 1 < self._rules.depth,
         )  # fmt: skip
         regular, is_root = self._rules.regular, depth == 0
@@ -234,7 +238,7 @@ class TreeGrower:
         is_last = depth + 1 == rules.depth
         self._launch("choose_splits")(
             self._n_trees, THREADS, *self.tables.arguments, *level.slots.arguments, 1 << depth, results,
-            regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, rules.gamma, rules.max_leaves,
+            *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
             self._kernels.layout.n_bins, level.splits, *below.slots.arguments, below.built,
             *self._addresses(depth + 1),
@@ -243,8 +247,8 @@ class TreeGrower:
     def _finish(self, learning_rate: DeviceArray) -> None:
         regular = self._rules.regular
         self._launch("finish_trees")(
-            self._n_trees, THREADS, *self.tables.arguments, regular.reg_lambda, regular.alpha, regular.max_step,
-            learning_rate, self.tables.values, self.leaves,
+            self._n_trees, THREADS, *self.tables.arguments, *regular.numbers, learning_rate,
+            self.tables.values, self.leaves,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Any:

@@ -100,8 +100,8 @@ class Refit:
             rounding = OutputRounding(self._scales[first + tree], searched.keys, searched.sums)
             self._quantizer.add_to_leaves(own, rounding, self._sample_below, leaf, tables.sums[tree])
         self._runtime.kernel("refit", "refit_trees")(
-            len(columns), THREADS, *tables.arguments, self._scales[first], SCALES, self._regular.reg_lambda,
-            self._regular.alpha, self._regular.max_step, learning_rate, tables.values,
+            len(columns), THREADS, *tables.arguments, self._scales[first], SCALES, *self._regular.numbers,
+            learning_rate, tables.values,
         )  # fmt: skip
         for tree in range(len(columns) if chunk.n_rows else 0):
             margin = margins[:, tree]

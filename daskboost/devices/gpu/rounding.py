@@ -16,7 +16,7 @@ from daskboost.dtypes import Float64, UInt64
 
 THREADS = 128
 """Threads of a block, as in `kernels/scales.cu`."""
-SCALES = 7
+SCALES = 8
 """Numbers of `DeviceRounding.scales` per output, as in `kernels/rounding.cuh`."""
 _WORDS = SCALES + 2 + 2
 """Words of an output: scales, keys, sums."""
@@ -31,13 +31,15 @@ class ScaleRule:
     limit: int
     scale_w: float
     """Power of two that weights of small data are multiplied by."""
+    reg_lambda: float
+    """Penalty of leaf values, for `noise_gain`."""
     largest_searched: float = 0.0
     """Bound of what is quantized in place of hessians; 0 for hessians, whose largest is found."""
 
     @property
-    def arguments(self) -> tuple[float, float, float, float]:
+    def arguments(self) -> tuple[float, float, float, float, float]:
         """The rule as kernels take it."""
-        return self.bound, float(self.limit), self.scale_w, self.largest_searched
+        return self.bound, float(self.limit), self.scale_w, self.reg_lambda, self.largest_searched
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class DeviceRounding:
     tops : uint32, shape (2, outputs)
         Bits of the largest |g|, then h, so far; zeros when a round begins.
     scales : float64, shape (outputs, SCALES)
-        Scales of g, h and weights, what one quantum of g and of h is worth, the largest |g| and h.
+        Scales of g, h and weights, what one quantum of g and of h is worth, the largest |g| and h, the gain of noise.
     keys : uint64, shape (outputs, 2)
         Of rounding and of sampling.
     units : float64, shape (outputs, 2)
@@ -124,12 +126,12 @@ class DeviceRounding:
 
     def _decide(self, output: int, rounding: Rounding) -> None:
         scales, keys, _ = self._parts(self._host)
-        scales[output] = rounding.scale_g, rounding.scale_h, rounding.scale_w, *rounding.units, 0, 0
+        scales[output] = rounding.scale_g, rounding.scale_h, rounding.scale_w, *rounding.units, 0, 0, 0
         keys[output] = rounding.round_key, rounding.sample_key
 
     def largest(self) -> Float64:
         """Largest |g|, then h, of each output in the last round; float64, shape (2, outputs); waits."""
-        return np.ascontiguousarray(to_host(self.scales)[:, 5:].T)
+        return np.ascontiguousarray(to_host(self.scales)[:, 5:7].T)
 
     def sums_of(self, output: int) -> tuple[int, int]:
         """Integer sums of g and h; waits."""

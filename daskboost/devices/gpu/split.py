@@ -36,6 +36,11 @@ class Regular:
     """int32, shape (features,)."""
 
     @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """The members of `Regular` of `kernels/gain.cuh`, as kernels take them."""
+        return self.reg_lambda, self.alpha, self.max_step, self.least_h
+
+    @property
     def is_rough(self) -> bool:
         """Whether `kernels/rough.cuh` knows the formula of gains."""
         return self.plain and self.alpha == 0.0
@@ -152,8 +157,8 @@ class SplitKernels:
         return (
             level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
             level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
-            self.monotone_of(regular), len(self.layout.host.n_bins), level.n_nodes, regular.reg_lambda,
-            regular.alpha, regular.max_step, regular.least_h, int(regular.plain),
+            self.monotone_of(regular), len(self.layout.host.n_bins), level.n_nodes,
+            *regular.numbers, int(regular.plain),
         )  # fmt: skip
 
     def allowed_of(self, allowed: UInt8) -> DeviceArray:

@@ -73,8 +73,7 @@ def best_splits(kernels: SplitKernels, nodes: VectorNodes, regular: Regular, *, 
     launch(
         "best_of_level_features" if symmetric else "best_of_features", rows * n_features, own, own_steps, totals,
         kernels.allowed_of(nodes.allowed), n if len(nodes.allowed) == 1 else 1, units, width, *shape, n,
-        regular.reg_lambda, regular.alpha, regular.max_step, regular.least_h, int(regular.plain), sums_before, gains,
-        places,
+        *regular.numbers, int(regular.plain), sums_before, gains, places,
     )  # fmt: skip
     results = xp.empty((n, RESULTS - 2 + 2 * width), np.int64)
     launch(
