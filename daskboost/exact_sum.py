@@ -8,6 +8,7 @@ last bits of a metric or a base score.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,6 +120,20 @@ class ExactSum:
         if array.dtype != np.uint8 or len(raw) < 2 or raw[0] > 7:
             raise DataError(f"array: {array!r} is not an exact sum; pass what ExactSum.to_array returned")
         return cls(int.from_bytes(raw[1:], "little", signed=True), raw[0])
+
+
+def stacked(sums: Sequence[ExactSum]) -> UInt8:
+    """Return sums that are not negative as rows of one array, which `ExactSum.from_array` reads one by one.
+
+    Returns
+    -------
+    uint8 array, shape (sums, bytes of the longest)
+    """
+    arrays = [each.to_array() for each in sums]
+    found = np.zeros((len(arrays), max(map(len, arrays))), np.uint8)  # zeros behind a positive integer's bytes
+    for row, array in zip(found, arrays, strict=True):
+        row[: len(array)] = array
+    return found
 
 
 def _rounded(numerator: int, denominator: int) -> float:

@@ -102,7 +102,9 @@ class TrainParams:
     """Features (indices or names) that no tree splits on: the model is one without these columns, of the same data set.
     Samples of columns are drawn from the others."""
     base_score: float | None = None
-    """Prediction before the first tree, in the label's space; None estimates it from the labels."""
+    """Prediction before the first tree, in the label's space; None estimates it from the labels: their weighted mean;
+    their lower weighted quantile for absolute and quantile errors; the log-odds of the mean for ``binary:logitraw``;
+    for ``multi:*``, where it is a margin, log(share of the weight + 1e-6) of each class less the mean over classes."""
     random_state: int = 0
     """Seed of every draw."""
     quantile_alpha: tuple[float, ...] = (0.5,)

@@ -53,6 +53,17 @@ class RowGroup:
         weight = self.rows.weight[begin:end].astype(np.float64)
         return ExactSum.of(label * weight), ExactSum.of(weight)
 
+    def class_weights(self, begin: int, end: int) -> dict[int, ExactSum]:
+        """Return the exact sums of the weights of some rows, by class, of the classes that they have."""
+        classes = self.label[begin:end].astype(np.int64)
+        if self.rows.weight is None:
+            found, counts = np.unique(classes, return_counts=True)
+            return {own: ExactSum.of([n]) for own, n in zip(found.tolist(), counts.tolist(), strict=True)}
+        order = np.argsort(classes, kind="stable")
+        found, starts = np.unique(classes[order], return_index=True)
+        weights = np.split(self.rows.weight[begin:end][order], starts[1:])
+        return {own: ExactSum.of(each) for own, each in zip(found.tolist(), weights, strict=True)}
+
     def parts(self) -> Iterator[tuple[slice, int]]:
         """The rows of each chunk within the group, and the global id of the first."""
         ends = [begin for begin, _ in self.pieces[1:]] + [self.n_rows]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import WalkArrays
@@ -11,11 +12,13 @@ from daskboost.devices.device import Device
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.evaluation import Evaluator
 from daskboost.engine.gradients import GrowingRows
+from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import EVALUATION, TRAINING, ShardMargins, SharesViews, ViewRoom, Views
-from daskboost.exact_sum import ExactSum
+from daskboost.exact_sum import ExactSum, stacked
 from daskboost.fit import messages as m
 
+T = TypeVar("T")
 SUMMED_ROWS = 2**18
 """Rows whose labels one thread sums: a millisecond, of which what a sum costs beside its rows is a tenth."""
 
@@ -90,10 +93,21 @@ class RowSets:
     def label_sums(self, message: m.LabelSums) -> m.ExactParts:
         """Return exact sums of the weighted labels and of the weights of all training rows."""
         labels, weights = ExactSum(), ExactSum()
-        jobs = [
-            partial(part.label_sums, begin, min(begin + SUMMED_ROWS, part.n_rows))
-            for part in self.train.groups for begin in range(0, part.n_rows, SUMMED_ROWS)
-        ]  # fmt: skip
-        for label, weight in self._device.threads.run(jobs):
+        for label, weight in self._summed(RowGroup.label_sums):
             labels, weights = labels + label, weights + weight
         return m.ExactParts(labels.to_array(), weights.to_array())
+
+    def class_weights(self, message: m.ClassWeights) -> m.ClassSums:
+        """Return exact sums of the weights of all training rows by class."""
+        sums = [ExactSum()] * message.n_classes
+        for found in self._summed(RowGroup.class_weights):
+            for own, weight in found.items():
+                sums[own] += weight
+        return m.ClassSums(stacked(sums))
+
+    def _summed(self, sums_of: Callable[[RowGroup, int, int], T]) -> list[T]:
+        """Return what `sums_of` finds in ranges of the training rows, on all threads."""
+        return self._device.threads.run([
+            partial(sums_of, part, begin, min(begin + SUMMED_ROWS, part.n_rows))
+            for part in self.train.groups for begin in range(0, part.n_rows, SUMMED_ROWS)
+        ])  # fmt: skip

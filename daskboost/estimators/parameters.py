@@ -61,7 +61,8 @@ SHARED_PARAMETERS = """
     ignored_features : sequence, optional
         Features (indices or names) that no tree splits on.
     base_score : float, optional
-        Prediction before the first tree, in the label's space; None estimates it from the labels.
+        Prediction before the first tree, in the label's space (a margin where there are several classes); None
+        estimates it from the labels, see `TrainParams.base_score`.
     objective : str or callable
         A registered name, or ``f(label, margin) -> (gradient, hessian)``.
     eval_metric : str, callable or a list of them, optional

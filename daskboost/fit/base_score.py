@@ -31,8 +31,20 @@ def base_score_of(engines: AsksEngines, spec: FitSpec) -> tuple[float, ...]:
             float(residual_quantiles(engines, output, everyone, alpha, spec.largest_weight)[0])
             for output, alpha in enumerate(quantiles)
         )
+    if objective.base_score_rule == "shares":
+        return tuple(objective.base_scores_of(_class_shares(engines, objective.n_outputs)).astype(np.float32).tolist())
     labels, weights = _label_sums(engines)
     return (float(np.float32(objective.base_score_of(labels.ratio(weights)))),)  # files hold float32
+
+
+def _class_shares(engines: AsksEngines, n_classes: int) -> Float64:
+    """Return each class's share of the weight of all rows; float64, shape (classes,)."""
+    replies = engines.ask(m.ClassWeights(n_classes))
+    sums = [
+        sum((ExactSum.from_array(reply.weights[own]) for reply in replies), ExactSum()) for own in range(n_classes)
+    ]
+    total = sum(sums, ExactSum())
+    return np.array([each.ratio(total) for each in sums])
 
 
 def total_weight_of(engines: AsksEngines) -> float:

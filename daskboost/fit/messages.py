@@ -42,6 +42,20 @@ class LabelSums(Request[ExactParts]):
 
 
 @dataclass(frozen=True)
+class ClassSums:
+    """Exact sums of the weights of each class; uint8, shape (classes, bytes), rows as `ExactSum.from_array` takes."""
+
+    weights: UInt8
+
+
+@dataclass(frozen=True)
+class ClassWeights(Request[ClassSums]):
+    """Ask how much the rows of each class weigh; labels are the classes 0 to `n_classes` - 1."""
+
+    n_classes: int
+
+
+@dataclass(frozen=True)
 class Counts:
     """Integer counts of residuals; int64, shape (leaves, 2**next_bits)."""
 
@@ -369,7 +383,8 @@ class Several(Request[Replies]):
 
 
 WIRE_TYPES = (
-    Done, ExactParts, LabelSums, Counts, ResidualCounts, SetBaseMargin, AddTree, GradientRange, StartRound, RootSums,
+    Done, ExactParts, LabelSums, ClassSums, ClassWeights, Counts, ResidualCounts, SetBaseMargin, AddTree,
+    GradientRange, StartRound, RootSums,
     StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree, MetricParts, Evaluate,
     OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms, DrawRows, SampleSize,
     TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Replies, Several, Rounding, RowSplits, WalkArrays,

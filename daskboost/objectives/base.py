@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
     from daskboost.params import TrainParams
 
-BaseScoreRule = Literal["mean", "quantile", "constant"]
+BaseScoreRule = Literal["mean", "quantile", "shares", "constant"]
 LABEL_LIMIT = 2.0**60
 """Largest absolute label of a regression: its square, and a weight of a million, still fit in float32."""
 
@@ -45,7 +45,7 @@ class Objective(ABC):
     """`max_delta_step` where the user gives none; 0 is unlimited."""
     base_score_rule: ClassVar[BaseScoreRule] = "mean"
     """How the base score comes from the labels: their weighted mean, their weighted quantiles at
-    `adaptive_quantiles`, or the constant `base_score_constant`."""
+    `adaptive_quantiles`, the shares of their classes (`base_scores_of`), or the constant `base_score_constant`."""
     base_score_constant: ClassVar[float] = 0.5
     """Base score of the rule "constant"; XGBoost's default."""
 
@@ -133,6 +133,11 @@ class Objective(ABC):
     def base_score_of(self, mean: float) -> float:
         """The base score for labels of that weighted mean (rule "mean"), moved inside the link's domain."""
         return mean
+
+    def base_scores_of(self, shares: Float64) -> Float64:
+        """Return the base score of each output for classes of those weighted shares, float64 of shape (outputs,); for
+        subclasses whose rule is "shares" to override."""
+        raise NotImplementedError(f"{type(self).__name__} has no base scores of shares")
 
     def check_labels(self, stats: LabelStats) -> None:
         """Refuse labels the loss is not defined for.

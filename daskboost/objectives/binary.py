@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _ONE = np.float32(1.0)
 _LEAST_HESSIAN = np.float32(1e-16)
 """XGBoost's floor: a leaf of saturated rows still has a hessian to divide by."""
-_LEAST_PROBABILITY = 1e-6
-"""Base score stays this far from 0 and 1, where the link is infinite: a data set of one class can still be fitted."""
+_LEAST_PROBABILITY = np.float32(1e-6)
+"""Base scores count as this far from 0 and 1, where the link is infinite: a data set of one class can be fitted."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,15 @@ class Logistic(Objective):
         return flatten_single(sigmoid(margin, xp))
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
-        score = np.asarray(base_score, dtype=np.float64)
-        if not np.all((score > 0) & (score < 1)):
+        """Return XGBoost's margins to the last float32: -log(1 / p - 1) of float32, p moved 1e-6 away from 0 and 1."""
+        score = np.asarray(base_score, dtype=np.float32)
+        if not np.all((score >= 0) & (score <= 1)):
             raise ParameterError(
-                f"base_score={base_score!r} must lie in (0, 1) for objective {self.name!r}, whose base score is a "
+                f"base_score={base_score!r} must lie in [0, 1] for objective {self.name!r}, whose base score is a "
                 "probability; give a probability or leave it out"
             )
-        return np.asarray(np.log(score) - np.log1p(-score))
+        p = np.clip(score, _LEAST_PROBABILITY, _ONE - _LEAST_PROBABILITY)
+        return np.asarray(-np.log((_ONE / p - _ONE).astype(np.float64)).astype(np.float32), dtype=np.float64)
 
     def to_score(self, margin: npt.ArrayLike) -> Float64:
         m = np.asarray(margin, dtype=np.float64)
@@ -88,7 +90,8 @@ class Logistic(Objective):
     def base_score_of(self, mean: float) -> float:
         positive = self.scale_pos_weight * mean
         share = positive / (positive + (1.0 - mean))
-        return min(max(share, _LEAST_PROBABILITY), 1.0 - _LEAST_PROBABILITY)
+        least = float(_LEAST_PROBABILITY)
+        return min(max(share, least), 1.0 - least)
 
     def check_label_range(self, stats: LabelStats) -> None:
         for value in (stats.minimum, stats.maximum):
@@ -124,6 +127,9 @@ class LogisticRegression(Logistic):
 @dataclass(frozen=True)
 class LogisticRaw(Logistic):
     """The same loss; predicts the margin, and its base score is a margin, as in XGBoost.
+
+    Where none is given it is the log-odds of the weighted mean, so that the fit starts where `binary:logistic` does.
+    XGBoost takes the mean itself for the margin: .3 in place of -.847 where 30 % of the rows are of class 1.
 
     Metrics still see probabilities, or log-loss would have no meaning.
     """

@@ -68,6 +68,39 @@ def test_we_read_xgboost(rng: np.random.Generator, objective: str, file_format: 
     assert_same(ours.predict(rows, iteration_range=(2, 5)), model.predict(data, iteration_range=(2, 5)))
 
 
+SCORES = ["0", "[0E0]", "[1E-8]", "[1E-6]", "[1.5E-6]", "[3E-1]", "[9.9998E-1]", "[9.99999E-1]", "[1E0]"]
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", ["binary:logistic", "reg:logistic", "binary:logitraw"])
+def test_extreme_probabilities_have_xgboosts_margins(rng: np.random.Generator, name: str, score: str) -> None:
+    """XGBoost writes 0 and 1 for data of one class, and computes margins in float32, .003 off at .99998."""
+    rows = random_rows(rng, 300)
+    labels = (rng.random(300) < 0.5).astype(np.float32)
+    model = xgb.train({"objective": name, "max_depth": 2, "base_score": 0.5}, xgb.DMatrix(rows, labels), 2)
+    raw = json.loads(model.save_raw("json"))
+    raw["learner"]["learner_model_param"]["base_score"] = score
+    file = json.dumps(raw).encode()
+    model.load_model(bytearray(file))
+    ours, data = Booster.from_bytes(file), xgb.DMatrix(rows)
+    found, expected = ours.predict(rows, output="margin"), model.predict(data, output_margin=True)
+    np.testing.assert_allclose(found, expected, rtol=3e-7, atol=1e-6)
+    assert_same(ours.predict(rows), model.predict(data))
+    again = xgb.Booster()
+    again.load_model(bytearray(ours.to_bytes("json")))
+    np.testing.assert_array_equal(again.predict(data, output_margin=True), expected)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_models_of_one_class(rng: np.random.Generator, label: float) -> None:
+    rows = random_rows(rng, 100)
+    data = xgb.DMatrix(rows, np.full(100, label))
+    model = xgb.train({"objective": "binary:logistic"}, data, 3)
+    ours = Booster.from_bytes(model.save_raw("ubj"))
+    assert ours.base_score == (label,)
+    assert_same(ours.predict(rows, output="margin"), model.predict(data, output_margin=True))
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.name)
 @pytest.mark.parametrize("file_format", FILE_FORMATS)
 @pytest.mark.parametrize("vector", [False, True], ids=["scalar", "vector"])

@@ -135,6 +135,12 @@ def base_score(problem: Problem) -> list[float]:
     if objective.base_score_rule == "quantile":
         whole = residuals.integer_weights(weight.tolist(), problem.largest_weight())
         return [residuals.quantile(list(label), whole, alpha) for alpha in objective.adaptive_quantiles or ()]
+    if objective.base_score_rule == "shares":
+        total = sum(Fraction(float(w)) for w in weight)
+        of = [sum((Fraction(float(w)) for y, w in zip(label, weight, strict=True) if y == k), Fraction(0))
+              for k in range(objective.n_outputs)]  # fmt: skip
+        scores = objective.base_scores_of(np.array([float(own / total) for own in of]))
+        return [float(np.float32(score)) for score in scores]
     pairs = [(Fraction(float(y)), Fraction(float(w))) for y, w in zip(label, weight, strict=True)]
     mean = sum(y * w for y, w in pairs) / sum(w for _, w in pairs)
     return [float(np.float32(objective.base_score_of(float(mean))))]

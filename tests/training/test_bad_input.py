@@ -80,7 +80,7 @@ PARAMETERS = {
     "quantile": Bad(fitted(quantile_alpha=2), ParameterError, r"quantile_alpha=\(2.0,\): .*between 0 and 1"),
     "base score": Bad(
         labelled(CODES > 0, objective="binary:logistic", base_score=2), ParameterError,
-        r"base_score=.*2.* must lie in \(0, 1\) for objective 'binary:logistic'",
+        r"base_score=.*2.* must lie in \[0, 1\] for objective 'binary:logistic'",
     ),
     "memory": Bad(made(X, Y, host_memory_limit="lots"), ParameterError, r"host_memory_limit='lots' is not a size"),
     "monotone": Bad(fitted(monotone_constraints=[0] * 4), ParameterError, r"monotone_constraints has 4 .*for 3"),
