@@ -79,8 +79,8 @@ class TrainParams:
     """Least gain of a split."""
     min_child_weight: float = 1.0
     """Least sum of hessians in a child, or of weights where splits are scored by these (`score_function`). A node whose
-    hessians sum to less, the root too, is worth 0. With 0, children whose hessians round to 0 are split off as well,
-    unless `reg_lambda` is 0."""
+    hessians sum to less, the root too, is worth 0, unless weights score splits. With 0, children whose hessians round
+    to 0 are split off as well, unless `reg_lambda` is 0."""
     max_delta_step: float | None = None
     """Largest absolute leaf value before the learning rate; 0 is unlimited, None the objective's default
     (0.7 for Poisson)."""

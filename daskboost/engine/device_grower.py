@@ -93,7 +93,7 @@ class DeviceGrower:
         self._groups = self._make_groups(kernels, rows.chunks[0].n_trees)
         self._queue = Recorder(kernels.runtime)
         self._refit = Refit(
-            kernels.runtime, self._rounding, regular_of(spec.rules), rows.quantizers[0], self._below
+            kernels.runtime, self._rounding, regular_of(spec.leaf_rules), rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip
         n_rounds = min(ROUNDS_AT_ONCE, len(spec.learning_rates))
         n_bytes = sum(len(group.grower.tables.memory) for group in self._groups)

@@ -48,7 +48,8 @@ class LeafFitter:
         if recipe.refits:
             roundings = scales.exact(outputs)
             parts = self._outbox.ask(m.LeafSums(outputs, tree.leaves, roundings))
-            exact = (np.sum([part.sums for part in parts], axis=0), units_of(roundings))
+            sums = np.sum([part.sums for part in parts], axis=0)
+            exact = (sums, units_of(roundings), self._spec.leaf_rules)
         table = tree.table(learning_rate, exact)
         return (table if recipe.quantiles is None else self._with_quantiles(table, outputs, learning_rate)), pending
 

@@ -75,6 +75,12 @@ class FitSpec:
         return replace(self.rules, max_delta_step=0.0) if self.recipe.searched == "weights" else self.rules
 
     @property
+    def leaf_rules(self) -> SplitRules:
+        """The rules that leaves are valued by which take sums of their own: where splits are scored by weights,
+        `min_child_weight` is the least weight of a child, and says nothing of hessians."""
+        return replace(self.rules, min_child_weight=0.0) if self.recipe.searched == "weights" else self.rules
+
+    @property
     def largest_searched(self) -> float:
         """Bound of the weights that trees are searched on (small data's are multiplied later); 0 for hessians."""
         if self.recipe.searched != "weights":

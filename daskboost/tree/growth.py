@@ -177,21 +177,24 @@ class GrowingTree:
         """Nodes that are leaves by now."""
         return np.flatnonzero(self._nodes["left"][: self._size] == LEAF).astype(np.int32)
 
-    def table(self, learning_rate: float, exact: tuple[Int64, Sequence[float]] | None = None) -> TreeTable:
+    def table(self, learning_rate: float, exact: tuple[Int64, Sequence[float], SplitRules] | None = None) -> TreeTable:
         """The finished tree; values include the learning rate.
 
-        `exact` : sums of `leaves` and their units, where the tree was searched on a sketch of the outputs or on weights
-        in place of hessians: values, gains and covers then come from these.
+        `exact` : sums of `leaves`, their units and rules, where the tree was searched on a sketch of the outputs or on
+        weights in place of hessians: values, gains and covers then come from these.
         """
         nodes = self._nodes[: self._size]
-        sums, units = (np.ascontiguousarray(nodes["sums"]), self._units) if exact is None else self._all_sums(*exact)
+        if exact is None:
+            sums, units, rules = np.ascontiguousarray(nodes["sums"]), self._units, self._rules
+        else:
+            (sums, units), rules = self._all_sums(*exact[:2]), exact[2]
         bounds = np.stack([nodes["low"], nodes["high"]], axis=1)
-        weights = leaf_weights(self._rules, sums, units, bounds)
+        weights = leaf_weights(rules, sums, units, bounds)
         gain = nodes["gain"]
         if exact is not None:
             inner = nodes["left"] != LEAF
             gain = np.zeros(len(nodes))
-            gain[inner] = split_values(self._rules, sums[inner], sums[nodes["left"][inner]], units, bounds[inner])[0]
+            gain[inner] = split_values(rules, sums[inner], sums[nodes["left"][inner]], units, bounds[inner])[0]
         return finished_tree(
             self._cuts, left=nodes["left"].copy(), right=nodes["right"].copy(), feature=nodes["feature"].copy(),
             split_bin=nodes["split_bin"].copy(), default_left=nodes["default_left"].astype(np.bool_), gain=gain,

@@ -57,6 +57,7 @@ class Problem:
     """Interaction constraints."""
     rules: split.Rules = field(init=False)
     search_rules: split.Rules = field(init=False)
+    leaf_rules: split.Rules = field(init=False)
 
     def __post_init__(self) -> None:
         step = self.params.max_delta_step
@@ -66,6 +67,7 @@ class Problem:
             self.monotone,
         )  # fmt: skip
         self.search_rules = dataclasses.replace(self.rules, step=0.0) if self.by_weight else self.rules
+        self.leaf_rules = dataclasses.replace(self.rules, least_h=0.0) if self.by_weight else self.rules
 
     @property
     def by_weight(self) -> bool:
@@ -268,7 +270,7 @@ class Tree:
         bounds = {0: [own.bounds] * 2, 1: [(low, middle), (middle, high)], -1: [(middle, high), (low, middle)]}
         exact = self.rows_of(node, self.exact)
         exact_left = split.left_of(exact, f, chosen.bin, chosen.default_left)
-        return split.own_gain(rules, exact, exact_left), bounds[direction]
+        return split.own_gain(self.problem.leaf_rules, exact, exact_left), bounds[direction]
 
     def features(self, node: int) -> list[int]:
         """Features that a node may split on, in increasing order."""
@@ -292,7 +294,7 @@ class Tree:
     def table(self) -> TreeTable:
         rows = [self.rows_of(node, self.exact) for node in range(len(self.nodes))]
         rate = self.params.learning_rate
-        values = [split.weight(self.problem.rules, *each.worth(each.sums), each.bounds) * rate for each in rows]
+        values = [split.weight(self.problem.leaf_rules, *each.worth(each.sums), each.bounds) * rate for each in rows]
         covers = np.array([each.worth(each.sums)[1] for each in rows], np.float32)
         return self.as_table(self.with_quantiles(np.array(values, np.float32), self.margin, self.place[1]), covers)
 
