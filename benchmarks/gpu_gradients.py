@@ -92,7 +92,7 @@ class Round:
             source = loss_source(runtime, loss, self.label, self.margin, None, small_data=False)
         if source is None:
             raise ValueError(f"{config.objective} with {k} outputs has no kernel")
-        self.rule = scale_rule(None, self.params.reg_lambda)
+        self.rule = scale_rule(None, self.params.reg_lambda, 0.0)
         self.rounding = DeviceRounding(runtime, k)
         seed = self.params.random_state
         self.rounding.put_keys(np.array([tree_keys(seed, 0, output) for output in range(k)], np.uint64))

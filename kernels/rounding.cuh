@@ -67,9 +67,11 @@ SHARED_BY_HOST double scale_of(double largest, double limit) {
 }
 
 // The gain below which a split tells nothing: `noise_gain` of `daskboost/fit/rounding.py`. `divisor` : of gains.
-SHARED_BY_HOST double noise_gain(double unit_g, double largest_g, double divisor) {
+// `step` : the largest leaf value, 0 for any.
+SHARED_BY_HOST double noise_gain(double unit_g, double largest_g, double divisor, double step) {
     if (largest_g == 0.0 || divisor == 0.0) return 0.0;
     const double quanta = 8.0 * unit_g, share = 0x1p-20 * largest_g, noise = quanta > share ? quanta : share;
+    if (0.0 < step && step < noise / divisor) return 2.0 * noise * step - divisor * step * step;
     return noise * noise / divisor;
 }
 
@@ -77,7 +79,7 @@ SHARED_BY_HOST double noise_gain(double unit_g, double largest_g, double divisor
 // that nothing overflows until the host finds the value and refuses it. `searched` bounds what is quantized in place of
 // h, unless it is 0.
 SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, double limit, double scale_w, double lambda,
-                                 double searched, double* out) {
+                                 double step, double searched, double* out) {
     const bool is_finite = top_g <= 0x1.fffffep127 && top_h <= 0x1.fffffep127;  // false for NaN
     const double scale_g = is_finite ? scale_of(bound * top_g, limit) : 0.0;
     const double largest_h = searched != 0.0 ? searched : top_h;
@@ -89,5 +91,6 @@ SHARED_BY_HOST void store_scales(double top_g, double top_h, double bound, doubl
     out[UNIT_H] = is_finite ? 1.0 / (scale_h * scale_w) : 0.0;
     out[LARGEST_G] = top_g;
     out[LARGEST_H] = top_h;
-    out[NOISE_GAIN] = is_finite ? noise_gain(out[UNIT_G], top_g / scale_w, largest_h / scale_w + lambda) : 0.0;
+    const double divisor = largest_h / scale_w + lambda;
+    out[NOISE_GAIN] = is_finite ? noise_gain(out[UNIT_G], top_g / scale_w, divisor, step) : 0.0;
 }

@@ -78,8 +78,8 @@ class DeviceGrower:
         self._rows, self._spec, self._rules = rows, spec, growth_rules(params, spec.search_rules)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
-        self._exact_rule = scale_rule(total_weight, params.reg_lambda)
-        self._scale_rule = scale_rule(total_weight, params.reg_lambda, largest_searched=spec.largest_searched)
+        rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
+        self._exact_rule, self._scale_rule = rule_of(), rule_of(largest_searched=spec.largest_searched)
         self._source = self._gradient_source()
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"

@@ -59,6 +59,8 @@ class Scales:
     """Bound of what a search has in place of hessians; 0 where it has these."""
     reg_lambda: float = 0.0
     """Penalty of leaf values, which gains are divided by."""
+    max_delta_step: float = 0.0
+    """Largest leaf value that gains are of; 0 is unlimited."""
 
     def of_round(self, iteration: int) -> Scales:
         """Return what another round would have by the same range."""
@@ -81,7 +83,9 @@ class Scales:
     def _rounding(self, column: int, largest_searched: float) -> Rounding:
         g, h = self.largest[:, column].tolist()
         check_range(self.objective_name, self.iteration, g, h)
-        rule = scale_rule(self.total_weight, self.reg_lambda, largest_searched=largest_searched)
+        rule = scale_rule(
+            self.total_weight, self.reg_lambda, self.max_delta_step, largest_searched=largest_searched
+        )  # fmt: skip
         scale_g, largest_h = scale(rule.bound * g, rule.limit), rule.largest_searched or h
         round_key, sample_key = tree_keys(self.seed, self.iteration, column)
         return Rounding(
@@ -92,7 +96,8 @@ class Scales:
             sample_below=draws_below(self.subsample),
             scale_w=rule.scale_w,
             noise_gain=noise_gain(
-                1 / (scale_g * rule.scale_w), g / rule.scale_w, largest_h / rule.scale_w + self.reg_lambda
+                1 / (scale_g * rule.scale_w), g / rule.scale_w, largest_h / rule.scale_w + rule.reg_lambda,
+                rule.max_delta_step,
             ),
         )
 
@@ -102,20 +107,22 @@ def joined_range(parts: Sequence[m.GradientRange]) -> Float64:
     return np.asarray(np.max([[part.largest_g, part.largest_h] for part in parts], axis=0))
 
 
-def scale_rule(total_weight: float | None, reg_lambda: float, *, largest_searched: float = 0.0) -> ScaleRule:
+def scale_rule(total_weight: float | None, reg_lambda: float, max_delta_step: float, *, largest_searched: float = 0.0
+               ) -> ScaleRule:  # fmt: skip
     """Return what scales keep within which limit, of what `Scales` has."""
     if total_weight is None:
-        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0, reg_lambda, largest_searched)
+        return ScaleRule(1.0, QUANTUM_LIMIT, 1.0, reg_lambda, max_delta_step, largest_searched)
     # Weights of small data stay as they are, so that integers stay integers, unless they sum to more than its rows may.
     scale_w = min(1.0, scale(total_weight, SMALL_ROWS))
-    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, reg_lambda, largest_searched)
+    return ScaleRule(total_weight * scale_w, SUM_LIMIT, scale_w, reg_lambda, max_delta_step, largest_searched)
 
 
-def noise_gain(unit_g: float, largest_g: float, divisor: float) -> float:
+def noise_gain(unit_g: float, largest_g: float, divisor: float, step: float) -> float:
     """Return the gain of a row whose gradient is `NOISE_QUANTA` quanta, or `NOISE_SHARE` of the largest.
 
     Gains up to this cannot be told from what rounding gradients to integers, and gains to float64, may add to a node's.
-    It grows with the square of the gradients as gains do, so that trees do not depend on the scale of labels.
+    It grows with the square of the gradients as gains do, so that trees do not depend on the scale of labels. Where
+    `max_delta_step` limits the row's leaf value it grows linearly, as gains do there.
 
     Parameters
     ----------
@@ -125,10 +132,14 @@ def noise_gain(unit_g: float, largest_g: float, divisor: float) -> float:
         Of a row; of small data whose weights are scaled down, of a row of the weight that becomes 1.
     divisor : float
         The largest h of such a row, and `reg_lambda`.
+    step : float
+        The largest leaf value, `max_delta_step`; 0 is unlimited.
     """
     if largest_g == 0 or divisor == 0:
         return 0.0
     noise = max(NOISE_QUANTA * unit_g, NOISE_SHARE * largest_g)
+    if 0 < step < noise / divisor:
+        return 2.0 * noise * step - divisor * step * step
     return noise * noise / divisor
 
 

@@ -79,11 +79,11 @@ def start_round(spec: FitSpec, iteration: int) -> m.StartRound:
 def scales_of(spec: FitSpec, iteration: int, largest: Float64, total_weight: float | None,
               largest_searched: float) -> Scales:  # fmt: skip
     """Return how gradients of that range become integers in a round of a fit."""
-    params, recipe = spec.params, spec.recipe
+    rules = spec.search_rules
     return Scales(
-        spec.objective.name, params.random_state, recipe.subsample, iteration, largest, total_weight, largest_searched,
-        params.reg_lambda,
-    )
+        spec.objective.name, spec.params.random_state, spec.recipe.subsample, iteration, largest, total_weight,
+        largest_searched, rules.reg_lambda, rules.max_delta_step,
+    )  # fmt: skip
 
 
 class AllRows:

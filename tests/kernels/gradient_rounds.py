@@ -69,7 +69,8 @@ class DeviceRounds:
         """Everything of a round but the host's keys."""
         for round_ in self.rounds:
             round_.find_range()
-        self.rounding.find_scales(scale_rule(total_weight, TrainParams().reg_lambda, largest_searched=largest_searched))
+        rule = scale_rule(total_weight, TrainParams().reg_lambda, 0.0, largest_searched=largest_searched)
+        self.rounding.find_scales(rule)
 
     def quantize(self, output: int, ordered: bool = True) -> None:
         for round_, (order, pairs, bounds) in zip(self.rounds, self.rows, strict=True):

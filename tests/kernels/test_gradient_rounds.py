@@ -145,7 +145,7 @@ def test_stored_gradients_go_the_same_way(by_weight: bool, runtime: Runtime, rng
     params = TrainParams()
     rounding.put_keys(np.array([tree_keys(params.random_state, 0, k) for k in range(3)], np.uint64))
     round_.find_range()
-    rounding.find_scales(scale_rule(None, 1.0, largest_searched=largest))
+    rounding.find_scales(scale_rule(None, 1.0, 0.0, largest_searched=largest))
     ranges = [GradientRange(np.abs(g).max(axis=0).astype(np.float64), h.max(axis=0).astype(np.float64))]
     for output in (2, 0, 1):
         round_.quantize(output, order, pairs, bounds)

@@ -21,21 +21,21 @@ from daskboost.params import TrainParams
 
 
 def scales_on(runtime: Runtime, tops: Any, total_weight: float | None, largest_searched: float = 0.0,
-              reg_lambda: float = 1.0) -> Any:  # fmt: skip
+              reg_lambda: float = 1.0, step: float = 0.0) -> Any:  # fmt: skip
     """`kernels/scales.cu` for largest |g| and h; float64, shape (outputs, 6)."""
     rounding = DeviceRounding(runtime, tops.shape[1])
     rounding.tops[:] = runtime.xp.asarray(tops.view(np.uint32))
     rounding.sums[:] = 5
-    rounding.find_scales(scale_rule(total_weight, reg_lambda, largest_searched=largest_searched))
+    rounding.find_scales(scale_rule(total_weight, reg_lambda, step, largest_searched=largest_searched))
     assert not to_host(rounding.tops).any() and not to_host(rounding.sums).any()
     np.testing.assert_array_equal(rounding.largest(), tops)
     return to_host(rounding.scales)[:, [0, 1, 2, 3, 4, 7]]
 
 
-def scales_by_host(tops: Any, total_weight: float | None, largest_searched: float = 0.0, reg_lambda: float = 1.0
-                   ) -> list[tuple[float, ...]]:  # fmt: skip
+def scales_by_host(tops: Any, total_weight: float | None, largest_searched: float = 0.0, reg_lambda: float = 1.0,
+                   step: float = 0.0) -> list[tuple[float, ...]]:  # fmt: skip
     ranges, given = [GradientRange(*tops.astype(np.float64))], (total_weight, largest_searched)
-    params = TrainParams(reg_lambda=reg_lambda)
+    params = TrainParams(reg_lambda=reg_lambda, max_delta_step=step)
     made = [make_rounding(params, "any", 0, k, ranges, *given) for k in range(tops.shape[1])]
     return [(own.scale_g, own.scale_h, own.scale_w, *own.units, own.noise_gain) for own in made]
 
@@ -50,8 +50,8 @@ def test_scales_of_every_magnitude(total_weight: float | None, runtime: Runtime)
     exponents = np.arange(255, dtype=np.uint32) << np.uint32(23)
     tops = (exponents[:, None] | np.array(mantissas, np.uint32)).reshape(-1).view(np.float32)
     tops = np.stack([tops, tops[::-1]])
-    for reg_lambda in (1.0, 0.0):
-        given = (tops, total_weight, 0.0, reg_lambda)
+    for reg_lambda, step in [(1.0, 0.0), (0.0, 0.0), (1.0, 1e-3), (0.0, 1e-3)]:
+        given = (tops, total_weight, 0.0, reg_lambda, step)
         np.testing.assert_array_equal(scales_on(runtime, *given), scales_by_host(*given))
 
 

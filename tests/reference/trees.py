@@ -185,8 +185,11 @@ class Tree:
             most_g, most_h = most_g * weight_of_one, most_h * weight_of_one
         if most_g == 0 or most_h + self.params.reg_lambda == 0:
             return 0.0
+        step, divisor = self.problem.search_rules.step, most_h + self.params.reg_lambda
         quantum = max(8 * units[0], most_g / 2**20)
-        return quantum * quantum / (most_h + self.params.reg_lambda)
+        if step > 0 and quantum / divisor > step:  # gains are linear in gradients where a step limits leaves
+            return 2.0 * quantum * step - divisor * step * step
+        return quantum * quantum / divisor
 
     def grown(self) -> TreeTable:
         policies: dict[str, Callable[[], None]] = {

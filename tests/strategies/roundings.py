@@ -17,7 +17,7 @@ def make_rounding(params: TrainParams, objective_name: str, iteration: int, outp
     """Return the rounding of one tree; see `Scales`."""
     scales = Scales(
         objective_name, params.random_state, params.subsample, iteration, joined_range(ranges), total_weight,
-        largest_searched, params.reg_lambda,
+        largest_searched, params.reg_lambda, params.max_delta_step or 0.0,
     )  # fmt: skip
     return scales.searched([output])[0]
 

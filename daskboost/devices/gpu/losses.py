@@ -177,7 +177,7 @@ class LossRows:
 
     def found_ranges(self) -> Float64:
         """Return what `ranges` does, of the chunks that entered since the last time; waits."""
-        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0, 0.0))  # for the range; others decide the scales
+        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0, 0.0, 0.0))  # for the range; others decide the scales
         return self._rounding.largest()
 
     def columns(self, index: int, output: int, *, by_weight: bool = False) -> Columns:

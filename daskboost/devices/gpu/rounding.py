@@ -33,13 +33,16 @@ class ScaleRule:
     """Power of two that weights of small data are multiplied by."""
     reg_lambda: float
     """Penalty of leaf values, for `noise_gain`."""
+    max_delta_step: float
+    """Largest leaf value, for `noise_gain`; 0 is unlimited."""
     largest_searched: float = 0.0
     """Bound of what is quantized in place of hessians; 0 for hessians, whose largest is found."""
 
     @property
-    def arguments(self) -> tuple[float, float, float, float, float]:
+    def arguments(self) -> tuple[float, float, float, float, float, float]:
         """The rule as kernels take it."""
-        return self.bound, float(self.limit), self.scale_w, self.reg_lambda, self.largest_searched
+        gain = self.reg_lambda, self.max_delta_step
+        return self.bound, float(self.limit), self.scale_w, *gain, self.largest_searched
 
 
 @dataclass(frozen=True)
