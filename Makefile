@@ -14,17 +14,25 @@ DEMO_STAMP := $(VENV)/.installed-demo
 TEST_STAMP := $(VENV)/.installed-test
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: demo test lint fuzz bench clean
+.PHONY: demo test style types tests lint fuzz bench clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/python -m benchmarks.demo
 
-test: lint
+# mypy uses one core: it runs beside the tests.
+test: style
+	$(MAKE) --jobs=2 types tests
+
+style: $(TEST_STAMP)
+	$(BIN)/ruff check .
+
+types: $(TEST_STAMP)
+	$(BIN)/mypy
+
+tests: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n auto
 
-lint: $(TEST_STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+lint: style types
 
 fuzz: $(TEST_STAMP)
 	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds 600

@@ -26,7 +26,7 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_floors import BYTES_PER_S
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data import device_chunk, device_sketch, read
+from daskboost.data import device_sketch, gpu_chunks, read
 
 CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]
@@ -34,7 +34,7 @@ STEPS: Steps = {
     "look at values": (read, "dense_rows"),
     "look at labels": (read, "device_column"),
     "sketch": (device_sketch, "count_keys"),
-    "quantize": (device_chunk, "quantize_rows"),
+    "quantize": (gpu_chunks, "quantize_rows"),
 }
 """Functions that are timed on their own, by where they are called."""
 

@@ -27,7 +27,7 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_quantize import Steps, stopwatches
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data import device_chunk, device_sketch, upload
+from daskboost.data import device_sketch, gpu_chunks, upload
 from daskboost.data.key_counts import KeyTable
 from daskboost.devices.gpu.upload import Uploader
 
@@ -38,7 +38,7 @@ STEPS: Steps = {
     "look at values": (upload, "inspected"),
     "sketch": (device_sketch, "count_keys"),
     "merge": (KeyTable, "__add__"),
-    "quantize": (device_chunk, "quantize_rows"),
+    "quantize": (gpu_chunks, "quantize_rows"),
 }
 
 

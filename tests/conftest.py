@@ -6,6 +6,7 @@ import faulthandler
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 import signal
 import zlib
@@ -86,7 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     emulated = [item for item in items if item.get_closest_marker("emulated")]
     small = [item for item in emulated if not item.get_closest_marker("large")]
-    kept = {id(item) for item in small[:: -(-len(small) // int(os.environ[MOST_TESTS])) or 1]}
+    kept = set[int]()
+    for _, of_file in itertools.groupby(small, lambda item: item.nodeid.split("::")[0]):
+        tests = list(of_file)
+        kept |= {id(item) for item in tests[:: -(-len(tests) // int(os.environ[MOST_TESTS]))]}
     always = set(ALWAYS.read_text().splitlines())
     kept |= {id(item) for item in small if item.nodeid in always}
     left_out = {id(item) for item in emulated} - kept

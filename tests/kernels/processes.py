@@ -47,10 +47,10 @@ def piece_of(nodeid: str) -> str:
     return f"{file} {kernel[1]}" if kernel else file
 
 
-def run_tests(path: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the emulated tests of a file."""
+def run_tests(*files: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the emulated tests of files. Where the process is ended in one of them, the output names that one last."""
     return run_python(
-        "-m", "pytest", path, "-q", "-x", "-m", "emulated", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}",
+        "-m", "pytest", *files, "-v", "-x", "-m", "emulated", "-p", "no:cacheprovider", f"--timeout={TEST_SECONDS}",
         "-o", "faulthandler_timeout=0", **environment,
     )  # fmt: skip
 

@@ -32,8 +32,11 @@ def sanitizers() -> dict[str, str]:
     }  # fmt: skip
 
 
-OF_KERNELS, OF_OTHERS = 16, 8
-"""Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them."""
+OF_KERNELS, OF_OTHERS = 8, 4
+"""Tests of a file, evenly chosen: of those that are about kernels, and of those that train models with them. What
+else is to be launched is launched by the tests that `sanitized.txt` names."""
+FILES_OF_KERNELS, FILES_OF_OTHERS = 8, 3
+"""Files that share a process, which takes over a second to start under sanitizers."""
 
 
 def is_about_kernels(path: str) -> bool:
@@ -46,23 +49,42 @@ TESTS = sorted((
     if path.name not in ("test_sanitizers.py", "test_races.py")
     and re.search(r"\bemulated\b|\bruntime\b|RUNTIMES|devices\.backends|\bPlace\b", path.read_text())
 ), key=is_about_kernels)  # fmt: skip
-"""Files that may have tests marked `emulated`; those that take long come first, so that processes end together."""
+"""Files that may have tests marked `emulated`."""
 
 
-def launched_by(path: str) -> list[str]:
-    """Run a file's emulated tests; return the lines of what they launched, see `launch_lines`."""
-    most = OF_KERNELS if is_about_kernels(path) else OF_OTHERS
+def shares(files: list[str], most: int) -> list[tuple[str, ...]]:
+    """Share files out among processes, in order, at most so many for each."""
+    return [tuple(files[i : i + most]) for i in range(0, len(files), most)]
+
+
+PROCESSES = [
+    *shares([path for path in TESTS if not is_about_kernels(path)], FILES_OF_OTHERS),
+    *shares([path for path in TESTS if is_about_kernels(path)], FILES_OF_KERNELS),
+]
+"""Files that run in one process each, those that take long first."""
+
+
+def launched_by(files: tuple[str, ...]) -> list[str]:
+    """Run the emulated tests of files that share a process; return the lines of what they launched, see
+    `launch_lines`."""
+    most = OF_KERNELS if is_about_kernels(files[0]) else OF_OTHERS
     with tempfile.NamedTemporaryFile("r") as launches:
-        done = run_tests(path, **sanitizers(), **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
+        done = run_tests(*files, **sanitizers(), **{LAUNCHES: launches.name, MOST_TESTS: str(most)})
         assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), (done.stdout + done.stderr)[-5000:]
         return launches.read().splitlines()
 
 
+def launched_once(files: tuple[str, ...], session_folder: Path) -> list[str]:
+    """Return what `launched_by` returns, whichever test asks first."""
+    found: list[str] = once(session_folder, files[0], partial(launched_by, files))
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.late
-@pytest.mark.parametrize("path", TESTS)
-def test_nothing_is_found_under_sanitizers(path: str, session_folder: Path) -> None:
-    once(session_folder, path, partial(launched_by, path))
+@pytest.mark.parametrize("files", PROCESSES, ids=lambda files: f"{files[0]} to {files[-1]}")
+def test_nothing_is_found_under_sanitizers(files: tuple[str, ...], session_folder: Path) -> None:
+    launched_once(files, session_folder)
 
 
 def test_what_is_always_run_is_of_files_that_are() -> None:
@@ -75,7 +97,7 @@ def test_what_is_always_run_is_of_files_that_are() -> None:
 def test_every_kernel_runs_out_of_order_under_sanitizers(session_folder: Path) -> None:
     """Every entry point of `kernels/`, and every value of every constant, is launched by some test marked `emulated`
     whose runtime has a seed; the runs are those from above."""
-    launched = {line for path in TESTS for line in once(session_folder, path, partial(launched_by, path))}
+    launched = {line for files in PROCESSES for line in launched_once(files, session_folder)}
     wanted = {
         line
         for file in map(kernel_file, kernel_names()) for variant in file.variants for entry in file.entries(variant)
