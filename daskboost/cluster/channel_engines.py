@@ -9,15 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, ChannelSilentError, pack
+from daskboost.cluster.limits import DRAIN_S, GRACE_S, LOOK_S
 from daskboost.cluster.links import Failure
 from daskboost.cluster.wire import Frame, WireError, encode
 from daskboost.errors import DaskBoostError, FitCancelledError, WorkerLostError
-
-GRACE_S = 2.0
-"""How long to look for the culprit after an engine reported that another one failed: a dead worker's connection
-closes at once, an exception elsewhere is on its way."""
-DRAIN_S = 5.0
-"""How long closing waits for engines to free what they hold, so that the next fit finds the memory."""
 
 
 class ChannelEngines:
@@ -105,7 +100,7 @@ class ChannelEngines:
         quiet_s = [0.0] * self.n_engines
         consequence: DaskBoostError | None = None
         grace_s = GRACE_S
-        tick_s = min(1.0, self._silence_s / 4)
+        tick_s = min(LOOK_S, self._silence_s / 4)
         while pending and grace_s > 0:
             started = time.monotonic()
             ready = self._ready(pending, tick_s)

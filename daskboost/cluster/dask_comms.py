@@ -25,11 +25,11 @@ from distributed.comm import Comm, CommClosedError, connect
 from distributed.comm.tcp import TCP
 
 from daskboost.cluster.channel import Channel, ChannelClosedError
+from daskboost.cluster.limits import CONNECT_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 
 OP = "daskboost_channel"
-CONNECT_TIMEOUT_S = 10.0
 PUMP_BYTES = 1 << 20
 
 _pumps: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
@@ -44,19 +44,21 @@ async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel
         The worker cannot be reached, or does not know daskboost.
     """
     try:
-        comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **connection_args)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # Dask's own ends before the first answer of the other side
+            comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **connection_args)
     except OSError as error:
-        raise ChannelClosedError(f"cannot connect to {address}: {error}") from error
+        raise ChannelClosedError(f"cannot connect to {address}: {error or 'no answer'}") from error
     try:
-        await comm.write({"op": OP, "raw": _can_detach(comm), "reply": True})
-        answer = await asyncio.wait_for(comm.read(), CONNECT_TIMEOUT_S)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await comm.write({"op": OP, "raw": _can_detach(comm), "reply": True})
+            answer = await comm.read()
         if not isinstance(answer, dict) or not isinstance(answer.get("raw"), bool):
             raise ChannelClosedError(f"{address} has no daskboost plugin; is daskboost installed there? ({answer!r})")
         if answer["raw"]:
             return Channel(_detach(comm))
     except (CommClosedError, TimeoutError) as error:
         comm.abort()
-        raise ChannelClosedError(f"{address} hung up: {error}") from error
+        raise ChannelClosedError(f"{address} hung up: {error or 'no answer'}") from error
     except BaseException:
         comm.abort()
         raise

@@ -19,6 +19,7 @@ from daskboost.cluster.admissions import Admissions, find_token
 from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
 from daskboost.cluster.dask_comms import accept_channel, open_channel, refuse_comm
+from daskboost.cluster.limits import HELLO_S
 from daskboost.cluster.links import Engine, Failure, PeerLostError
 from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HELLO_S = 30.0
-"""Seconds that a new connection has to say what it wants."""
 HELLO_BYTES = 1 << 24
-"""Bytes that it may take for it: addresses of a hundred thousand workers."""
+"""Bytes that a new connection's first message may have: addresses of a hundred thousand workers."""
 SILENT_CONNECTIONS = 64
 """New connections that may be silent at the same time, each with a thread, beside those that the running fits' engines
 may open to one another. With one more, the oldest is dropped: those of fits speak at once."""
