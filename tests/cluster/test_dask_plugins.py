@@ -77,7 +77,7 @@ def test_a_fit_with_extras_ends_soon_after_a_worker_died() -> None:
         with pytest.raises(WorkerLostError, match=r"\(engine 1\) was lost in Die"):
             run_fit(client, engines, ask(Die(1), report=True), extras={"an": "extra"},
                     on_progress=lambda event: at.append(time.monotonic()))  # fmt: skip
-        assert time.monotonic() - at[0] < 10  # DROP_S and a slow machine; Dask would call for 30
+        assert time.monotonic() - at[0] < 10  # CLEAN_UP_S and a slow machine; Dask would call for 30
 
 
 def test_a_closing_scheduler_first_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,8 @@ from distributed import Client
 from daskboost.cluster import dask_comms, dask_plugins, on_dask
 from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_coordinator import FitRequest
-from daskboost.cluster.on_dask import SILENCE_S, run_fit
+from daskboost.cluster.limits import SILENCE_KEY, SILENCE_S
+from daskboost.cluster.on_dask import run_fit
 from daskboost.errors import (
     DaskBoostError,
     DataError,
@@ -247,10 +248,11 @@ def test_a_worker_that_falls_silent_is_lost(client: Client) -> None:
     pid = client.run(os.getpid)[victim]
     try:
         with (
+            dask.config.set({SILENCE_KEY: "2s"}),
             during_fit(lambda: os.kill(pid, signal.SIGSTOP)) as on_progress,
             pytest.raises(WorkerLostError, match=rf"worker {victim} .*no sign of life for 2 s"),
         ):
-            run_fit(client, engines, ask(Sleep(60), report=True), silence_s=2.0, on_progress=on_progress)
+            run_fit(client, engines, ask(Sleep(60), report=True), on_progress=on_progress)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert all_freed(client)
@@ -348,7 +350,7 @@ def test_a_scheduler_of_its_own_process_coordinates_and_may_be_killed(tmp_path: 
 
         with (
             during_fit(kill) as on_progress,
-            pytest.raises(SchedulerLostError, match="the connection to the scheduler broke during the fit"),
+            pytest.raises(SchedulerLostError, match=r"scheduler (was lost in|broke during) the fit"),
         ):
             run_fit(client, toy_engines(client), ask(Sleep(60), report=True), on_progress=on_progress)
         assert time.monotonic() - killed[0] < 20  # far from the end of the sleep
