@@ -47,7 +47,7 @@ async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel
         async with asyncio.timeout(CONNECT_TIMEOUT_S):  # Dask's own ends before the first answer of the other side
             comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **connection_args)
     except OSError as error:
-        raise ChannelClosedError(f"cannot connect to {address}: {error or 'no answer'}") from error
+        raise ChannelClosedError(f"cannot connect to {address}: {str(error) or 'no answer'}") from error
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await comm.write({"op": OP, "raw": _can_detach(comm), "reply": True})
@@ -58,7 +58,7 @@ async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel
             return Channel(_detach(comm))
     except (CommClosedError, TimeoutError) as error:
         comm.abort()
-        raise ChannelClosedError(f"{address} hung up: {error or 'no answer'}") from error
+        raise ChannelClosedError(f"{address} hung up: {str(error) or 'no answer'}") from error
     except BaseException:
         comm.abort()
         raise

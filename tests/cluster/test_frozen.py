@@ -158,7 +158,7 @@ def test_a_frozen_worker_is_noticed_by_what_begins_then(client: Client, tmp_path
     os.kill(pids[victim], signal.SIGSTOP)
     try:
         lost = f"worker {victim} was lost in {{}}: no sign of life"
-        soon(lambda: db.train({}, data, 1), WorkerLostError, lost.format("sending the fit to the workers"))
+        soon(lambda: db.train({}, data, 1), WorkerLostError, lost.format("announcing the fit to the workers"))
         soon(lambda: data.save(tmp_path / "saved"), WorkerLostError, lost.format("writing the data set"))
         assert client.scheduler is not None
         with Client(client.scheduler.address) as other:
