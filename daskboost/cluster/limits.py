@@ -12,41 +12,41 @@ from daskboost.errors import ParameterError
 SILENCE_KEY = "daskboost.silence"
 """Dask's configuration under this name replaces `SILENCE_S`: seconds, or a text such as "60s"."""
 SILENCE_S = 15.0
-"""Without a sign of life after which a worker counts as lost: a dead process shows at once, this is for hosts that
+"""A worker counts as lost after so long without a sign of life. A dead process shows at once; this is for hosts that
 vanish and processes that are frozen, and a worker may well hold Python's lock for some seconds."""
 LEAST_SILENCE_S = 1.0
-"""What `silence_s` can be at least: Dask's heartbeats come every half second."""
+"""`silence_s` can be no less: Dask's heartbeats come every half second."""
 SCHEDULER_PATIENCE = 4
-"""Times `silence_s` that a scheduler may give no answer: it gives none while it takes in a large graph, which takes
-it about 0.1 ms per task (5,000 partitions submitted at once: 0.9 s, with what the client does)."""
+"""A scheduler may give no answer for so many times `silence_s`: it gives none while it takes in a large graph, which
+takes it about 0.1 ms per task (5,000 partitions submitted at once: 0.9 s, with what the client does)."""
 HEARTBEATS = 3
-"""Of Dask's heartbeats in a row that a worker must miss; their interval grows with the number of workers."""
+"""A worker must miss so many of Dask's heartbeats in a row; their interval grows with the number of workers."""
 HEARTBEAT_S = 0.25
-"""Between an engine's signs of life, and so until a working engine learns that it was cancelled."""
+"""An engine shows signs of life so often, and a working one learns within so long that it was cancelled."""
 LOOK_S = 1.0
-"""Between two looks at who still lives."""
+"""Whoever waits looks so often at who still lives."""
 FIRST_LOOK_S = 0.2
-"""Until the first look, where nobody in particular is waited for: most calls are answered before."""
+"""The first look comes after so long where nobody in particular is waited for: most calls are answered before."""
 
 CONNECT_TIMEOUT_S = 10.0
-"""To connect to a worker or a scheduler, their first answer included."""
+"""A connection to a worker or a scheduler, their first answer included, may take so long."""
 HELLO_S = 30.0
-"""That a new connection has to say what it wants."""
+"""A new connection must say within so long what it wants."""
 SETUP_S = 30.0
-"""To wait for a plugin that somebody else is registering: its module is imported meanwhile."""
+"""A plugin that somebody else is registering is waited for so long: its module is imported meanwhile."""
 
 GRACE_S = 2.0
-"""To look for the culprit after somebody reported that another one failed: a dead process's connection closes at once,
-an exception elsewhere is on its way."""
+"""The culprit is looked for so long after somebody reported that another one failed: a dead process's connection
+closes at once, an exception elsewhere is on its way."""
 DRAIN_S = 5.0
-"""For engines to free what they hold at the end of a fit, so that the next one finds the memory."""
+"""Engines have so long to free what they hold at the end of a fit, so that the next one finds the memory."""
 CLEAN_UP_S = 2.0
-"""For workers to forget a data set or a fit, and for calls to end that are no longer wanted: then it goes on without
-those who wait."""
+"""Workers have so long to forget a data set or a fit, and unwanted calls to end: then that goes on without those who
+wait."""
 CANCEL_S = 2.0
-"""For the connection to the coordinator to close after Ctrl-C."""
+"""After Ctrl-C, the connection to the coordinator has so long to close."""
 FAREWELL_S = 5.0
-"""For a closing scheduler's fits to tell their clients why they end."""
+"""A closing scheduler's fits have so long to tell their clients why they end."""
 
 
 def silence_s() -> float:
