@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
-from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, on_loop
+from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
 from daskboost.data.build import DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import LabelStats
@@ -307,13 +307,20 @@ class ClusterShards:
         return not self._finalize.alive
 
     def close(self) -> None:
-        """Free the chunks on all workers; the data set cannot be used afterwards."""
-        if self._finalize.detach() is not None and self.client.status == "running":
+        """Free the chunks on all workers; the data set cannot be used afterwards.
+
+        It waits for the workers, though for `CLEAN_UP_S` at most; on the client's event loop it does not wait.
+        """
+        if self._finalize.detach() is None or self.client.status != "running":
+            return
+        if is_on_loop(self.client):
+            _drop_later(weakref.ref(self.client), self.name)
+        else:
             on_loop(self.client, drop(self.client, self.name))
 
 
 def _drop_later(client_ref: Callable[[], Client | None], name: str) -> None:
-    """Drop a data set that was garbage-collected, without waiting: this may run in any thread."""
+    """Drop a data set without waiting: one that is garbage-collected may be so in any thread."""
     client = client_ref()
     if client is not None and client.status == "running":
         asyncio.run_coroutine_threadsafe(drop(client, name), event_loop(client))

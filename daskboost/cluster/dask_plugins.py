@@ -116,7 +116,8 @@ class DaskboostScheduler(SchedulerPlugin):
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         assert self._scheduler is not None
-        run = CoordinatorRun(spec, "scheduler", loop, self._scheduler.connection_args, extras, emit)
+        address, connection_args = self._scheduler.address, self._scheduler.connection_args
+        run = CoordinatorRun(spec, "scheduler", address, loop, connection_args, extras, emit)
         for worker in spec.workers:
             if worker not in self._scheduler.workers:
                 run.lose(worker, "it left the cluster before the fit")

@@ -5,11 +5,13 @@
 
 Dask itself notices that a worker is frozen or its host gone after five minutes, and tasks, messages and data there are
 waited for until then. The scheduler tells everybody when a worker's last heartbeat came; it needs no package of ours.
+A worker whose heartbeats stay out is judged only once its nanny was asked (`dask_nannies.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import time
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from distributed.comm import Comm, connect
 from distributed.scheduler import heartbeat_interval
 
+from daskboost.cluster.dask_nannies import find_computing
 from daskboost.cluster.limits import (
     CLEAN_UP_S,
     CONNECT_TIMEOUT_S,
@@ -34,8 +37,6 @@ from daskboost.cluster.limits import (
 from daskboost.errors import DaskBoostError, SchedulerLostError, WorkerLostError
 
 if TYPE_CHECKING:
-    import concurrent.futures
-
     from distributed import Client
 
 logger = logging.getLogger(__name__)
@@ -124,8 +125,10 @@ class Watch:
         if not self._workers:
             await asyncio.sleep(FIRST_LOOK_S)
         while True:
-            self._judge(await self._look())
-            await asyncio.sleep(self._tick_s)
+            found = await self._look()
+            look_s = max(self._tick_s, heartbeat_interval(len(found)))  # nothing is new before
+            await self._judge(found, look_s)
+            await asyncio.sleep(look_s)
 
     async def explain(self, error: BaseException) -> None:
         """Raise the reason why work failed if that is a process that is gone; else return."""
@@ -156,11 +159,13 @@ class Watch:
         return workers
 
     async def _connect(self) -> Comm:
+        comm: Comm = await connect(self._scheduler(), timeout=CONNECT_TIMEOUT_S, **self._client.connection_args)
+        return comm
+
+    def _scheduler(self) -> str:
         if self._client.scheduler is None:
             raise SchedulerLostError(self._scheduler_lost("the client was closed"))
-        address = self._client.scheduler.address
-        comm: Comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **self._client.connection_args)
-        return comm
+        return scheduler_address(self._client)
 
     async def _ask(self, comm: Comm) -> dict[str, Any]:
         wants_none = self._workers is not None and not self._workers
@@ -188,7 +193,7 @@ class Watch:
                 task.add_done_callback(_seen)
                 self.close()
 
-    def _judge(self, found: Mapping[str, Any]) -> None:
+    async def _judge(self, found: Mapping[str, Any], look_s: float) -> None:
         """Take in one look; raise if a worker that is needed is gone, or was silent for too long."""
         self._check_there(found)
         limit_s = max(self._silence_s, HEARTBEATS * heartbeat_interval(len(found)))
@@ -196,16 +201,24 @@ class Watch:
         for worker in needed:
             at = found[worker]["last_seen"]
             # Where the scheduler was held up for long, heartbeats wait to be read: a look counts as one interval.
-            quiet_s = self._quiet_s.get(worker, 0.0) + self._tick_s
+            quiet_s = self._quiet_s.get(worker, 0.0) + look_s
             self._quiet_s[worker] = quiet_s if self._last_heard.get(worker) == at else 0.0
             self._last_heard[worker] = at
-            if self._quiet_s[worker] > limit_s:
-                raise WorkerSilentError(
-                    f"worker {worker} was lost in {self._step}: no sign of life for {limit_s:g} s. It is frozen, its "
-                    "host is gone, or it holds Python's lock. End it and fit again, a QuantizedDataset made anew; "
-                    f"where reading a partition takes so long, raise the limit: "
-                    f"dask.config.set({{{SILENCE_KEY!r}: '{4 * limit_s:g}s'}})"
-                )
+        silent = [worker for worker in needed if self._quiet_s[worker] > limit_s]
+        if silent:
+            computing = await find_computing(self._scheduler(), self._client.connection_args, silent)
+            for worker in silent:
+                if worker not in computing:
+                    raise WorkerSilentError(self._worker_lost(worker, limit_s))
+                self._quiet_s[worker] = 0.0
+
+    def _worker_lost(self, worker: str, limit_s: float) -> str:
+        return (
+            f"worker {worker} was lost in {self._step}: no sign of life for {limit_s:g} s. It is frozen, its host is "
+            "gone, or, where no nanny can tell, it holds Python's lock. End it and fit again, a QuantizedDataset made "
+            "anew; where reading a partition takes so long, raise the limit: "
+            f"dask.config.set({{{SILENCE_KEY!r}: '{4 * limit_s:g}s'}})"
+        )
 
     def _check_there(self, found: Mapping[str, Any]) -> None:
         gone = [worker for worker in self._workers or () if worker not in found]
@@ -258,20 +271,38 @@ def on_loop(client: Client, work: Coroutine[Any, Any, T]) -> T:
         This is the event loop's own thread, which would wait for itself.
     """
     loop = event_loop(client)
-    if asyncio._get_running_loop() is loop:
+    if is_on_loop(client):
         work.close()
         raise RuntimeError("the client's event loop cannot wait for its cluster: call this by asyncio.to_thread")
-    future = asyncio.run_coroutine_threadsafe(work, loop)
+    return result_of(asyncio.run_coroutine_threadsafe(work, loop), loop, _client_closed)
+
+
+def result_of(
+    future: concurrent.futures.Future[T], loop: asyncio.AbstractEventLoop, ended: Callable[[], Exception]
+) -> T:
+    """Wait for what another thread's event loop does, which has limits of its own; cancelled if the wait is.
+
+    Raises
+    ------
+    Exception
+        What `ended` returns, if the loop ended, or cancelled all that it did, before there was a result.
+    """
     try:
-        while not future.done():
-            with contextlib.suppress(TimeoutError):
-                return future.result(LOOK_S)
-            check_loop(client, future)
-        return future.result()
+        while not future.done() and loop.is_running():
+            concurrent.futures.wait([future], timeout=LOOK_S)
     except BaseException:
-        check_loop(client, future)
         future.cancel()
         raise
+    if future.cancelled() or not future.done():
+        raise ended()
+    return future.result()
+
+
+def scheduler_address(client: Client) -> str:
+    """Return the address of the scheduler that a client is connected to."""
+    assert client.scheduler is not None
+    address: Any = client.scheduler.address
+    return str(address)
 
 
 def check_loop(client: Client, future: concurrent.futures.Future[Any]) -> None:
@@ -283,7 +314,16 @@ def check_loop(client: Client, future: concurrent.futures.Future[Any]) -> None:
         The client was closed meanwhile: it cancels what it does, and its event loop ends.
     """
     if future.cancelled() or (not future.done() and not event_loop(client).is_running()):
-        raise SchedulerLostError("the client was closed during the call; keep it open until the call returns")
+        raise _client_closed()
+
+
+def _client_closed() -> SchedulerLostError:
+    return SchedulerLostError("the client was closed during the call; keep it open until the call returns")
+
+
+def is_on_loop(client: Client) -> bool:
+    """Return whether this thread runs the client's event loop, and so must not wait for it."""
+    return asyncio._get_running_loop() is event_loop(client)
 
 
 def event_loop(client: Client) -> asyncio.AbstractEventLoop:

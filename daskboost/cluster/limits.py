@@ -2,7 +2,9 @@
 
 Three things end a wait early: the other side hangs up (a process that is killed does so at once), Dask reports that a
 worker left, or nothing shows that the other side still lives for `silence_s()`. All that works shows so: engines by
-heartbeats over their fit's connection, workers by Dask's heartbeats to the scheduler, a scheduler by answers.
+heartbeats over their fit's connection, from a thread of their own, workers by Dask's heartbeats to the scheduler, a
+scheduler by answers. A worker that fell silent is lost only if its nanny, where it has one, does not see it compute
+(`dask_nannies.py`): neither Python's lock nor a busy host makes a worker a lost one.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ LOOK_S = 1.0
 """Whoever waits looks so often at who still lives."""
 FIRST_LOOK_S = 0.2
 """The first look comes after so long where nobody in particular is waited for: most calls are answered before."""
+
+OPINION_S = 5.0
+"""The nannies of silent workers have so long to say whether these compute."""
+LOOK_APART_S = 0.1
+"""A nanny that was asked looks at its worker's process so often."""
 
 CONNECT_TIMEOUT_S = 10.0
 """A connection to a worker or a scheduler, their first answer included, may take so long."""

@@ -31,7 +31,7 @@ from daskboost.cluster.dask_plugins import (
     scheduler_plugin,
     worker_host,
 )
-from daskboost.cluster.dask_watch import check_loop, clean_up, event_loop, heard
+from daskboost.cluster.dask_watch import check_loop, clean_up, event_loop, heard, scheduler_address
 from daskboost.cluster.limits import CANCEL_S, CONNECT_TIMEOUT_S, LOOK_S, silence_s
 from daskboost.cluster.links import Failure, RemoteError
 from daskboost.cluster.wire import decode, encode
@@ -143,9 +143,9 @@ def _run_and_call_back(
             _serve(events, on_progress, wait_s=LOOK_S)
             check_loop(client, future)
         _serve(events, on_progress, wait_s=0.0)
+        check_loop(client, future)
         return future.result()
     except BaseException:
-        check_loop(client, future)
         future.cancel()
         concurrent.futures.wait([future], timeout=CANCEL_S)
         raise
@@ -222,7 +222,7 @@ async def _in_client(client: Client, request: FitRequest, extras: Mapping[str, A
         with contextlib.suppress(RuntimeError):  # the client is gone
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-    run = CoordinatorRun(request, "client", loop, client.connection_args, extras, emit)
+    run = CoordinatorRun(request, "client", scheduler_address(client), loop, client.connection_args, extras, emit)
     run.start()
     try:
         kind = "progress"

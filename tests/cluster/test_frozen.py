@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -24,18 +25,21 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.dask_fixtures import eventually, local_cluster, running_fits, worker_addresses
+from cluster.dask_fixtures import ask, eventually, local_cluster, running_fits, toy_engines, worker_addresses
 from cluster.freezing import Strike
+from cluster.toys import HoldLock, Sum, hold_lock
 from dask import delayed
 from distributed import Client
 
 import daskboost as db
-from daskboost.cluster import dask_comms, dask_data, dask_tasks, dask_watch, limits
+from daskboost.cluster import dask_comms, dask_data, dask_nannies, dask_tasks, dask_watch, limits
 from daskboost.cluster.channel import ChannelClosedError
 from daskboost.cluster.dask_comms import open_channel
+from daskboost.cluster.dask_nannies import find_computing, wants_processor
 from daskboost.cluster.dask_plugins import worker_host
 from daskboost.cluster.dask_tasks import map_workers
-from daskboost.cluster.dask_watch import on_loop
+from daskboost.cluster.dask_watch import on_loop, scheduler_address
+from daskboost.cluster.on_dask import Place, run_fit
 from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
 SILENCE_S = 3.0
@@ -171,25 +175,58 @@ def test_a_frozen_worker_is_noticed_by_what_begins_then(client: Client, tmp_path
     assert eventually(lambda: not held(client), 30)
 
 
-@pytest.fixture
-def own_scheduler(tmp_path: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
-    """A client of a scheduler in a process of its own, with one worker."""
-    file = tmp_path / "scheduler.json"
+Process = subprocess.Popen[bytes]
+
+
+@contextmanager
+def own_cluster(directory: Path, *options: str) -> Iterator[tuple[Client, Process, Process]]:
+    """Yield a client of a scheduler and of one worker, in processes of their own, and these two.
+
+    Each leads a group of processes: the worker's has its nanny too, if `options` do not forbid it.
+    """
+    file = directory / "scheduler.json"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
+    def start(*arguments: str) -> Process:
         command = [sys.executable, "-m", *arguments, "--scheduler-file", str(file), "--dashboard-address", ":0"]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
 
     with start("distributed.cli.dask_scheduler", "--port", "0") as scheduler, ExitStack() as stack:
         stack.callback(scheduler.kill)
         assert eventually(lambda: file.exists() and file.read_text().endswith("}"), 60)
-        worker = stack.enter_context(start("distributed.cli.dask_worker", "--no-nanny", "--nthreads", "1"))
-        stack.callback(worker.kill)
+        worker = stack.enter_context(start("distributed.cli.dask_worker", *options, "--nthreads", "1"))
+        stack.callback(os.killpg, worker.pid, signal.SIGKILL)
         client = stack.enter_context(Client(scheduler_file=str(file)))
         stack.callback(scheduler.kill)
         client.wait_for_workers(1, timeout=60)
+        yield client, scheduler, worker
+
+
+@pytest.fixture
+def own_scheduler(tmp_path: Path) -> Iterator[tuple[Client, Process]]:
+    """A client of a scheduler in a process of its own, with one worker."""
+    with own_cluster(tmp_path, "--no-nanny") as (client, scheduler, _):
         yield client, scheduler
+
+
+@pytest.mark.parametrize("in_rounds", [False, True], ids=["computing", "in-rounds"])
+def test_a_host_that_vanishes_is_noticed(tmp_path: Path, in_rounds: bool) -> None:
+    """Its nannies do not answer either; the connections stay."""
+    with own_cluster(tmp_path, "--nanny") as (client, _, worker):
+        (address,) = worker_addresses(client)
+        if in_rounds:
+            data = db.QuantizedDataset.from_dask(frame(), "label", client=client)
+            strike = At(lambda: os.killpg(worker.pid, signal.SIGSTOP))
+            with pytest.raises(WorkerLostError, match=rf"worker {address} .*no sign of life for {SILENCE_S:g} s"):
+                db.train({}, data, 100_000, callbacks=[strike])
+            data.close()
+            ended = strike.at
+        else:
+            os.killpg(worker.pid, signal.SIGSTOP)
+            ended = time.monotonic()
+            with pytest.raises(WorkerLostError, match=rf"worker {address} was lost in computing: no sign of life"):
+                dask_tasks.compute(client, [delayed(abs)(-1)])
+        assert time.monotonic() - ended < SOON_S + limits.OPINION_S
 
 
 @pytest.mark.parametrize(
@@ -197,7 +234,7 @@ def own_scheduler(tmp_path: Path) -> Iterator[tuple[Client, subprocess.Popen[byt
     ids=["sketching-killed", "quantizing-killed", "quantizing-frozen"],
 )  # fmt: skip
 def test_a_scheduler_that_is_lost_before_the_rounds_is_named_at_once(
-    own_scheduler: tuple[Client, subprocess.Popen[bytes]], tmp_path: Path, reads: int, signum: int,
+    own_scheduler: tuple[Client, Process], tmp_path: Path, reads: int, signum: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """`CommClosedError` after 20 s is what Dask makes of it."""
@@ -216,7 +253,7 @@ def test_a_scheduler_that_is_lost_before_the_rounds_is_named_at_once(
 
 
 def test_a_scheduler_that_freezes_in_mid_round_is_named(
-    own_scheduler: tuple[Client, subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+    own_scheduler: tuple[Client, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator is in its process, and so is all that watches the workers."""
     monkeypatch.setattr(dask_watch, "SCHEDULER_PATIENCE", 1)
@@ -227,6 +264,82 @@ def test_a_scheduler_that_freezes_in_mid_round_is_named(
         with pytest.raises(SchedulerLostError, match="the scheduler was lost in the fit: no answer for"):
             db.train({}, data, 100_000, callbacks=[strike])
         assert time.monotonic() - strike.at < SOON_S
+
+
+@pytest.mark.slow
+def test_workers_that_hold_pythons_lock_for_longer_than_the_limit_are_not_lost(client: Client) -> None:
+    """They show no sign of life meanwhile, neither from their event loops nor from the threads beside their engines;
+    their nannies see that they compute."""
+    held_s = 2 * SILENCE_S + 2
+    assert dask_tasks.compute(client, [delayed(hold_lock)(held_s + i) for i in range(2)]) == [None, None]
+    places: tuple[Place, ...] = ("scheduler", "client")
+    for place in places:
+        outcome = run_fit(client, toy_engines(client), ask(HoldLock(held_s), Sum([1])), place=place)
+        assert outcome.result["replies"] == [[None, None], [1, 2]]
+
+
+@pytest.mark.parametrize(("wants", "expected"), [([1] * 9 + [0], True), ([1, 1, 0] * 4, False), ([0] * 10, False)])
+def test_a_process_computes_that_wants_a_processor_most_of_the_time(
+    wants: list[int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that wait for Python's lock wake up now and then to ask for it."""
+    looks = iter(wants)
+    monkeypatch.setattr(dask_nannies, "wants_processor", lambda pid: bool(next(looks)))
+    monkeypatch.setattr(dask_nannies, "LOOK_APART_S", 0.0)
+    nanny: Any = SimpleNamespace(pid=1)
+    assert asyncio.run(dask_nannies.is_computing(nanny)) == expected
+
+
+@pytest.mark.parametrize("nanny", [True, False])
+def test_nannies_tell_who_computes(nanny: bool, client: Client) -> None:
+    def find(client: Client, suspects: list[str]) -> set[str]:
+        return on_loop(client, find_computing(scheduler_address(client), client.connection_args, suspects))
+
+    with ExitStack() as stack:
+        if not nanny:
+            client = stack.enter_context(local_cluster(processes=False))
+        first, second = worker_addresses(client)
+        assert find(client, [first, second, "tcp://127.0.0.1:1"]) == set()
+        busy = client.submit(hold_lock, 8.0, workers=[first], pure=False)
+        assert eventually(lambda: find(client, [first, second]) == {first}, 6) == nanny
+        busy.result(60)
+
+
+def test_a_scheduler_that_does_not_answer_knows_of_nobody_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_nannies, "OPINION_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        assert asyncio.run(asyncio.wait_for(find_computing(address, {}, ["tcp://a"]), SOON_S)) == set()
+
+
+def test_a_process_that_is_frozen_or_waits_does_not_compute() -> None:
+    """One that has no processor for itself does."""
+    code = "import sys; print(flush=True); [0 for line in sys.stdin]; print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdout.readline()
+            assert eventually(lambda: not wants_processor(process.pid), 30)  # it reads
+            process.stdin.close()
+            process.stdout.readline()
+            assert eventually(lambda: all(wants_processor(process.pid) for _ in range(20)), 30)
+            os.kill(process.pid, signal.SIGSTOP)
+            assert eventually(lambda: not wants_processor(process.pid), 30)
+        finally:
+            process.kill()
+    assert not wants_processor(process.pid) and not wants_processor(None)
+
+
+def test_closing_a_data_set_on_the_clients_event_loop_does_not_wait(client: Client) -> None:
+    """Nor does it leave the rows on the workers."""
+    data = db.QuantizedDataset.from_dask(frame(), "label")
+    assert data.shards.name in held(client)
+
+    async def close() -> None:
+        data.close()
+
+    client.sync(close)
+    assert data.shards.closed and eventually(lambda: data.shards.name not in held(client), 30)
 
 
 def test_workers_that_compute_for_longer_than_the_limit_are_not_lost(client: Client) -> None:
