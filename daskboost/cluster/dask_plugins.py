@@ -193,7 +193,7 @@ async def ensure_worker_plugin(client: Client) -> None:
     Raises
     ------
     RuntimeError
-        A worker cannot import daskboost.
+        A worker cannot import daskboost, or takes longer than `SETUP_S` to.
     """
     step = "setting up the workers"
     try:
@@ -209,17 +209,25 @@ async def ensure_worker_plugin(client: Client) -> None:
         ) from error
     if client not in _sure:
         # Dask answers at once while another client's or thread's registration is still on its way to the workers.
-        await heard(client, client.run(_until_set_up, on_error="ignore"), step)
+        found = await heard(client, client.run(_is_set_up, on_error="ignore"), step)
+        late = [worker for worker, is_there in found.items() if not is_there]
+        if late:
+            raise RuntimeError(
+                f"daskboost did not start on worker {late[0]} within {SETUP_S:g} s, which another client began; look "
+                "for the reason in the worker's log, and restart it"
+            )
         _sure.add(client)
 
 
-async def _until_set_up(dask_worker: Worker) -> None:
+async def _is_set_up(dask_worker: Worker) -> bool:
+    """Return whether the plugin is there within `SETUP_S`."""
     deadline = time.monotonic() + SETUP_S
     while time.monotonic() < deadline:
         host = dask_worker.extensions.get(PLUGIN)
         if isinstance(host, WorkerHost) and host.ready.is_set():
-            return
+            return True
         await asyncio.sleep(0.01)
+    return False
 
 
 async def ensure_scheduler_plugin(client: Client) -> str | None:

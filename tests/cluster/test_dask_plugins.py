@@ -139,3 +139,22 @@ def test_a_worker_without_the_package_is_an_error_that_says_so(client: Client, m
         run_fit(client, toy_engines(client), ask(Sum([1])))
     monkeypatch.undo()
     assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+
+
+def test_a_worker_on_which_the_plugin_never_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client may have begun to set it up, in vain."""
+    monkeypatch.setattr(dask_plugins, "SETUP_S", 0.5)
+    with local_cluster(processes=False) as client:
+        run_fit(client, toy_engines(client), ask(Sum([1])))
+        cluster: Any = client.cluster
+        worker = cluster.workers[0]
+        host = worker.extensions.pop(dask_plugins.PLUGIN)
+        assert client.scheduler is not None
+        try:
+            with (
+                Client(client.scheduler.address) as other,
+                pytest.raises(RuntimeError, match=f"did not start on worker {worker.address} within 0.5 s"),
+            ):
+                run_fit(other, toy_engines(client), ask(Sum([1])))
+        finally:
+            worker.extensions[dask_plugins.PLUGIN] = host
