@@ -66,13 +66,13 @@ def run_fit(
     extras: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     place: Place = "auto",
-) -> Any:
-    """Run one fit on the cluster.
+) -> FitOutcome:
+    """Run one fit on the cluster, and wait for it.
 
     Parameters
     ----------
     client : distributed.Client
-        Synchronous or asynchronous.
+        Synchronous or asynchronous; for asynchronous ones not from their event loop's thread.
     engines : sequence of (worker address, RemoteCall)
         One engine per worker that takes part, in engine order; the call's function gets an `EngineContext`.
     coordinator : RemoteCall
@@ -80,8 +80,8 @@ def run_fit(
     extras : mapping, optional
         Python objects that both functions find in their context. They travel by Dask's own serialization.
     on_progress : callable, optional
-        Called with every event that the coordinator reports, in the caller's thread (for asynchronous clients on the
-        event loop). An exception in it cancels the fit.
+        Called with every event that the coordinator reports, in the caller's thread. An exception in it cancels the
+        fit.
     place : {"auto", "scheduler", "client"}
         Where the coordinator runs; "auto" prefers the scheduler's process, and takes the client's where the scheduler
         lacks the package.
@@ -89,7 +89,6 @@ def run_fit(
     Returns
     -------
     FitOutcome
-        Or an awaitable of it, if the client is asynchronous.
 
     Raises
     ------
@@ -102,19 +101,7 @@ def run_fit(
     DaskBoostError
         Errors of the coordinator keep their type if they are ours.
     """
-    request = _make_request(engines, coordinator)
-    if client.asynchronous:
-        return _run_fit(client, request, extras or {}, on_progress or _ignore, place)
-    return _run_and_call_back(client, request, extras or {}, on_progress, place)
-
-
-def run_fit_blocking(
-    client: Client, engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, *,
-    extras: Mapping[str, Any] | None = None, on_progress: Progress | None = None, place: Place = "auto",
-) -> FitOutcome:  # fmt: skip
-    """`run_fit` that waits whatever the client; for asynchronous ones not from their event loop's thread."""
-    request = _make_request(engines, coordinator)
-    return _run_and_call_back(client, request, extras or {}, on_progress, place)
+    return _run_and_call_back(client, _make_request(engines, coordinator), extras or {}, on_progress, place)
 
 
 def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall) -> FitRequest:
@@ -125,10 +112,6 @@ def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: Remote
         raise ValueError(f"engines names a worker twice: {sorted(workers)}")
     calls = tuple(call for _, call in engines)
     return FitRequest(secrets.token_hex(4), secrets.token_hex(16), workers, calls, coordinator, silence_s())
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    pass
 
 
 def _run_and_call_back(

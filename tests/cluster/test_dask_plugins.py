@@ -15,14 +15,13 @@ from typing import Any
 
 import dask
 import pytest
-from cluster.dask_fixtures import ask, local_cluster, toy_engines, worker_addresses
+from cluster.dask_fixtures import ask, local_cluster, submit_partitions, toy_engines, worker_addresses
 from cluster.toys import Die, Sleep, Sum
 from dask import delayed
 from distributed import Client, Worker
 
 from daskboost.cluster import dask_plugins
 from daskboost.cluster.channel_engines import ChannelEngines
-from daskboost.cluster.dask_tasks import submit_partitions
 from daskboost.cluster.on_dask import run_fit
 from daskboost.errors import FitCancelledError, WorkerLostError
 

@@ -27,6 +27,7 @@ from cluster.dask_fixtures import (
     check_prompt,
     during_fit,
     eventually,
+    fit_async,
     local_cluster,
     running_fits,
     toy_engines,
@@ -135,12 +136,12 @@ def test_an_async_client_awaits_fits() -> None:
             await client.wait_for_workers(2, timeout=60)
             workers = sorted(cluster.scheduler.workers)
             engines = [(worker, RemoteCall.of("toys.open_toy", "toy")) for worker in workers]
-            outcome = await run_fit(client, engines, ask(Sum([1])))
+            outcome = await fit_async(client, engines, ask(Sum([1])), lambda event: None)
             assert outcome.result["replies"] == [[1, 2]]
 
             working = asyncio.Event()
             sleep = ask(Sleep(60), report=True)
-            task = asyncio.create_task(run_fit(client, engines, sleep, on_progress=lambda event: working.set()))
+            task = asyncio.create_task(fit_async(client, engines, sleep, lambda event: working.set()))
             await working.wait()
             await asyncio.sleep(0.3)
             started = time.monotonic()
@@ -186,7 +187,7 @@ def test_a_client_that_leaves_cancels_its_fit(client: Client) -> None:
         other = await Client(client.scheduler_info()["address"], asynchronous=True)
         working = asyncio.Event()
         sleep = ask(Sleep(60), report=True)
-        fit = asyncio.create_task(run_fit(other, toy_engines(client), sleep, on_progress=lambda event: working.set()))
+        fit = asyncio.create_task(fit_async(other, toy_engines(client), sleep, lambda event: working.set()))
         await working.wait()
         await asyncio.sleep(0.3)
         fit.cancel()

@@ -25,7 +25,15 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.dask_fixtures import ask, eventually, local_cluster, running_fits, toy_engines, worker_addresses
+from cluster.dask_fixtures import (
+    ask,
+    eventually,
+    local_cluster,
+    map_workers,
+    running_fits,
+    toy_engines,
+    worker_addresses,
+)
 from cluster.freezing import Strike
 from cluster.toys import HoldLock, Sum, hold_lock
 from dask import delayed
@@ -37,7 +45,6 @@ from daskboost.cluster.channel import ChannelClosedError
 from daskboost.cluster.dask_comms import open_channel
 from daskboost.cluster.dask_nannies import find_computing, wants_processor
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_tasks import map_workers
 from daskboost.cluster.dask_watch import on_loop, scheduler_address
 from daskboost.cluster.on_dask import Place, run_fit
 from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
