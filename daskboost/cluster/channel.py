@@ -18,7 +18,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,8 @@ MESSAGE, ALIVE = 0, 1
 ALIGNMENT: Final = 64
 MAX_BYTES: Final = 1 << 40  # only touched pages cost memory, so a lying length costs no more than what really arrives
 JOIN_BYTES: Final = 1 << 16  # below this, one copy is cheaper than one system call per frame
+SEND_BYTES: Final = 1 << 18
+"""Bytes that must go out within the limit of silence: a TLS socket takes all that it is given, or nothing."""
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -67,7 +69,7 @@ class Channel:
     sock : socket.socket
         Connected, plain or TLS. The channel owns it from here on.
     silence_s : float, optional
-        Seconds without a byte, in the middle of a receive, after which the other side counts as lost.
+        Seconds without a byte, in the middle of a message, after which the other side counts as lost.
     """
 
     def __init__(self, sock: socket.socket, silence_s: float | None = None) -> None:
@@ -79,8 +81,12 @@ class Channel:
         self._most_bytes = MAX_BYTES
         self.limit_silence(silence_s)
 
-    def limit_silence(self, silence_s: float | None) -> None:
-        """Change the seconds of silence that a receive bears; None for any."""
+    def limit_silence(self, silence_s: float | None, is_excused: Callable[[], bool] = lambda: False) -> None:
+        """Change the seconds of silence that a message bears, sent or received; None for any.
+
+        Silence for so long is borne once more where `is_excused` returns True.
+        """
+        self._is_excused = is_excused
         self._socket.settimeout(silence_s)
 
     def fileno(self) -> int:
@@ -172,10 +178,12 @@ class Channel:
 
     def drain(self, patience_s: float) -> None:
         """Wait until the other side hung up, at most so long; what it still sends is thrown away."""
+        deadline = time.monotonic() + patience_s
         with contextlib.suppress(OSError):
-            self._socket.settimeout(patience_s)
-            while socket.socket.recv(self._socket, 1 << 16):
-                pass
+            while (left_s := deadline - time.monotonic()) > 0:
+                self._socket.settimeout(left_s)
+                if not socket.socket.recv(self._socket, 1 << 16):
+                    return
 
     def close(self) -> None:
         """Free the socket. Only the owner's thread may call it. Idempotent."""
@@ -186,11 +194,23 @@ class Channel:
     def _write(self, pieces: Sequence[Frame]) -> None:
         try:
             for piece in pieces:
-                self._socket.sendall(piece)
+                self._write_piece(memoryview(piece).cast("B"))
         except TimeoutError as error:
             raise ChannelSilentError("the other side takes no more bytes") from error
         except OSError as error:
             raise ChannelClosedError(f"the connection broke while sending: {error}") from error
+
+    def _write_piece(self, view: memoryview) -> None:
+        """Send all bytes; unlike by `sendall`, the limit is one of silence, however long all of them take."""
+        most = len(view) if self._socket.gettimeout() is None else SEND_BYTES
+        while view:
+            try:
+                n = self._socket.send(view[:most])
+            except TimeoutError:
+                if not self._is_excused():
+                    raise
+            else:
+                view = view[n:]
 
     def _read(self, view: memoryview) -> None:
         try:
@@ -200,7 +220,12 @@ class Channel:
                     if left_s <= 0:
                         raise TimeoutError
                     self._socket.settimeout(left_s)
-                n = self._socket.recv_into(view, len(view))
+                try:
+                    n = self._socket.recv_into(view, len(view))
+                except TimeoutError:
+                    if not self._is_excused():
+                        raise
+                    continue
                 if n == 0:
                     raise ChannelClosedError("the other side hung up")
                 view = view[n:]

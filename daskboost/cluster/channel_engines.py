@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import selectors
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, ChannelSilentError, pack
+from daskboost.cluster.limits import DRAIN_S, GRACE_S, LOOK_S
 from daskboost.cluster.links import Failure
 from daskboost.cluster.wire import Frame, WireError, encode
 from daskboost.errors import DaskBoostError, FitCancelledError, WorkerLostError
-
-GRACE_S = 2.0
-"""How long to look for the culprit after an engine reported that another one failed: a dead worker's connection
-closes at once, an exception elsewhere is on its way."""
-DRAIN_S = 5.0
-"""How long closing waits for engines to free what they hold, so that the next fit finds the memory."""
 
 
 class ChannelEngines:
@@ -33,19 +29,28 @@ class ChannelEngines:
         Where each engine runs, for messages to people.
     silence_s : float
         Seconds without a sign of life after which a working engine's worker counts as lost.
+    is_computing : callable
+        Asked whether a silent worker computes, by its address: then it has as many seconds again.
     """
 
-    def __init__(self, channels: Sequence[Channel], workers: Sequence[str], silence_s: float) -> None:
+    def __init__(
+        self,
+        channels: Sequence[Channel],
+        workers: Sequence[str],
+        silence_s: float,
+        is_computing: Callable[[str], bool] = lambda worker: False,
+    ) -> None:
         self._channels = list(channels)
         self._workers = list(workers)
         self._silence_s = silence_s
+        self._is_computing = is_computing
         self._failure: DaskBoostError | None = None
         self._departed: dict[int, str] = {}
         self._phase = "opening"
         self._closed = False
         self._selector = selectors.DefaultSelector()
         for rank, channel in enumerate(self._channels):
-            channel.limit_silence(silence_s)
+            channel.limit_silence(silence_s, partial(self._excuses, rank))
             self._selector.register(channel, selectors.EVENT_READ, rank)
 
     @property
@@ -105,7 +110,7 @@ class ChannelEngines:
         quiet_s = [0.0] * self.n_engines
         consequence: DaskBoostError | None = None
         grace_s = GRACE_S
-        tick_s = min(1.0, self._silence_s / 4)
+        tick_s = min(LOOK_S, self._silence_s / 4)
         while pending and grace_s > 0:
             started = time.monotonic()
             ready = self._ready(pending, tick_s)
@@ -131,8 +136,11 @@ class ChannelEngines:
             waited_s = min(time.monotonic() - started, tick_s)
             for rank in pending.difference(ready):
                 quiet_s[rank] += waited_s
-                if quiet_s[rank] > self._silence_s:
+                if quiet_s[rank] <= self._silence_s:
+                    continue
+                if not self._excuses(rank):
                     self._fail(self._lost(rank, ChannelSilentError(f"no sign of life for {self._silence_s:g} s")))
+                quiet_s[rank] = 0.0
             if consequence is not None:
                 grace_s -= waited_s
         if consequence is not None:
@@ -143,6 +151,10 @@ class ChannelEngines:
         """Ranks with something to read; one that already replied can only have hung up."""
         buffered = [rank for rank in pending if self._channels[rank].has_buffered()]
         return buffered or [key.data for key, _ in self._selector.select(timeout_s)]
+
+    def _excuses(self, rank: int) -> bool:
+        """Return whether an engine has a reason to be silent, and nobody a reason not to wait for it."""
+        return self._failure is None and rank not in self._departed and self._is_computing(self._workers[rank])
 
     def _lost(self, rank: int, error: Exception) -> WorkerLostError:
         reason = self._departed.get(rank, str(error))

@@ -18,21 +18,30 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributed.comm import Comm, CommClosedError, connect
 from distributed.comm.tcp import TCP
 
 from daskboost.cluster.channel import Channel, ChannelClosedError
+from daskboost.cluster.dask_watch import result_of
+from daskboost.cluster.limits import CLEAN_UP_S, CONNECT_TIMEOUT_S
 
 logger = logging.getLogger(__name__)
 
 OP = "daskboost_channel"
-CONNECT_TIMEOUT_S = 10.0
 PUMP_BYTES = 1 << 20
 
 _pumps: set[asyncio.Task[None]] = set()  # the event loop itself keeps only weak references
+
+
+class UnreachableError(ChannelClosedError):
+    """A worker of several could not be connected to."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(reason)
+        self.address = address
 
 
 async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel:
@@ -44,19 +53,21 @@ async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel
         The worker cannot be reached, or does not know daskboost.
     """
     try:
-        comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **connection_args)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # Dask's own ends before the first answer of the other side
+            comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **connection_args)
     except OSError as error:
-        raise ChannelClosedError(f"cannot connect to {address}: {error}") from error
+        raise ChannelClosedError(f"cannot connect to {address}: {str(error) or 'no answer'}") from error
     try:
-        await comm.write({"op": OP, "raw": _can_detach(comm), "reply": True})
-        answer = await asyncio.wait_for(comm.read(), CONNECT_TIMEOUT_S)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await comm.write({"op": OP, "raw": _can_detach(comm), "reply": True})
+            answer = await comm.read()
         if not isinstance(answer, dict) or not isinstance(answer.get("raw"), bool):
             raise ChannelClosedError(f"{address} has no daskboost plugin; is daskboost installed there? ({answer!r})")
         if answer["raw"]:
             return Channel(_detach(comm))
     except (CommClosedError, TimeoutError) as error:
         comm.abort()
-        raise ChannelClosedError(f"{address} hung up: {error}") from error
+        raise ChannelClosedError(f"{address} hung up: {str(error) or 'no answer'}") from error
     except BaseException:
         comm.abort()
         raise
@@ -65,6 +76,39 @@ async def open_channel(address: str, connection_args: dict[str, Any]) -> Channel
     _pumps.add(task)
     task.add_done_callback(_pumps.discard)
     return Channel(near)
+
+
+def open_channels(
+    loop: asyncio.AbstractEventLoop, addresses: Sequence[str], connection_args: dict[str, Any]
+) -> list[Channel]:
+    """Connect to several workers at once, to all or to none; from another thread than the loop's.
+
+    Raises
+    ------
+    UnreachableError
+        The first worker that cannot be connected to.
+    ChannelClosedError
+        This process ends.
+    """
+    opening = asyncio.run_coroutine_threadsafe(_open_all(addresses, connection_args), loop)
+    return result_of(opening, loop, lambda: ChannelClosedError("this process ends"))
+
+
+async def _open_all(addresses: Sequence[str], connection_args: dict[str, Any]) -> list[Channel]:
+    opened = await asyncio.gather(
+        *(open_channel(address, connection_args) for address in addresses), return_exceptions=True
+    )
+    channels = [channel for channel in opened if isinstance(channel, Channel)]
+    if len(channels) < len(addresses):
+        for channel in channels:
+            channel.close()
+        address, error = next(
+            (address, error)
+            for address, error in zip(addresses, opened, strict=True)
+            if isinstance(error, BaseException)
+        )
+        raise UnreachableError(address, str(error)) from error
+    return channels
 
 
 async def accept_channel(comm: Comm, raw: bool, serve: Callable[[Channel], None]) -> None:
@@ -83,8 +127,10 @@ async def refuse_comm(comm: Comm, reason: str, answer: Any = None) -> None:
     """Answer a request that no fit makes, hang up, and log it."""
     logger.warning("refused a request of %s: %s", comm.peer_address, reason)
     with contextlib.suppress(OSError):  # nobody may wait for the answer
-        await comm.write({"refused": reason} if answer is None else answer)
-    await comm.close()
+        async with asyncio.timeout(CLEAN_UP_S):
+            await comm.write({"refused": reason} if answer is None else answer)
+            await comm.close()
+    comm.abort()
 
 
 def _can_detach(comm: Comm) -> bool:

@@ -14,8 +14,10 @@ from typing import Any
 from daskboost.cluster.channel import Channel
 from daskboost.cluster.channel_engines import ChannelEngines
 from daskboost.cluster.context import CoordinatorContext, RemoteCall
-from daskboost.cluster.dask_comms import open_channel
+from daskboost.cluster.dask_comms import UnreachableError, open_channels
+from daskboost.cluster.dask_nannies import find_computing
 from daskboost.cluster.dask_sessions import OpenSession
+from daskboost.cluster.dask_watch import result_of
 from daskboost.cluster.links import Failure
 from daskboost.cluster.wire import Frame, encode, register
 from daskboost.errors import FitCancelledError, WorkerLostError
@@ -55,6 +57,8 @@ class CoordinatorRun:
     request : FitRequest
     place : str
         "scheduler" or "client".
+    scheduler : str
+        The scheduler's address.
     loop : asyncio event loop
         Where connections are opened; it must keep running, and must not be this fit's thread.
     connection_args : dict
@@ -69,6 +73,7 @@ class CoordinatorRun:
         self,
         request: FitRequest,
         place: str,
+        scheduler: str,
         loop: asyncio.AbstractEventLoop,
         connection_args: dict[str, Any],
         extras: Mapping[str, Any],
@@ -76,6 +81,7 @@ class CoordinatorRun:
     ) -> None:
         self._request = request
         self._place = place
+        self._scheduler = scheduler
         self._loop = loop
         self._connection_args = connection_args
         self._extras = extras
@@ -114,7 +120,7 @@ class CoordinatorRun:
     def _coordinate(self) -> Any:
         request = self._request
         function, argument = request.coordinator.resolve()
-        engines = ChannelEngines(self._connect(), request.workers, request.silence_s)
+        engines = ChannelEngines(self._connect(), request.workers, request.silence_s, self._is_computing)
         try:
             self._publish(engines)
             engines.ask_each(
@@ -149,22 +155,17 @@ class CoordinatorRun:
             raise WorkerLostError(
                 f"worker {gone[0]}, which holds part of the data, was lost: {self._departed[gone[0]]}"
             )
-        return asyncio.run_coroutine_threadsafe(self._open_channels(), self._loop).result()
+        try:
+            return open_channels(self._loop, self._request.workers, self._connection_args)
+        except UnreachableError as error:
+            lost = f"worker {error.address} cannot be reached from the {self._place}: {error}"
+            raise WorkerLostError(lost) from error
 
-    async def _open_channels(self) -> list[Channel]:
-        workers = self._request.workers
-        opened = await asyncio.gather(
-            *(open_channel(worker, self._connection_args) for worker in workers), return_exceptions=True
-        )
-        channels = [channel for channel in opened if isinstance(channel, Channel)]
-        if len(channels) == len(workers):
-            return channels
-        for channel in channels:
-            channel.close()
-        worker, error = next(
-            (worker, error) for worker, error in zip(workers, opened, strict=True) if isinstance(error, BaseException)
-        )
-        raise WorkerLostError(f"worker {worker} cannot be reached from the {self._place}: {error}") from error
+    def _is_computing(self, worker: str) -> bool:
+        """Return whether a silent worker's process computes, as its nanny sees it."""
+        asking = find_computing(self._scheduler, self._connection_args, [worker])
+        asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
+        return worker in result_of(asked, self._loop, lambda: FitCancelledError("this process ends"))
 
     def _report(self, event: Mapping[str, Any]) -> None:
         self._emit(("progress", encode(dict(event))))

@@ -11,7 +11,7 @@ from typing import Any
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
-from daskboost.cluster.on_dask import run_fit_blocking
+from daskboost.cluster.on_dask import run_fit
 from daskboost.cluster.priority import compute_in_batches
 from daskboost.cluster.wire import register
 from daskboost.data.shard import Shard
@@ -74,7 +74,7 @@ def fit_on_cluster(spec: FitSpec, train: ClusterShards, evals: Sequence[ClusterS
     coordinator = RemoteCall.of("coordinate", None)
     mirror = Mirror(spec, report)
     try:
-        outcome = run_fit_blocking(train.client, engines, coordinator, extras={"spec": spec}, on_progress=mirror.add)
+        outcome = run_fit(train.client, engines, coordinator, extras={"spec": spec}, on_progress=mirror.add)
     except _StoppedByCallbackError:
         return mirror.progress
     mirror.progress.base_score = outcome.result

@@ -20,8 +20,11 @@ from daskboost.cluster.admissions import Admissions
 from daskboost.cluster.dask_comms import OP, refuse_comm
 from daskboost.cluster.dask_coordinator import CoordinatorRun, Event, FitRequest
 from daskboost.cluster.dask_sessions import WorkerHost
+from daskboost.cluster.dask_watch import clean_up, heard
+from daskboost.cluster.limits import FAREWELL_S, SETUP_S
 from daskboost.cluster.links import Failure
 from daskboost.cluster.wire import WireError, decode_as, encode
+from daskboost.errors import DaskBoostError
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
@@ -32,10 +35,6 @@ PLUGIN = "daskboost"
 FIT_OP = "daskboost_fit"
 RESOURCE = "daskboost"
 """Worker resource of which a quantizing task takes one, so that one at a time runs per worker (dask.md, 'Memory')."""
-SETUP_S = 30.0
-"""How long to wait for a plugin that somebody else is registering: its module is imported meanwhile."""
-FAREWELL_S = 5.0
-"""How long a closing scheduler waits until its fits' clients were told why."""
 
 _sure: weakref.WeakSet[Client] = weakref.WeakSet()
 """Clients that know the plugin to be set up on all workers; it stays, and comes to later workers before tasks do."""
@@ -117,7 +116,8 @@ class DaskboostScheduler(SchedulerPlugin):
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         assert self._scheduler is not None
-        run = CoordinatorRun(spec, "scheduler", loop, self._scheduler.connection_args, extras, emit)
+        address, connection_args = self._scheduler.address, self._scheduler.connection_args
+        run = CoordinatorRun(spec, "scheduler", address, loop, connection_args, extras, emit)
         for worker in spec.workers:
             if worker not in self._scheduler.workers:
                 run.lose(worker, "it left the cluster before the fit")
@@ -193,37 +193,49 @@ async def ensure_worker_plugin(client: Client) -> None:
     Raises
     ------
     RuntimeError
-        A worker cannot import daskboost.
+        A worker cannot import daskboost, or takes longer than `SETUP_S` to.
     """
+    step = "setting up the workers"
     try:
-        await client.register_plugin(DaskboostWorker(), name=PLUGIN)
+        await heard(client, client.register_plugin(DaskboostWorker(), name=PLUGIN), step)
+    except DaskBoostError:
+        raise
     except Exception as error:
         # Else a later attempt would find the name and believe that all is well.
-        with contextlib.suppress(Exception):
-            await client.unregister_worker_plugin(PLUGIN)
+        await clean_up(client, lambda: client.unregister_worker_plugin(PLUGIN))
         raise RuntimeError(
             f"daskboost cannot start on the workers ({type(error).__name__}: {error}); "
             "install the client's version of daskboost on every worker"
         ) from error
     if client not in _sure:
         # Dask answers at once while another client's or thread's registration is still on its way to the workers.
-        await client.run(_until_set_up, on_error="ignore")
+        found = await heard(client, client.run(_is_set_up, on_error="ignore"), step)
+        late = [worker for worker, is_there in found.items() if not is_there]
+        if late:
+            raise RuntimeError(
+                f"daskboost did not start on worker {late[0]} within {SETUP_S:g} s, which another client began; look "
+                "for the reason in the worker's log, and restart it"
+            )
         _sure.add(client)
 
 
-async def _until_set_up(dask_worker: Worker) -> None:
+async def _is_set_up(dask_worker: Worker) -> bool:
+    """Return whether the plugin is there within `SETUP_S`."""
     deadline = time.monotonic() + SETUP_S
     while time.monotonic() < deadline:
         host = dask_worker.extensions.get(PLUGIN)
         if isinstance(host, WorkerHost) and host.ready.is_set():
-            return
+            return True
         await asyncio.sleep(0.01)
+    return False
 
 
 async def ensure_scheduler_plugin(client: Client) -> str | None:
     """Register the scheduler plugin; None, or the reason why the scheduler cannot have it."""
     try:
-        await client.register_plugin(DaskboostScheduler(), name=PLUGIN)
+        await heard(client, client.register_plugin(DaskboostScheduler(), name=PLUGIN), "setting up the fit", ())
+    except DaskBoostError:
+        raise
     except Exception as error:  # whatever its unpickling raises there: the package may be missing, or pickles forbidden
         return f"{type(error).__name__}: {error}"
     return None

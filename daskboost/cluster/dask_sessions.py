@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from daskboost.cluster.admissions import Admissions, find_token
 from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
-from daskboost.cluster.dask_comms import accept_channel, open_channel, refuse_comm
+from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_comm
+from daskboost.cluster.limits import HELLO_S
 from daskboost.cluster.links import Engine, Failure, PeerLostError
 from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HELLO_S = 30.0
-"""Seconds that a new connection has to say what it wants."""
 HELLO_BYTES = 1 << 24
-"""Bytes that it may take for it: addresses of a hundred thousand workers."""
+"""Bytes that a new connection's first message may have: addresses of a hundred thousand workers."""
 SILENT_CONNECTIONS = 64
 """New connections that may be silent at the same time, each with a thread, beside those that the running fits' engines
 may open to one another. With one more, the oldest is dropped: those of fits speak at once."""
@@ -234,8 +233,11 @@ class DaskConnector:
     def connect(self) -> tuple[dict[int, Channel], dict[int, Channel]]:
         others = [rank for rank in range(len(self._request.workers)) if rank != self._request.rank]
         loop: asyncio.AbstractEventLoop = self._worker.loop.asyncio_loop  # type: ignore[attr-defined]
-        outbound = asyncio.run_coroutine_threadsafe(self._connect(others), loop).result()
+        outbound: dict[int, Channel] = {}
         try:
+            workers = [self._request.workers[rank] for rank in others]
+            channels = open_channels(loop, workers, self._worker.connection_args)
+            outbound = dict(zip(others, channels, strict=True))
             for rank, channel in outbound.items():
                 channel.limit_silence(HELLO_S)  # a host may vanish just now, and `close` does not know this channel
                 channel.send(PeerHello(self._request.token, self._request.rank))
@@ -270,15 +272,3 @@ class DaskConnector:
             if self._closed:
                 raise PeerLostError("the fit ended while its engines connected")
             return dict(self._inbound)
-
-    async def _connect(self, ranks: list[int]) -> dict[int, Channel]:
-        args = self._worker.connection_args
-        opened = await asyncio.gather(
-            *(open_channel(self._request.workers[rank], args) for rank in ranks), return_exceptions=True
-        )
-        channels = {rank: channel for rank, channel in zip(ranks, opened, strict=True) if isinstance(channel, Channel)}
-        if len(channels) == len(ranks):
-            return channels
-        for channel in channels.values():
-            channel.close()
-        raise PeerLostError(str(next(error for error in opened if isinstance(error, BaseException))))

@@ -18,6 +18,7 @@ from dask.optimization import cull
 
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_plugins import RESOURCE, ensure_worker_plugin, worker_host
+from daskboost.cluster.dask_watch import clean_up, heard, on_loop
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:
@@ -26,71 +27,23 @@ if TYPE_CHECKING:
 
 PartitionFunction = Callable[..., Any]
 """`function(partition, place, index, *arguments)`; small result."""
-WATCH_SECONDS = 0.5
-"""Between two looks at whether the workers that tasks are bound to still live."""
 
 
-def submit_partitions(
-    client: Client,
-    partitions: Sequence[Delayed],
-    function: PartitionFunction,
-    *arguments: Any,
-    shared: Any = None,
-    on_done: Callable[[int], None] | None = None,
-) -> Any:
-    """Run a function on every partition, on whichever worker is best placed, and forget the partitions.
+async def call_on_workers(
+    client: Client, function: Callable[..., Any], arguments: tuple[Any, ...], workers: list[str], step: str
+) -> dict[str, Any]:
+    """Call `function(place, *arguments)` once on each of some workers, in a thread; return {address: result}.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        Synchronous or asynchronous.
-    partitions : sequence of dask.delayed.Delayed
-        Lazy, or of persisted data; each is read by the task that runs the function.
-    function : callable
-        `function(partition, place, index, *arguments)`: of an importable module; `place` is a `WorkerPlace`, whose
-        shards it may fill; its result must be small. It may run twice for one partition, if a worker dies.
-    arguments
-        Passed on to every call; each task carries its own copy.
-    shared
-        Passed on to every call before `arguments`, if not None; sent to each worker once.
-    on_done : callable, optional
-        Called with the number of finished partitions after each, on the client's event loop.
-
-    Returns
-    -------
-    list of (result, worker address)
-        In the order of the partitions; an awaitable of it for an asynchronous client.
-
-    Raises
-    ------
-    Exception
-        What a task raised, as it was; the other tasks are cancelled.
-    """
-    return client.sync(submit, client, partitions, function, arguments, shared, on_done)
-
-
-def drop_shards(client: Client, dataset: str) -> Any:
-    """Drop a data set's shards on all workers (see `WorkerShards.drop`); an awaitable for an asynchronous client."""
-    return client.sync(drop, client, dataset)
-
-
-def map_workers(client: Client, function: Callable[..., Any], *arguments: Any, workers: Sequence[str]) -> Any:
-    """`function(place, *arguments)` once on each of some workers, in a thread; {address: result}.
+    The coroutine is for the client's own event loop; `step` says in messages what it is for.
 
     Raises
     ------
     WorkerLostError
-        One of the workers is gone.
+        One of the workers is gone, or shows no sign of life.
     """
-    return client.sync(call_on_workers, client, function, arguments, list(workers))
-
-
-async def call_on_workers(
-    client: Client, function: Callable[..., Any], arguments: tuple[Any, ...], workers: list[str]
-) -> dict[str, Any]:
     await ensure_worker_plugin(client)
-    await check_living(client, workers)  # Dask would call a dead one for half a minute
-    results: dict[str, Any] = await client.run(_call_with_place, function, arguments, workers=workers)
+    called = client.run(_call_with_place, function, arguments, workers=workers)
+    results: dict[str, Any] = await heard(client, called, step, workers)
     return results
 
 
@@ -100,8 +53,11 @@ async def _call_with_place(function: Callable[..., Any], arguments: tuple[Any, .
 
 
 async def drop(client: Client, dataset: str) -> None:
-    """`drop_shards` as a coroutine, for the client's own event loop."""
-    await client.run(_drop, dataset, on_error="ignore")
+    """Drop a data set's shards on all workers (see `WorkerShards.drop`); those that do not answer do it when they can.
+
+    The coroutine is for the client's own event loop.
+    """
+    await clean_up(client, lambda: client.run(_drop, dataset, on_error="ignore"))
 
 
 def _drop(dataset: str, dask_worker: Worker) -> None:
@@ -114,37 +70,63 @@ async def submit(
     function: PartitionFunction,
     arguments: tuple[Any, ...],
     shared: Any = None,
-    on_done: Callable[[int], None] | None = None,
     *,
+    step: str,
     workers: Sequence[str] | None = None,
 ) -> list[tuple[Any, str]]:
+    """Run a function on every partition, on whichever worker is best placed, and forget the partitions.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        On whose event loop the coroutine runs.
+    partitions : sequence of dask.delayed.Delayed
+        Lazy, or of persisted data; each is read by the task that runs the function.
+    function : callable
+        `function(partition, place, index, *arguments)`: of an importable module; `place` is a `WorkerPlace`, whose
+        shards it may fill; its result must be small. It may run twice for one partition, if a worker dies.
+    arguments : tuple
+        Passed on to every call; each task carries its own copy.
+    shared
+        Passed on to every call before `arguments`, if not None; sent to each worker once.
+    step : str
+        What the tasks are for, in messages.
+    workers : sequence of str, optional
+        Workers that the tasks are bound to.
+
+    Returns
+    -------
+    list of (result, worker address)
+        In the order of the partitions.
+
+    Raises
+    ------
+    WorkerLostError
+        A worker shows no sign of life, or one that the tasks are bound to is gone.
+    SchedulerLostError
+        The scheduler is gone.
+    Exception
+        What a task raised, as it was; the other tasks are cancelled.
+    """
     await ensure_worker_plugin(client)
     if not partitions:
         return []
     graph, keys = _build_graph(partitions, function, arguments, shared)
     futures = client.get(graph, keys, sync=False, resources={RESOURCE: 1}, workers=workers)
-    racing = [asyncio.ensure_future(_collect(client, futures, on_done))]
-    if workers is not None:  # tasks bound to a worker that died would wait for ever
-        racing.append(asyncio.ensure_future(_watch(client, workers)))
     try:
-        done, _ = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
-        results: list[tuple[Any, str]] = done.pop().result()
+        # Tasks that are bound to a worker that died would wait for ever; whatever they read may lie on any worker.
+        return await heard(client, _collect(client, futures), step, workers)
     except BaseException:
-        await client.cancel(futures)
+        await clean_up(client, lambda: client.cancel(futures))
         raise
-    finally:
-        for task in racing:
-            task.cancel()
-    return results
 
 
-async def _collect(client: Client, futures: list[Future[Any]], on_done: Callable[[int], None] | None) -> list[Any]:
+async def _collect(client: Client, futures: list[Future[Any]]) -> list[Any]:
     """Results in the futures' order, each released as soon as it is there."""
     from distributed import as_completed
 
     positions = {future.key: index for index, future in enumerate(futures)}
     results: list[Any] = [None] * len(futures)
-    n_done = 0
     async for future, result in as_completed(futures, loop=client.loop, with_results=True):
         if future.cancelled():  # then the result is an exception, which is not raised
             raise WorkerLostError(
@@ -153,26 +135,35 @@ async def _collect(client: Client, futures: list[Future[Any]], on_done: Callable
             )
         results[positions[future.key]] = result
         future.release()
-        n_done += 1
-        if on_done is not None:
-            on_done(n_done)
     return results
 
 
-async def _watch(client: Client, workers: Sequence[str]) -> list[Any]:
-    """Raise `WorkerLostError` once one of the workers is gone; never returns."""
-    while True:
-        await check_living(client, workers)
-        await asyncio.sleep(WATCH_SECONDS)
-
-
-async def check_living(client: Client, workers: Sequence[str]) -> None:
-    """Asks for what every scheduler tells: it may lack this package, and so its functions."""
+async def workers_of(client: Client) -> list[str]:
+    """Return the addresses of the cluster's workers: what every scheduler tells, which may lack this package."""
     assert client.scheduler is not None
-    alive = (await client.scheduler.identity(n_workers=-1))["workers"]
-    lost = [worker for worker in workers if worker not in alive]
-    if lost:
-        raise WorkerLostError(f"worker {lost[0]} was lost, and with it its part of the data; make the data set again")
+    found = await heard(client, client.scheduler.identity(n_workers=-1), "looking for workers", ())
+    return list(found["workers"])
+
+
+def compute(client: Client, lazy: Sequence[Any]) -> list[Any]:
+    """Compute Dask objects on the client's cluster, in one go; from any thread but its event loop's.
+
+    Raises
+    ------
+    WorkerLostError
+        A worker shows no sign of life.
+    """
+
+    async def computed() -> list[Any]:
+        futures = client.compute(list(lazy))
+        try:
+            results: list[Any] = await heard(client, client.gather(futures, asynchronous=True), "computing")
+        except BaseException:
+            await clean_up(client, lambda: client.cancel(futures))
+            raise
+        return results
+
+    return on_loop(client, computed())
 
 
 def _build_graph(

@@ -90,13 +90,26 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         text = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, str(error), text, _is_consequence(error))
+        return cls(type(error).__name__, _sendable(_text(error)), _sendable(text), _is_consequence(error))
 
     def as_engine_error(self, rank: int, where: str, phase: str) -> EngineError:
         """The error to raise at the coordinator, for engine `rank` at `where` that failed while handling `phase`."""
         error = EngineError(f"engine {rank} on {where} failed in {phase}: {self.error_type}: {self.message}")
         error.__cause__ = RemoteError(self.traceback)
         return error
+
+
+def _text(error: BaseException) -> str:
+    """Return an exception's text, as a traceback has it, which an exception may fail to give."""
+    try:
+        return str(error)
+    except Exception:
+        return "<its text cannot be had>"
+
+
+def _sendable(text: str) -> str:
+    """Return the text without lone surrogates, as in names of files: whoever waits for a failure must have it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _is_consequence(error: BaseException | None) -> bool:
@@ -267,7 +280,7 @@ class LocalEngines:
         while (message := self._inboxes[rank].get()) is not _END:
             try:
                 answer = (rank, self._engines[rank].handle(message), None)
-            except Exception as error:
+            except BaseException as error:  # a callable of the user's may exit: somebody waits all the same
                 self._replies.put((rank, None, error))
             else:
                 self._replies.put(answer)

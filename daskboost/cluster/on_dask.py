@@ -31,7 +31,8 @@ from daskboost.cluster.dask_plugins import (
     scheduler_plugin,
     worker_host,
 )
-from daskboost.cluster.dask_tasks import check_living
+from daskboost.cluster.dask_watch import check_loop, clean_up, event_loop, heard, scheduler_address
+from daskboost.cluster.limits import CANCEL_S, CONNECT_TIMEOUT_S, LOOK_S, silence_s
 from daskboost.cluster.links import Failure, RemoteError
 from daskboost.cluster.wire import decode, encode
 from daskboost.errors import DaskBoostError, SchedulerLostError
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
 
 logger = logging.getLogger(__name__)
-
-SILENCE_S = 15.0
-"""Default seconds without a sign of life after which a worker counts as lost: a dead process shows at once, this is
-for hosts that vanish, and a worker may well hold Python's lock for some seconds."""
 
 Place = Literal["auto", "scheduler", "client"]
 Progress = Callable[[dict[str, Any]], None]
@@ -69,14 +66,13 @@ def run_fit(
     extras: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     place: Place = "auto",
-    silence_s: float = SILENCE_S,
-) -> Any:
-    """Run one fit on the cluster.
+) -> FitOutcome:
+    """Run one fit on the cluster, and wait for it.
 
     Parameters
     ----------
     client : distributed.Client
-        Synchronous or asynchronous.
+        Synchronous or asynchronous; for asynchronous ones not from their event loop's thread.
     engines : sequence of (worker address, RemoteCall)
         One engine per worker that takes part, in engine order; the call's function gets an `EngineContext`.
     coordinator : RemoteCall
@@ -84,18 +80,15 @@ def run_fit(
     extras : mapping, optional
         Python objects that both functions find in their context. They travel by Dask's own serialization.
     on_progress : callable, optional
-        Called with every event that the coordinator reports, in the caller's thread (for asynchronous clients on the
-        event loop). An exception in it cancels the fit.
+        Called with every event that the coordinator reports, in the caller's thread. An exception in it cancels the
+        fit.
     place : {"auto", "scheduler", "client"}
         Where the coordinator runs; "auto" prefers the scheduler's process, and takes the client's where the scheduler
         lacks the package.
-    silence_s : float
-        Seconds without a sign of life after which a worker counts as lost.
 
     Returns
     -------
     FitOutcome
-        Or an awaitable of it, if the client is asynchronous.
 
     Raises
     ------
@@ -108,34 +101,17 @@ def run_fit(
     DaskBoostError
         Errors of the coordinator keep their type if they are ours.
     """
-    request = _make_request(engines, coordinator, silence_s)
-    if client.asynchronous:
-        return _run_fit(client, request, extras or {}, on_progress or _ignore, place)
-    return _run_and_call_back(client, request, extras or {}, on_progress, place)
+    return _run_and_call_back(client, _make_request(engines, coordinator), extras or {}, on_progress, place)
 
 
-def run_fit_blocking(
-    client: Client, engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, *,
-    extras: Mapping[str, Any] | None = None, on_progress: Progress | None = None, place: Place = "auto",
-    silence_s: float = SILENCE_S,
-) -> FitOutcome:  # fmt: skip
-    """`run_fit` that waits whatever the client; for asynchronous ones not from their event loop's thread."""
-    request = _make_request(engines, coordinator, silence_s)
-    return _run_and_call_back(client, request, extras or {}, on_progress, place)
-
-
-def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, silence_s: float) -> FitRequest:
+def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall) -> FitRequest:
     workers = tuple(worker for worker, _ in engines)
     if not workers:
         raise ValueError("engines is empty: a fit needs at least one worker with data")
     if len(set(workers)) != len(workers):
         raise ValueError(f"engines names a worker twice: {sorted(workers)}")
     calls = tuple(call for _, call in engines)
-    return FitRequest(secrets.token_hex(4), secrets.token_hex(16), workers, calls, coordinator, silence_s)
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    pass
+    return FitRequest(secrets.token_hex(4), secrets.token_hex(16), workers, calls, coordinator, silence_s())
 
 
 def _run_and_call_back(
@@ -143,14 +119,14 @@ def _run_and_call_back(
 ) -> FitOutcome:
     """Wait in the caller's thread, which so serves its own callbacks and sees Ctrl-C at once."""
     events: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    assert client.loop is not None
-    work = _run_fit(client, request, extras, events.put, place)
-    future = asyncio.run_coroutine_threadsafe(work, client.loop.asyncio_loop)  # type: ignore[attr-defined]
+    future = asyncio.run_coroutine_threadsafe(_run_fit(client, request, extras, events.put, place), event_loop(client))
     future.add_done_callback(lambda _: events.put({}))  # wakes the wait below
     try:
         while not future.done():
-            _serve(events, on_progress, wait_s=1.0)
+            _serve(events, on_progress, wait_s=LOOK_S)
+            check_loop(client, future)
         _serve(events, on_progress, wait_s=0.0)
+        check_loop(client, future)
         return future.result()
     except BaseException:
         future.cancel()
@@ -168,12 +144,6 @@ def _serve(events: SimpleQueue[dict[str, Any]], on_progress: Progress | None, wa
                 return
 
 
-CANCEL_S = 2.0
-"""How long Ctrl-C waits for the connection to the coordinator to close."""
-DROP_S = 1.0
-"""How long the end of a fit waits for workers to forget it."""
-
-
 async def _run_fit(
     client: Client, request: FitRequest, extras: Mapping[str, Any], on_progress: Progress, place: Place
 ) -> FitOutcome:
@@ -186,18 +156,25 @@ async def _run_fit(
     try:
         await _announce(client, request, extras, to_scheduler=reason is None)
         events = _on_scheduler(client, request) if reason is None else _in_client(client, request, extras)
-        async with contextlib.aclosing(events):
-            async for kind, frames in events:
-                value = decode(frames)
-                if kind == "progress":
-                    on_progress(value)
-                elif kind == "failure":
-                    raise _as_exception(value)
-                else:
-                    return FitOutcome(value, "scheduler" if reason is None else "client", reason)
-        raise SchedulerLostError("the coordinator ended without a result")
+        # The coordinator watches the workers; here it is the scheduler that must live.
+        result = await heard(client, _result(events, on_progress), "the fit", ())
+        return FitOutcome(result, "scheduler" if reason is None else "client", reason)
     finally:
         await _withdraw(client, request)
+
+
+async def _result(events: AsyncGenerator[Event, None], on_progress: Progress) -> Any:
+    """What the coordinator returns, or raise what it raised; pass its reports on."""
+    async with contextlib.aclosing(events):
+        async for kind, frames in events:
+            value = decode(frames)
+            if kind == "progress":
+                on_progress(value)
+            elif kind == "failure":
+                raise _as_exception(value)
+            else:
+                return value
+    raise SchedulerLostError("the coordinator ended without a result")
 
 
 async def _on_scheduler(client: Client, request: FitRequest) -> AsyncGenerator[Event, None]:
@@ -205,7 +182,7 @@ async def _on_scheduler(client: Client, request: FitRequest) -> AsyncGenerator[E
 
     assert client.scheduler is not None
     try:
-        comm = await connect(client.scheduler.address, **client.connection_args)
+        comm = await connect(client.scheduler.address, timeout=CONNECT_TIMEOUT_S, **client.connection_args)
         try:
             frames = [bytes(frame) for frame in encode(request)]
             await comm.write({"op": FIT_OP, "request": frames, "reply": False})
@@ -228,7 +205,7 @@ async def _in_client(client: Client, request: FitRequest, extras: Mapping[str, A
         with contextlib.suppress(RuntimeError):  # the client is gone
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-    run = CoordinatorRun(request, "client", loop, client.connection_args, extras, emit)
+    run = CoordinatorRun(request, "client", scheduler_address(client), loop, client.connection_args, extras, emit)
     run.start()
     try:
         kind = "progress"
@@ -254,25 +231,18 @@ def _as_exception(failure: Failure) -> Exception:
 async def _announce(client: Client, request: FitRequest, extras: Mapping[str, Any], to_scheduler: bool) -> None:
     """Tell all who take part the fit's token, by Dask's own messages: without it they let no connection in."""
     workers = list(request.workers)
-    await check_living(client, workers)  # Dask would call a dead one for half a minute
     calls: list[Awaitable[Any]] = [client.run(_announce_to_worker, request.token, extras, workers=workers)]
     if to_scheduler:
         calls.append(client.run_on_scheduler(_announce_to_scheduler, request.token, extras))
-    try:
-        await asyncio.gather(*calls)
-    except OSError:
-        await check_living(client, workers)  # one may have died since
-        raise
+    await heard(client, asyncio.gather(*calls), "announcing the fit to the workers", workers)
 
 
 async def _withdraw(client: Client, request: FitRequest) -> None:
-    """Sessions that opened did it themselves; this is for fits that ended before, on workers that are still there.
-
-    All are told at once, but the answer waits for those that died, whom Dask would call for half a minute.
-    """
-    told = client.run(_withdraw_from_worker, request.token, workers=list(request.workers), on_error="ignore")
-    with contextlib.suppress(OSError, asyncio.CancelledError):
-        await asyncio.wait_for(told, DROP_S)
+    """Sessions that opened did it themselves; this is for fits that ended before, on workers that are still there."""
+    await clean_up(
+        client,
+        lambda: client.run(_withdraw_from_worker, request.token, workers=list(request.workers), on_error="ignore"),
+    )
 
 
 def _announce_to_worker(token: str, extras: Mapping[str, Any], dask_worker: Worker) -> None:

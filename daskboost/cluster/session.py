@@ -15,14 +15,12 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
+from daskboost.cluster.limits import HEARTBEAT_S
 from daskboost.cluster.links import Engine, Failure, close_engine, stop_engine
 from daskboost.cluster.wire import WireError, encode
 from daskboost.errors import FitCancelledError
 
 logger = logging.getLogger(__name__)
-
-HEARTBEAT_S = 0.25
-"""Seconds between signs of life, and so until a working engine learns that it was cancelled."""
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -292,11 +292,6 @@ class KeyCounts:
         """The least value seen in each cell, strictly increasing; float32, shape (cells,)."""
         return values_of(self.table.lower)
 
-    @property
-    def upper_values(self) -> Float32:
-        """The greatest value seen in each cell; float32, shape (cells,)."""
-        return values_of(self.table.upper)
-
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The fields by name, for the wire."""
         return self.table.to_arrays()

@@ -145,7 +145,7 @@ def label_stats(source: Source) -> LabelStats:
 
 
 def find_classes(source: Source) -> npt.NDArray[Any]:
-    """The distinct labels of a source, sorted; computed by the current Dask client if there is one.
+    """The distinct labels of a source, sorted.
 
     Raises
     ------
@@ -157,9 +157,9 @@ def find_classes(source: Source) -> npt.NDArray[Any]:
     blocks = column_labels(source)
     if not source.is_dask:
         return merge_classes([_few_labels(computed(block)) for block in blocks])
-    from dask import compute, delayed
+    from dask import delayed
 
-    return merge_classes(compute(*[delayed(_few_labels)(block) for block in blocks]))
+    return merge_classes(source.compute([delayed(_few_labels)(block) for block in blocks]))
 
 
 def _few_labels(block: Any) -> npt.NDArray[Any]:
@@ -185,9 +185,9 @@ def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.i
     if not source.is_dask:
         parts = [_class_counts(computed(block), classes) for block in blocks]
     else:
-        from dask import compute, delayed
+        from dask import delayed
 
-        parts = list(compute(*[delayed(_class_counts)(block, classes) for block in blocks]))
+        parts = list(source.compute([delayed(_class_counts)(block, classes) for block in blocks]))
     total: npt.NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
     return total
 

@@ -37,7 +37,7 @@ def n_words(n_bits: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class DenseLayout:
-    """Rows of fixed stride: symbol `f` of row `r` starts at bit `8 * r * row_stride_bytes + bit_offsets[f]`.
+    """Rows of fixed stride: symbol `f` of row `r` starts at bit `8 * r * row_stride_bytes + sum(bits[:f])`.
 
     Parameters
     ----------
@@ -72,11 +72,6 @@ class DenseLayout:
     @property
     def n_features(self) -> int:
         return len(self.bits)
-
-    @property
-    def bit_offsets(self) -> Int64:
-        """First bit of each feature within its row; int64, shape (features + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.bits, dtype=np.int64)]).astype(np.int64)
 
     @property
     def row_stride_bytes(self) -> int:

@@ -37,6 +37,18 @@ logger = logging.getLogger(__name__)
 __all__ = ["Partition", "ReadSpec", "Source", "make_source"]
 
 
+Compute = Callable[[Sequence[Any]], Sequence[Any]]
+"""Returns the values of Dask's objects, in order."""
+
+
+def compute_here(lazy: Sequence[Any]) -> Sequence[Any]:
+    """Compute Dask's objects, in one go, with its current scheduler."""
+    from dask import compute
+
+    values: Sequence[Any] = compute(*lazy, traverse=False)
+    return values
+
+
 @dataclass(frozen=True)
 class Partition:
     """The raw rows of one partition, read only when asked for."""
@@ -49,15 +61,14 @@ class Partition:
     together: Any = None
     """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
 
-    def load(self, spec: ReadSpec) -> RowBatch:
-        """Compute the blocks with Dask's current scheduler (threads, or the client there is) and read them here."""
+    def load(self, spec: ReadSpec, compute: Compute) -> RowBatch:
+        """Compute the blocks and read them here."""
         blocks: Sequence[Any] = self.blocks
         if self.together is not None:
-            blocks = self.together.compute()
-        elif any(is_lazy(block) for block in blocks):
-            from dask import compute
-
-            blocks = compute(*blocks, traverse=False)
+            (blocks,) = compute([self.together])
+        elif lazy := [block for block in blocks if is_lazy(block)]:
+            results = iter(compute(lazy))
+            blocks = [next(results) if is_lazy(block) else block for block in blocks]
         return spec.read(*blocks, where=self.where)
 
 
@@ -73,6 +84,8 @@ class Source:
     base_margin: Blocks | None = None
     label_dtype: Any = None
     """The labels' dtype as the metadata gives it; None without labels."""
+    compute: Compute = compute_here
+    """Computes Dask's objects where this process needs their values."""
 
     @property
     def is_dask(self) -> bool:
@@ -132,7 +145,7 @@ class Source:
             As `ReadSpec.read`.
         """
         self.require_numeric_labels()
-        return (partition.load(self.spec) for partition in self.partitions)
+        return (partition.load(self.spec, self.compute) for partition in self.partitions)
 
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
         """The same rows with labels read as codes 0 to k - 1, by exact match.

@@ -27,7 +27,7 @@ from daskboost.model.importance import ImportanceType, importance
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.clients import current_client, run_or_await
+from daskboost.training.clients import computed_by, current_client, run_or_await
 from daskboost.training.contradictions import as_booster
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.plan import plan
@@ -293,10 +293,11 @@ class BoostedTrees(EstimatorParameters):
         return self
 
     def _source(self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None) -> Source:
-        return make_source(
+        source = make_source(
             features_of(X, type(self).__name__, None if schema is None else schema.n_features),
             labels_of(y), weight=weight, base_margin=base_margin, missing=self.missing, schema=schema,
         )  # fmt: skip
+        return computed_by(client_for(source), source)
 
     def _quantized(
         self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,

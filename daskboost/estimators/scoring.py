@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -93,8 +93,8 @@ def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:
         raise DataError("score needs y: the name of a column of X, or a collection aligned with X")
     if not source.is_dask:
         return reduce(add, map(function, source.batches()))
-    from dask import compute, delayed
+    from dask import delayed
 
     one = delayed(function)
-    parts: tuple[Sums, ...] = compute(*[one(batch) for batch in source.delayed()])
+    parts: Sequence[Sums] = source.compute([one(batch) for batch in source.delayed()])
     return reduce(add, parts)

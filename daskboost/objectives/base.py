@@ -1,7 +1,7 @@
 """What an objective is: gradients, links and the rules a fit asks it for. Frozen values, no state.
 
 Scores and margins: a *margin* is what trees add up; a *score* is what users read (mean, probability, quantile).
-The link between them is `to_margin` and `to_score`.
+The link is `to_margin`; `prediction` is its inverse, where scores are what users read.
 """
 
 from __future__ import annotations
@@ -125,10 +125,6 @@ class Objective(ABC):
             A score outside the link's domain.
         """
         return np.asarray(base_score, dtype=np.float64)
-
-    def to_score(self, margin: npt.ArrayLike) -> Float64:
-        """The inverse of `to_margin`."""
-        return np.asarray(margin, dtype=np.float64)
 
     def base_score_of(self, mean: float) -> float:
         """The base score for labels of that weighted mean (rule "mean"), moved inside the link's domain."""

@@ -82,11 +82,6 @@ class Logistic(Objective):
         p = np.clip(score, _LEAST_PROBABILITY, _ONE - _LEAST_PROBABILITY)
         return np.asarray(-np.log((_ONE / p - _ONE).astype(np.float64)).astype(np.float32), dtype=np.float64)
 
-    def to_score(self, margin: npt.ArrayLike) -> Float64:
-        m = np.asarray(margin, dtype=np.float64)
-        tail = np.exp(-np.minimum(np.abs(m), 700.0))
-        return np.asarray(np.where(m >= 0, 1.0, tail) / (1.0 + tail))
-
     def base_score_of(self, mean: float) -> float:
         positive = self.scale_pos_weight * mean
         share = positive / (positive + (1.0 - mean))
@@ -138,9 +133,6 @@ class LogisticRaw(Logistic):
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
         return np.asarray(base_score, dtype=np.float64)
-
-    def to_score(self, margin: npt.ArrayLike) -> Float64:
-        return np.asarray(margin, dtype=np.float64)
 
     def base_score_of(self, mean: float) -> float:
         return float(super().to_margin(super().base_score_of(mean)))

@@ -20,7 +20,7 @@ from daskboost.objectives.base import (
     json_number,
     number_parameter,
 )
-from daskboost.objectives.elementary import EXP_LIMIT, exp
+from daskboost.objectives.elementary import exp
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -46,10 +46,6 @@ class LogLinkObjective(Objective):
                 "of non-negative labels; give a positive base_score or leave it out"
             )
         return np.asarray(np.log(score))
-
-    def to_score(self, margin: npt.ArrayLike) -> Float64:
-        limit = float(EXP_LIMIT)
-        return np.asarray(np.exp(np.clip(np.asarray(margin, dtype=np.float64), -limit, limit)))
 
     def base_score_of(self, mean: float) -> float:
         return max(mean, _LEAST_MEAN)

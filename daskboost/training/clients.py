@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
+
+from daskboost.data.source import Source
 
 T = TypeVar("T")
 
@@ -19,6 +23,16 @@ def current_client() -> Any:
         return distributed.client.default_client()
     except ValueError:
         return None
+
+
+def computed_by(client: Any, source: Source) -> Source:
+    """Return the source with Dask's objects computed on the client's cluster, by workers that show signs of life; where
+    the client is None, by Dask's current scheduler."""
+    if client is None or not source.is_dask:
+        return source
+    from daskboost.cluster.dask_tasks import compute
+
+    return replace(source, compute=partial(compute, client))
 
 
 def run_or_await(client: Any, call: Callable[[], T]) -> T:

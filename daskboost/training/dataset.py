@@ -22,7 +22,7 @@ from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import PARAMETERS, parse_bytes, split_device
-from daskboost.training.clients import current_client, run_or_await
+from daskboost.training.clients import computed_by, current_client, run_or_await
 from daskboost.training.dataset_checks import check_options, check_same_features
 
 
@@ -172,7 +172,7 @@ class QuantizedDataset:
             check_device(device)
         if device_memory_limit is not None and reference is not None and place is None:
             device_memory_limit -= reference.shards.device_bytes
-        source = source.quantized_on(device, device_memory_limit)
+        source = computed_by(current_client(), source.quantized_on(device, device_memory_limit))
 
         def described(runner: Any) -> DatasetInfo:
             info = describe(source, options, runner, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,9 @@ from cluster.toys import Script
 from distributed import Client, LocalCluster
 from distributed.security import Security
 
+from daskboost.cluster import on_dask
 from daskboost.cluster.context import RemoteCall
+from daskboost.cluster.dask_tasks import PartitionFunction, call_on_workers, drop, submit
 
 TLS = Path(__file__).parent / "tls"  # a key that guards nothing but these tests
 
@@ -60,6 +62,30 @@ def toy_engines(client: Client, name: str = "toy", function: str = "open_toy") -
 
 def ask(*messages: Any, report: bool = False) -> RemoteCall:
     return RemoteCall.of("toys.coordinate", Script(messages, report))
+
+
+async def fit_async(
+    client: Client, engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, on_progress: on_dask.Progress
+) -> on_dask.FitOutcome:
+    """Await a fit on the client's event loop, which cancelling the coroutine ends, as Ctrl-C does."""
+    return await on_dask._run_fit(client, on_dask._make_request(engines, coordinator), {}, on_progress, "auto")
+
+
+def submit_partitions(
+    client: Client, partitions: Sequence[Any], function: PartitionFunction, *arguments: Any, shared: Any = None
+) -> Any:
+    """Call `submit` from any thread; an awaitable for an asynchronous client."""
+    return client.sync(submit, client, partitions, function, arguments, shared, step="reading the partitions")
+
+
+def map_workers(client: Client, function: Callable[..., Any], *arguments: Any, workers: Sequence[str]) -> Any:
+    """Call `call_on_workers` from any thread."""
+    return client.sync(call_on_workers, client, function, arguments, list(workers), "a call on workers")
+
+
+def drop_shards(client: Client, dataset: str) -> None:
+    """Call `drop` from any thread."""
+    client.sync(drop, client, dataset)
 
 
 def running_fits(dask_worker: Any) -> int:

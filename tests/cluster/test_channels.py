@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
-from distributed.utils import LoopRunner
 
 from daskboost.cluster import dask_sessions
 from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError
@@ -236,16 +237,29 @@ def test_a_peer_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyP
     near, far = socket.socketpair()
     request = OpenSession("fit", "token", 0, ("tcp://a", "tcp://b"), RemoteCall.of("toys.open_toy", "toy"))
 
-    class Connector(DaskConnector):
-        async def _connect(self, ranks: list[int]) -> dict[int, Channel]:
-            return {rank: Channel(near) for rank in ranks}
-
-    runner = LoopRunner(asynchronous=False)
-    runner.start()
-    worker: Any = SimpleNamespace(loop=runner.loop)
+    monkeypatch.setattr(dask_sessions, "open_channels", lambda *arguments: [Channel(near)])
+    worker: Any = SimpleNamespace(loop=SimpleNamespace(asyncio_loop=None), connection_args={})
     with far, pytest.raises(PeerLostError, match="fell silent"):
-        Connector(worker, request).connect()
-    runner.stop()
+        DaskConnector(worker, request).connect()
+
+
+async def ended_tasks() -> None:
+    """Wait for all other tasks of the event loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def test_nobody_waits_for_an_event_loop_that_ended() -> None:
+    """As at the end of a process, whose other threads still go on."""
+    loop, request = asyncio.new_event_loop(), OpenSession("fit", "token", 0, ("tcp://a", "tcp://b"), RemoteCall("", ()))
+    worker: Any = SimpleNamespace(loop=SimpleNamespace(asyncio_loop=loop), connection_args={})
+    try:
+        with pytest.raises(PeerLostError, match="this process ends"):
+            DaskConnector(worker, request).connect()
+    finally:
+        loop.run_until_complete(asyncio.sleep(0))  # begins what was asked of it
+        loop.run_until_complete(ended_tasks())
+        loop.close()
 
 
 def test_closed_peers_raise_at_once() -> None:
@@ -283,3 +297,84 @@ def test_a_silent_sender_is_not_waited_for() -> None:
     with left, right, pytest.raises(ChannelSilentError, match="fell silent"):
         left.sendall(b"Dk")
         Channel(right, silence_s=0.1).receive()
+
+
+def test_a_message_may_take_longer_than_the_limit_of_silence(pair: Pair) -> None:
+    """Large ones over a slow network: each part comes in time."""
+    near, far = map(Channel, pair())
+    limit_s, parts, payload = 4.0, 40, bytes(8 << 20)
+    near.limit_silence(limit_s)
+
+    def read_slowly() -> None:
+        read = far._read
+
+        def pausing(view: memoryview) -> None:
+            for begin in range(0, len(view), len(payload) // parts):
+                if len(view) > PRELUDE.size:
+                    time.sleep(2 * limit_s / parts)
+                read(view[begin : begin + len(payload) // parts])
+
+        far._read = pausing  # type: ignore[method-assign]
+        received.append(far.receive())
+
+    received: list[Any] = []
+    reader = threading.Thread(target=read_slowly)
+    reader.start()
+    started = time.monotonic()
+    near.send(payload)
+    assert time.monotonic() - started > limit_s
+    reader.join()
+    assert received == [payload]
+    near.close()
+    far.close()
+
+
+def test_silence_with_an_excuse_is_borne_again(pair: Pair) -> None:
+    """In the middle of a message too, whose other end was held up."""
+    near, far = map(Channel, pair())
+    excuses = [True, True, False]
+    far.limit_silence(0.2, lambda: excuses.pop(0))
+    with closing(near), closing(far), pytest.raises(ChannelSilentError, match="fell silent"):
+        near._socket.sendall(PRELUDE.pack(MAGIC, MESSAGE, 1, 0, 100))
+        far.receive()
+    assert not excuses
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_silent_worker_that_computes_is_waited_for(
+    clusters: Callable[..., Cluster], computes: bool
+) -> None:
+    cluster = clusters(2, silence_s=1.0)
+    asked: list[str] = []
+
+    def is_computing(worker: str) -> bool:
+        asked.append(worker)
+        return computes
+
+    cluster.engines._is_computing = is_computing
+    cluster.sessions[1]._channel.send_alive = lambda: None  # type: ignore[method-assign]
+    if computes:
+        assert cluster.engines.ask(Sleep(3.5)) == [None, None]
+    else:
+        with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*no sign of life for 1 s"):
+            cluster.engines.ask(Sleep(60))
+    assert set(asked) == {"tcp://worker:1"}
+
+
+def test_draining_ends_however_much_comes() -> None:
+    near, far = map(Channel, socket.socketpair())
+    ended = threading.Event()
+
+    def chatter() -> None:
+        while not ended.wait(0.05):
+            far.send_alive()
+
+    chatting = threading.Thread(target=chatter)
+    chatting.start()
+    started = time.monotonic()
+    near.drain(1.0)
+    assert time.monotonic() - started < 20
+    ended.set()
+    chatting.join()
+    near.close()
+    far.close()

@@ -15,14 +15,13 @@ from typing import Any
 
 import dask
 import pytest
-from cluster.dask_fixtures import ask, local_cluster, toy_engines, worker_addresses
+from cluster.dask_fixtures import ask, local_cluster, submit_partitions, toy_engines, worker_addresses
 from cluster.toys import Die, Sleep, Sum
 from dask import delayed
 from distributed import Client, Worker
 
 from daskboost.cluster import dask_plugins
 from daskboost.cluster.channel_engines import ChannelEngines
-from daskboost.cluster.dask_tasks import submit_partitions
 from daskboost.cluster.on_dask import run_fit
 from daskboost.errors import FitCancelledError, WorkerLostError
 
@@ -77,7 +76,7 @@ def test_a_fit_with_extras_ends_soon_after_a_worker_died() -> None:
         with pytest.raises(WorkerLostError, match=r"\(engine 1\) was lost in Die"):
             run_fit(client, engines, ask(Die(1), report=True), extras={"an": "extra"},
                     on_progress=lambda event: at.append(time.monotonic()))  # fmt: skip
-        assert time.monotonic() - at[0] < 10  # DROP_S and a slow machine; Dask would call for 30
+        assert time.monotonic() - at[0] < 10  # CLEAN_UP_S and a slow machine; Dask would call for 30
 
 
 def test_a_closing_scheduler_first_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,3 +138,22 @@ def test_a_worker_without_the_package_is_an_error_that_says_so(client: Client, m
         run_fit(client, toy_engines(client), ask(Sum([1])))
     monkeypatch.undo()
     assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+
+
+def test_a_worker_on_which_the_plugin_never_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another client may have begun to set it up, in vain."""
+    monkeypatch.setattr(dask_plugins, "SETUP_S", 0.5)
+    with local_cluster(processes=False) as client:
+        run_fit(client, toy_engines(client), ask(Sum([1])))
+        cluster: Any = client.cluster
+        worker = cluster.workers[0]
+        host = worker.extensions.pop(dask_plugins.PLUGIN)
+        assert client.scheduler is not None
+        try:
+            with (
+                Client(client.scheduler.address) as other,
+                pytest.raises(RuntimeError, match=f"did not start on worker {worker.address} within 0.5 s"),
+            ):
+                run_fit(other, toy_engines(client), ask(Sum([1])))
+        finally:
+            worker.extensions[dask_plugins.PLUGIN] = host

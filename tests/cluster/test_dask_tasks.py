@@ -13,7 +13,14 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.dask_fixtures import eventually, local_cluster, worker_addresses
+from cluster.dask_fixtures import (
+    drop_shards,
+    eventually,
+    local_cluster,
+    map_workers,
+    submit_partitions,
+    worker_addresses,
+)
 from cluster.partition_functions import (
     closed,
     closed_shards,
@@ -32,7 +39,7 @@ from distributed import Client, wait
 
 from daskboost.cluster.context import WorkerShards
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_tasks import drop_shards, map_workers, submit, submit_partitions
+from daskboost.cluster.dask_tasks import submit
 from daskboost.errors import DataError, WorkerLostError
 
 
@@ -52,14 +59,12 @@ def owners(done: list[tuple[Any, str]]) -> dict[str, list[int]]:
 @pytest.mark.parametrize("how", ["arguments", "shared"])
 def test_shards_stay_where_their_partitions_were_read_one_at_a_time(client: Client, how: str) -> None:
     partitions = [delayed(read)(index) for index in range(20)]
-    counted: list[int] = []
     if how == "arguments":
-        done = submit_partitions(client, partitions, keep, how, 3, on_done=counted.append)
+        done = submit_partitions(client, partitions, keep, how, 3)
     else:
         plan = {"dataset": how, "factor": 3}
-        done = submit_partitions(client, partitions, keep_with_plan, shared=plan, on_done=counted.append)
+        done = submit_partitions(client, partitions, keep_with_plan, shared=plan)
     assert [result for result, _ in done] == [3 * index for index in range(20)]
-    assert counted == list(range(1, 21))
     here = map_workers(client, describe, how, workers=worker_addresses(client))
     assert {worker: found for worker, (found, *_) in here.items() if found} == owners(done)
     # Two threads per worker, yet never two partitions in memory: reading is part of the task. (Which worker reads how
@@ -153,7 +158,7 @@ def test_a_lost_worker_is_named_and_not_called_for_half_a_minute(client: Client)
         with pytest.raises(WorkerLostError, match=f"worker {gone} was lost"):
             map_workers(client, describe, "any", workers=[*worker_addresses(client), gone])
         with pytest.raises(WorkerLostError, match=f"worker {gone} was lost"):
-            client.sync(submit, client, [delayed(list)([1])], rows, (), workers=[gone])
+            client.sync(submit, client, [delayed(list)([1])], rows, (), workers=[gone], step="reading")
         assert time.monotonic() - started < 20
 
 
@@ -165,7 +170,7 @@ def test_tasks_bound_to_a_worker_need_no_package_on_the_scheduler(
 
     monkeypatch.setattr(Client, "run_on_scheduler", refuse)
     chosen = worker_addresses(client)[1]
-    done = client.sync(submit, client, [delayed(list)([1])] * 3, rows, (), workers=[chosen])
+    done = client.sync(submit, client, [delayed(list)([1])] * 3, rows, (), workers=[chosen], step="reading")
     assert done == [((index, 1), chosen) for index in range(3)]
 
 

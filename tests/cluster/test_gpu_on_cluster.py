@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-from cluster.dask_fixtures import local_cluster
+from cluster.dask_fixtures import local_cluster, map_workers
 from kernels.emulation import EmulatedRuntime
 from strategies.pairs import every_pair
 from strategies.trees import make_data
@@ -19,7 +19,6 @@ from strategies.trees import make_data
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
 from daskboost.cluster.context import WorkerPlace
-from daskboost.cluster.dask_tasks import map_workers
 from daskboost.data import gpu_chunks, upload
 from daskboost.devices.gpu import cuda, sketch
 from daskboost.errors import DaskBoostError

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
 
-from daskboost.cluster.links import LocalEngines, local_peers
+from daskboost.cluster.links import Failure, LocalEngines, local_peers
+from daskboost.cluster.wire import decode, encode
 from daskboost.errors import EngineError, FitCancelledError
 
 
@@ -78,3 +79,31 @@ def test_messages_and_parts_are_counted() -> None:
     engines.close()
     with pytest.raises(ValueError, match="one part per engine: 2, got 1"):
         local_peers(2)[0].exchange([np.zeros(1)])
+
+
+def test_an_engine_whose_code_exits_is_not_waited_for() -> None:
+    """A callable of the user's may call `sys.exit`, which ends a thread without a word."""
+    engines, toys = start(2)
+
+    def leave(message: object) -> None:
+        raise SystemExit(3)
+
+    toys[0].handle = leave  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match=r"engine 0 .* failed in Echo: SystemExit: 3"):
+        engines.ask(Echo())
+    engines.close()
+
+
+class Unreadable(Exception):
+    """An exception that has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("error", [OSError("/data/caf\udce9"), Unreadable()], ids=["surrogate", "unreadable"])
+def test_every_failure_can_be_sent(error: Exception) -> None:
+    """Somebody waits for it; a name of a file need not be text, and an exception of others may have none."""
+    failure = decode([bytearray(frame) for frame in encode(Failure.of(error))])
+    assert failure == Failure.of(error)
+    assert failure.message in (r"/data/caf\udce9", "<its text cannot be had>")

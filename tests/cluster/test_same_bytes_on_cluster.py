@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cluster.dask_fixtures import WORKER_MEMORY, worker_addresses
+from cluster.dask_fixtures import WORKER_MEMORY, map_workers, worker_addresses
 from cluster.partition_functions import allow_partitions, chunk_sizes
 from strategies.trees import make_data
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
-from daskboost.cluster.dask_tasks import map_workers
 from daskboost.data.pack import CsrLayout, DenseLayout
 from daskboost.fit import rounds
 from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction

@@ -54,6 +54,14 @@ class Sleep:
 
 @register
 @dataclass(frozen=True)
+class HoldLock:
+    """Compute for so long without letting other threads of the process have Python's lock."""
+
+    seconds: float
+
+
+@register
+@dataclass(frozen=True)
 class Scatter:
     """Exchange parts of `rank * n_peers + peer`, of so many items each; reply with the sum of what came."""
 
@@ -77,6 +85,11 @@ class FailInScatter:
     rank: int
 
 
+def hold_lock(seconds: float) -> None:
+    """Keep all other threads of the process from running Python, as compiled code may: these loops are all in C."""
+    any(map((time.monotonic() + seconds).__lt__, iter(time.monotonic, None)))
+
+
 class ToyEngine:
     def __init__(self, rank: int, peers: Peers, name: str = "toy") -> None:
         self.rank = rank
@@ -96,6 +109,8 @@ class ToyEngine:
             case Sleep(seconds, ranks) if self.rank in ranks:
                 if self.stopped.wait(seconds):
                     raise RuntimeError("stopped in my sleep")
+            case HoldLock(seconds):
+                hold_lock(seconds)
             case Scatter(n_items, rounds):
                 total = np.zeros(n_items, np.int64)
                 for _ in range(rounds):

@@ -55,7 +55,7 @@ def test_counts_equal_the_naive_twin(values: list[float], capacity: int, data: s
     assert found.bits == bits
     assert found.counts.tolist() == [sums for _, _, sums in cells]
     assert keys_of(found.values).tolist() == [low for low, _, _ in cells]
-    assert keys_of(found.upper_values).tolist() == [high for _, high, _ in cells]
+    assert found.table.upper.tolist() == [high for _, high, _ in cells]
 
 
 @unhurried

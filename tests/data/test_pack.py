@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference.pack import bit_offsets
 from reference.quantize import packed_bits
 
 from daskboost.data.cuts import Cuts
@@ -64,7 +65,7 @@ def test_dense_bits_lie_where_the_layout_says(case: tuple[DenseLayout, np.ndarra
     for row, row_symbols in enumerate(symbols.tolist()):
         first = 8 * row * layout.row_stride_bytes
         expected = packed_bits(row_symbols, layout.bits.tolist())
-        assert bits[first : first + layout.bit_offsets[-1]].tolist() == expected
+        assert bits[first : first + bit_offsets(layout)[-1]].tolist() == expected
 
 
 @pytest.mark.parametrize("width", range(1, 17))

@@ -42,6 +42,11 @@ def device_forest(runtime: Runtime, trees: Sequence[TreeTable], places: Sequence
     return DeviceForest(runtime, pack_forest(trees, places, gpu_heap_depths), places, leaves=leaves)
 
 
+def is_ranked(forest: DeviceForest) -> bool:
+    """Return whether dense rows are walked by their ranks."""
+    return forest._ranked is not None
+
+
 def assert_predicts(
     runtime: Runtime, booster: Booster, values: Float32, rows: Any, ranked: bool, rng: np.random.Generator
 ) -> None:
@@ -52,7 +57,7 @@ def assert_predicts(
     start = rng.normal(size=(len(values), booster.n_outputs)).astype(np.float32)
     margins = runtime.xp.asarray(start.copy())
     forest = device_forest(runtime, trees, outputs, False)
-    assert forest.is_ranked == ranked
+    assert is_ranked(forest) == ranked
     assert len(forest.run(rows, margins)) == 0
     expected = reference.margins(booster.trees, booster.tree_outputs, values, start)
     assert to_host(margins).tobytes() == expected.tobytes()
@@ -145,7 +150,7 @@ def test_layouts_and_types(runtime: Runtime, n_features: int, layout: str, rng: 
         base = runtime.xp.asarray(np.repeat(np.repeat(given, 2, axis=0), 3, axis=1)[::-1, ::-1].copy())
         rows = DenseValues(base[::-2, ::-3], NAN)
         assert rows.values.strides[1] < 0
-    ranked = DeviceForest(runtime, booster.forest, [0] * 6, leaves=False).is_ranked
+    ranked = is_ranked(DeviceForest(runtime, booster.forest, [0] * 6, leaves=False))
     assert_predicts(runtime, booster, given.astype(np.float32), rows, ranked, rng)
 
 
@@ -162,7 +167,7 @@ def test_extreme_values_and_thresholds(
     thresholds = np.append(extremes[:8], np.finfo(np.float32).max)  # the last tells missing from present
     booster = with_thresholds(booster, lambda n: rng.choice(thresholds, n))
     seen = np.where(values == np.float32(missing), np.float32(NAN), values)
-    ranked = DeviceForest(runtime, booster.forest, [0] * 30, leaves=False).is_ranked
+    ranked = is_ranked(DeviceForest(runtime, booster.forest, [0] * 30, leaves=False))
     assert_predicts(runtime, booster, seen, dense(runtime, values, missing), ranked, rng)
 
 

@@ -71,7 +71,7 @@ def test_dense_chunks(runtime: Runtime, name: str, rng: np.random.Generator) -> 
         np.testing.assert_array_equal(flat[where[:, 0] + where[:, 1] * np.arange(n_rows)[:, None]], symbols)
         assert flat.sum(dtype=np.int64) >= symbols.sum(dtype=np.int64)
         f = layout.n_features // 2
-        bit = 8 * (sizes[-1] - 1) * layout.row_stride_bytes + int(layout.bit_offsets[f])
+        bit = 8 * (sizes[-1] - 1) * layout.row_stride_bytes + int(reference.bit_offsets(layout)[f])
         assert reference.symbol(packed[-1], bit, int(layout.bits[f])) == symbols[-1, f]
     of_features = np.zeros(len(flat), np.bool_)
     of_features[(where[:, 0] + where[:, 1] * np.arange(MOST_ROWS)[:, None]).ravel()] = True

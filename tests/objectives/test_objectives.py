@@ -208,7 +208,6 @@ def test_configuration_is_xgboosts_and_reads_back(name: str) -> None:
 def test_links_are_inverse(score: float, name: str) -> None:
     objective = make_objective(name)
     margin = objective.to_margin(score)
-    assert objective.to_score(margin) == pytest.approx(score, rel=1e-6)  # logistic margins are XGBoost's float32
     predicted = objective.prediction(np.full((1, 1), margin, dtype=np.float32))
     assert float(predicted[0]) == pytest.approx(score, rel=2e-6)
 

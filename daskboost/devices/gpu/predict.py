@@ -122,11 +122,6 @@ class DeviceForest:
             host = rank_forest(forest, thresholds, rank_bytes, places, leaves)
             self._ranked = (host, _upload(runtime, host), threads)
 
-    @property
-    def is_ranked(self) -> bool:
-        """Whether dense rows are walked by their ranks."""
-        return self._ranked is not None
-
     def _walk_threads(self, rank_bytes: int) -> int | None:
         """Threads of a block whose rows fit shared memory beside two groups of trees; None where a warp's do not."""
         tile = len(self._packed.missing) * TILE_ROWS * rank_bytes
