@@ -66,6 +66,19 @@ class Rows(Protocol):
         int64, shape (leaves, 2**next_bits), in the host's memory.
         """
 
+    def start_vector_tree(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding]
+                          ) -> tuple[int, ...]:  # fmt: skip
+        """`start_tree` of all columns, shape (rows, columns), that a tree searches; sums of g and h of each."""
+
+    def leaf_sums(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding],
+                  leaves: Int32) -> Int64:  # fmt: skip
+        """Integer sums of g and h of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs), on the
+        host."""
+
+    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
+        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
+        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
+
 
 class LossRows(Protocol):
     """Gradients of an engine's rows by kernels of the loss."""
@@ -89,20 +102,6 @@ class LossRows(Protocol):
         """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
 
 
-@runtime_checkable
-class VectorRows(Rows, Protocol):
-    """Rows that trees of vector leaves grow over; their `finish` takes vectors too."""
-
-    def start_vector_tree(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding]
-                          ) -> tuple[int, ...]:  # fmt: skip
-        """`start_tree` of all columns, shape (rows, columns), that a tree searches; sums of g and h of each."""
-
-    def leaf_sums(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding],
-                  leaves: Int32) -> Int64:  # fmt: skip
-        """Integer sums of g and h of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs), on the
-        host."""
-
-
 class Frontier(Protocol):
     """Histograms of the nodes that known trees end in, see `devices/cpu/frontier.py`."""
 
@@ -120,15 +119,6 @@ class Frontier(Protocol):
     def of_nodes(self, nodes: Int32, place: Int32, left: Int32, right: Int32) -> Array:
         """Histograms of nodes of one tree, in increasing order: of a place, or the sum of the children's, which are
         among the nodes. int64, shape (nodes, entries, 2), on the device."""
-
-
-@runtime_checkable
-class SampleRows(Rows, Protocol):
-    """Rows that trees can go on growing over from any nodes of theirs."""
-
-    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
-        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
-        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
 
 
 class UniformSample(Protocol):
@@ -166,15 +156,6 @@ class Candidates(Protocol):
     def take(self, threshold: float) -> Sample | None:
         """The candidates with draw < norm / threshold, if any, as they stand for all rows; the threshold is not below
         the pass's. Candidates may be gone then; the sample is until the next one is taken."""
-
-
-@runtime_checkable
-class SamplingDevice(Protocol):
-    """A device whose trees can be grown on rows drawn by their gradients."""
-
-    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> Candidates:
-        """For all rounds of a fit; `copies_columns` says whether a sample of so many rows has room for a column-major
-        copy."""
 
 
 @runtime_checkable
@@ -269,19 +250,18 @@ class Device(Protocol):
         `room_rows` : memory may be taken for so many rows of a chunk.
         """
 
+    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
+        """Return what draws samples for all rounds of a fit; `copies_columns` : where a column-major copy helps."""
+
+    def frontier(self, n_places: int, most_rows: int) -> Frontier:
+        """Return the frontier of a pass over chunks of at most `most_rows` rows."""
+
+    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> Candidates:
+        """Return what draws rows by gradients in all rounds of a fit; `copies_columns` says whether a sample of so many
+        rows has room for a column-major copy."""
+
     def errors(self) -> AbstractContextManager[None]:
         """Within it, what the device refuses to do becomes an error of ours that says so."""
 
     def close(self) -> None:
         """Free threads; memory goes with the arrays."""
-
-
-@runtime_checkable
-class CertifyingDevice(Device, Protocol):
-    """A device whose trees can be grown on a sample and certified."""
-
-    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
-        """For all rounds of a fit; `copies_columns` : where a column-major copy helps."""
-
-    def frontier(self, n_places: int, most_rows: int) -> Frontier:
-        """Return the frontier of a pass over chunks of at most `most_rows` rows."""

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.cpu.memory import sample_rows
-from daskboost.devices.device import Array, CertifyingDevice, Frontier, View
+from daskboost.devices.device import Array, Device, Frontier, View
 from daskboost.devices.sampling import TurnRows, UniformSize
 from daskboost.dtypes import Int32
 from daskboost.engine.answers import Answers
@@ -36,12 +36,12 @@ class CertifiedTrees:
     Parameters
     ----------
     setup : EngineSetup
-    device : CertifyingDevice
+    device : Device
     sets : RowSets
     peers : Peers, optional
     """
 
-    def __init__(self, setup: EngineSetup, device: CertifyingDevice, sets: RowSets, peers: Peers | None) -> None:
+    def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._setup, self._device, self._sets = setup, device, sets
         sets.train.without_columns()
         self._gradients = Gradients(setup, device, sets.rows, keep=False)

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.device import Device, SamplingDevice
+from daskboost.devices.device import Device
 from daskboost.devices.sampling import RowsToDraw, Sample
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients
@@ -20,7 +20,6 @@ from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import has_room
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows, count_residuals, make_rows
-from daskboost.errors import DeviceError
 from daskboost.fit import messages as m
 from daskboost.fit.links import Peers
 
@@ -32,14 +31,11 @@ class DrawnTrees:
     ----------
     setup : EngineSetup
     device : Device
-        One that is a `SamplingDevice`.
     sets : RowSets
     peers : Peers, optional
     """
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
-        if not isinstance(device, SamplingDevice):
-            raise DeviceError("this device does not draw rows by their gradients; use device='cpu'")
         self._setup, self._device, self._sets = setup, device, sets
         sets.train.without_columns()
         self._gradients = Gradients(setup, device, sets.rows, keep=False)

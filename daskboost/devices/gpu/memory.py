@@ -134,7 +134,7 @@ def gradients_bytes(size: FitSize) -> int:
     n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
     if size.gpu_gradients == "computed":
         return 0
-    by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
+    by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients
     most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
     return 8 * k * (min(n, most_rows) if by_chunk else n)
 

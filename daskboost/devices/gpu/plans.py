@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from daskboost.devices.cpu.memory import sample_rows
@@ -40,7 +40,7 @@ from daskboost.devices.gpu.sampling_memory import (
 )
 from daskboost.devices.gpu.streaming_memory import POOL_GROUP_BYTES, n_groups, streaming_parts
 from daskboost.devices.gpu.tree_groups import trees_together
-from daskboost.devices.plan import FitSize, Plan
+from daskboost.devices.plan import FitSize, Plan, RowSource
 from daskboost.devices.set_size import SetSize
 from daskboost.devices.stream_groups import group_sizes
 
@@ -101,7 +101,7 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Return the plan of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
-    if size.rows != "all":
+    if size.on_sample:
         return _least(size, free_bytes)
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
@@ -143,7 +143,7 @@ def _kept_of_sets(size: FitSize, n_kept: int) -> tuple[int, ...]:
     """Chunks of each set if so many stay: first those that would take longest to stream. Training rows are read once a
     level, or once a tree that is grown on a sample, and evaluation sets once a tree."""
     sets = (size.train, *size.evals)
-    n_passes = [size.depth if size.rows == "all" else 1, *(1 for _ in size.evals)]
+    n_passes = [size.passes or size.depth, *(1 for _ in size.evals)]
     times = {(k, on_disk): n * (DISK_PASSES if on_disk else 1) for k, n in enumerate(n_passes) for on_disk in (1, 0)}
     kept = [0] * len(sets)
     for k, on_disk in sorted(times, key=lambda part: -times[part]):
@@ -172,10 +172,11 @@ def _keeping(size: FitSize, resident: Sequence[int]) -> FitSize:
 
 def _least(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan without all that only makes a fit faster."""
-    return LEAST_PLANS[size.rows](size, free_bytes)
+    return LEAST[size.rows](size, free_bytes)
 
 
-def _exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
+def exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """The least plan of trees that are grown on all rows: with the host, one at a time."""
     return _arrays(replace(size, without_host=False, trees_together=1), free_bytes, has_columns=False)
 
 
@@ -301,11 +302,13 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
 
+LEAST: Mapping[RowSource, Callable[[FitSize, int | None], Plan]] = {
+    "all": exact_plan, "certified": certified_plan, "drawn": sampled_plan,
+}  # fmt: skip
+"""The plan without all that only makes a fit faster, by the rows that its trees grow on."""
+
+
 def sample_set(size: FitSize) -> SetSize:
     """The rows that certified trees are grown on, as a data set."""
     n_rows = sample_rows(size.share, size.train.n_rows)
     return size.train.of_rows(n_rows, int(n_rows * size.train.entries_per_row))
-
-
-LEAST_PLANS = {"all": _exact_plan, "certified": certified_plan, "drawn": sampled_plan}
-"""By which rows grow a tree."""
