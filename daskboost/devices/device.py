@@ -30,7 +30,7 @@ View = Any
 Array = npt.NDArray[Any]
 """An array in the device's memory; typed as NumPy's, whose interface CuPy's arrays have."""
 GradientColumn = Any
-"""One output's g and h of a chunk: a pair of columns, float32 of shape (rows,), or what `LossRows.columns` gives."""
+"""One output's g and h of a chunk: a pair of columns, float32, shape (rows,), or what `RowGradients.columns` gives."""
 
 
 class Rows(Protocol):
@@ -39,7 +39,7 @@ class Rows(Protocol):
     def start_tree(self, gradient: Callable[[int], Any], rounding: Rounding) -> tuple[int, int]:
         """Quantize one output's gradients; all rows in the root; integer sums of g and h.
 
-        `gradient(chunk)` gives a pair of columns, or what `LossRows.columns` of this device gives.
+        `gradient(chunk)` gives a pair of columns, or what `RowGradients.columns` of this device gives.
         """
 
     def column_leaf_sums(self, gradient: Callable[[int], Any], rounding: Rounding, leaves: Int32) -> Int64:
@@ -80,26 +80,31 @@ class Rows(Protocol):
         values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
 
 
-class LossRows(Protocol):
-    """Gradients of an engine's rows by kernels of the loss."""
-
-    def ranges(self) -> Float64:
-        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs)."""
+class RowGradients(Protocol):
+    """Float gradients of an engine's rows, by chunk: by kernels of the loss, or by array expressions."""
 
     def find_range(self, index: int) -> None:
-        """Take a chunk into the range, by its margins as they are now, which stored gradients are computed from."""
-
-    def compute(self, index: int) -> None:
-        """Have a chunk's gradients there, by its margins as they are now, if that needs anything."""
+        """Have a chunk's gradients there, by its margins as they are now, and take them into the range."""
 
     def found_ranges(self) -> Float64:
-        """Return what `ranges` does, of the chunks that `find_range` took in since the last time."""
+        """Return the largest |g|, then h, of each output over the chunks that `find_range` took in since the last time;
+        float64, shape (2, outputs)."""
 
-    def columns(self, index: int, output: int, *, by_weight: bool = False) -> Any:
-        """What `Rows.start_tree` takes for one output of a chunk; with weights in place of hessians if `by_weight`."""
+    def compute(self, index: int) -> None:
+        """Have a chunk's gradients there, by its margins as they are now."""
+
+    def recall(self, index: int) -> None:
+        """Have a chunk's gradients there again, if those of another chunk have taken their place."""
+
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientColumn:
+        """Return what `Rows.start_tree` takes for one output of a chunk whose gradients are there; with weights in
+        place of hessians if `by_weight`."""
+
+    def all_outputs(self, index: int) -> GradientColumn:
+        """Compute a chunk's gradients, by its margins as they are now; what `RowsToDraw` has of all outputs."""
 
     def gradients(self, index: int) -> tuple[Array, Array]:
-        """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
+        """Return a chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
 
 
 class Frontier(Protocol):
@@ -243,7 +248,7 @@ class Device(Protocol):
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Array], margins: Sequence[Array],
                   weights: Sequence[Array | None], n_outputs: int, *, small_data: bool, stored: bool,
-                  room_rows: int = 0) -> LossRows | None:  # fmt: skip
+                  room_rows: int = 0) -> RowGradients | None:  # fmt: skip
         """Gradients by kernels, of each chunk; None where the objective's array expressions compute them.
 
         `stored` : whether those of all outputs must be there for a round, as trees of vector leaves need them;

@@ -122,24 +122,22 @@ class CertifiedTrees:
     def _certify(self, message: m.Certify) -> m.Certified:
         self._search.forget()
         self._sample.search.forget()
-        recipe, gradients = self._setup.recipe, self._gradients
+        recipe, source = self._setup.recipe, self._gradients.source
         ends = np.cumsum([tree.n_places for tree in message.trees]).tolist()
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         train = self._sets.train
         frontier = self._device.frontier(ends[-1], max(map(len, train.margins), default=0))
-        tops = [np.zeros((2, self._setup.objective.n_outputs))]
         for index, view in self._drawing(message.next_key):
-            tops += gradients.take_turn(index)
+            source.find_range(index)
             weight = self._sets.rows.weights[index] if recipe.small_data else None
             if recipe.small_data and weight is None:
                 weight = self._device.xp.ones(len(train.margins[index]), np.float32)
             for span, each in zip(spans, message.trees, strict=True):
-                column = gradients.computed(index, each.output)
+                column = source.columns(index, each.output)
                 frontier.add(view, each.tree, span, column, train.groups[index].pieces, weight, each.rounding)
-        tops += gradients.ranges_of_turns()
         self._found = FoundHistograms(frontier, message.trees, spans)
         sums = frontier.end_pass()
-        return m.Certified(range_of(tops), tuple(sums[a:b] for a, b in spans))
+        return m.Certified(range_of(source.found_ranges()), tuple(sums[a:b] for a, b in spans))
 
     def close(self) -> None:
         """Free the histograms of the last pass."""

@@ -81,11 +81,11 @@ class DrawnTrees:
 
     def _rows_to_draw(self, index: int) -> RowsToDraw:
         """A chunk's rows with their gradients."""
-        gradients, rows = self._gradients, self._sets.rows
-        searched = gradients.row_weights(index) if self._setup.recipe.searched == "weights" else None
+        rows, setup = self._sets.rows, self._setup
+        searched = rows.multipliers(index, setup, self._device.xp) if setup.recipe.searched == "weights" else None
         own = self._sets.train.margins[index], rows.labels[index], rows.weights[index]
         pieces = self._sets.train.groups[index].pieces
-        return RowsToDraw(index, *own, pieces, gradients.all_outputs(index), searched)
+        return RowsToDraw(index, *own, pieces, self._gradients.source.all_outputs(index), searched)
 
     def _take_sample(self, message: m.TakeSample) -> m.SampleSize:
         sample = self._candidates.take(message.threshold)

@@ -147,7 +147,7 @@ class TreeRows:
         if len(outputs) == 1:
             column = partial(self.gradients.column, outputs[0])
             return m.NodeSums(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
-        return m.NodeSums(self.rows.leaf_sums(self.gradients.of, message.roundings, leaves))
+        return m.NodeSums(self.rows.leaf_sums(self.gradients.source.gradients, message.roundings, leaves))
 
     def _build(self, message: m.Build) -> m.PartialHistograms:
         built = self._histograms(message.splits, message.built, not message.compact)
