@@ -43,19 +43,18 @@ class SharedViews:
     def of(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, rank: int) -> Views:
         """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them; the room for column-major
         copies that the first fit has decides."""
-        on_gpu = device.split_kernels is not None
-        place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
         chunks = tuple(entry.handle.key for entry in shard.entries)
         # Chunk joining on a GPU ignores free memory, because later fits share the views and may have less.
-        has_columns = room.column_bytes > 0 and not on_gpu
-        key = (id(shard.store), chunks, place, layout.width, has_columns, room.n_resident, room.stream_bytes)
-        if on_gpu and not self.copies_columns:
+        has_columns = room.column_bytes > 0 and not device.joins_for_free
+        key = (id(shard.store), chunks, device.name, layout.width, has_columns, room.n_resident, room.stream_bytes)
+        if not self.copies_columns:
             room = replace(room, column_bytes=0)
         with self._lock:
             if key not in self._sources:
-                own = self._devices.get((place, layout.width))
+                own = self._devices.get((device.name, layout.width))
                 if own is None:
-                    own = self._devices[place, layout.width] = make_device(place, layout, Threads(self._n_threads))
+                    own = make_device(device.name, layout, Threads(self._n_threads))
+                    self._devices[device.name, layout.width] = own
                 self._sources[key] = ShardMargins(shard, own, layout, 0, room)  # views alone
             source = self._sources[key]
         if not source.is_resident:

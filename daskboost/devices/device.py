@@ -185,6 +185,8 @@ class StreamingDevice(Protocol):
 class Device(Protocol):
     """The device of one engine."""
 
+    name: str
+    """"cpu", or "cuda:1" of the GPU of this number."""
     xp: Any
     """Array module of margins, labels and gradients."""
     threads: Threads

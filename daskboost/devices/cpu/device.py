@@ -28,6 +28,7 @@ T = TypeVar("T")
 class CpuDevice:
     """Row loops on threads of this process."""
 
+    name = "cpu"
     xp: Any = np
     group_rows = 2**18
     """Beyond it, a chunk's fixed costs are a few percent."""

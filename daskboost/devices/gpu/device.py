@@ -61,7 +61,7 @@ class GpuDevice:
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads
         self._passes = PassMemory(runtime, layout, *((0, 0) if plan is None else plan.frontier))
-        self.xp = runtime.xp
+        self.name, self.xp = f"cuda:{runtime.device}", runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
             self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
