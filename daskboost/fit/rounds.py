@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.sampling import RowSource
+from daskboost.devices.plan import RowSource
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.certifier import PassCertifier, SampleGrower
