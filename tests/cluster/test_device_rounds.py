@@ -261,8 +261,8 @@ def test_what_fails_after_the_end_of_a_fit_does_not_matter(
 def test_a_plan_without_room_for_growing_without_the_host_is_kept(
     taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step_bytes = memory.step_bytes
-    monkeypatch.setattr(memory, "step_bytes", lambda size: 2**60 if size.without_host else step_bytes(size))
+    by_levels = memory._level_growth
+    monkeypatch.setattr(memory, "_level_growth", lambda size: by_levels(size)._replace(step_bytes=2**60))
     data = make_data(np.random.default_rng(12), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken

@@ -16,6 +16,7 @@ from daskboost.devices.gpu.memory import (
     columns_bytes,
     evaluation_bytes,
     gradients_bytes,
+    growth_of,
     histograms_bytes,
     label_bytes,
     order_bytes,
@@ -25,8 +26,6 @@ from daskboost.devices.gpu.memory import (
     search_bytes,
     searches_entries,
     split_bytes,
-    step_bytes,
-    tree_bytes,
     upload_bytes,
     view_bytes,
 )
@@ -206,7 +205,7 @@ def most_together(size: FitSize) -> int:
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
     size = size if has_columns else replace(size, may_sort_entries=False)  # sorted entries are a copy
     train, k = size.train, size.n_outputs
-    passing = passing_bytes(size, has_columns=has_columns)
+    passing, growth = passing_bytes(size, has_columns=has_columns), growth_of(size)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, without_host=size.without_host, by_entries=searches_entries(size),
         trees_together=size.trees_together,
@@ -221,8 +220,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         scratch_bytes=scratch_bytes(size, passing), **streaming_parts(size),
         turned_bytes=turned,
     )  # fmt: skip
-    lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
-    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
+    lost = arrays.total_bytes // POOL_SHARE + (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
+    lost += 0 if growth.stays else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 
@@ -251,7 +250,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
         labels_bytes=label_bytes(size) + label_bytes(own),
         histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + split_bytes(own) + numbers_bytes
+        scratch_bytes=growth_of(own).tree_bytes + split_bytes(own) + numbers_bytes
         + max(passing, steps, drawing + of_turn - of_sample),
         **streaming_parts(size),
     )  # fmt: skip
@@ -280,7 +279,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     passing = max(
         between_bytes(size), taking_bytes(size, turn), *(upload_bytes(each, size.n_slots) for each in size.evals)
     )
-    steps = step_bytes(own)
+    growth = growth_of(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes,
         drawn=((candidates.n_rows, candidates.n_entries), (sample.n_rows, sample.n_entries)),
@@ -293,11 +292,11 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(own),
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + splitting + max(opening, passing, steps),
+        scratch_bytes=growth.tree_bytes + splitting + max(opening, passing, growth.step_bytes),
         **streaming_parts(size),
     )  # fmt: skip
     # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
-    lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
+    lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + growth.step_bytes) // 2
     lost += arrays.total_bytes // POOL_SAMPLES_SHARE + POOL_CANDIDATES_BYTES + POOL_GROUP_BYTES * n_groups(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
 
