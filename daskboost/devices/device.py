@@ -210,6 +210,8 @@ class Device(Protocol):
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None
     """What computes metrics there, likewise."""
+    metric_rows: int
+    """Rows up to which metrics of neighbouring chunks are computed together."""
 
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""

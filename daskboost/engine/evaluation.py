@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.device import Array, Device
-from daskboost.devices.gpu.metrics import SCORE_ROWS, MetricKernels
+from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.row_groups import RowGroup, joined
 from daskboost.metrics.base import Arrays, Metric
@@ -62,9 +62,8 @@ class Evaluator:
         self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
     ) -> None:
         self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
-        # A metric on a GPU waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k.
-        most_rows = 0 if device.metric_kernels is None else SCORE_ROWS // objective.n_outputs
-        self._batches = [self._batch(places) for places in _together(evaluated.groups, most_rows)]
+        together = _together(evaluated.groups, device.metric_rows // objective.n_outputs)
+        self._batches = [self._batch(places) for places in together]
 
     def _batch(self, places: range) -> _Batch:
         groups, kernels = self._evaluated.groups[places.start : places.stop], self._device.metric_kernels

@@ -43,6 +43,7 @@ class CpuDevice:
     stream_bytes = 0
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
+    metric_rows = 0
 
     def __init__(self, layout: SlotLayout, threads: Threads) -> None:
         self._layout, self.threads = layout, threads

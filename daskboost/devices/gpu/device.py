@@ -17,7 +17,7 @@ from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.lack_of_memory import lack_of_memory
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
-from daskboost.devices.gpu.metrics import MetricKernels
+from daskboost.devices.gpu.metrics import SCORE_ROWS, MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
@@ -58,6 +58,8 @@ class GpuDevice:
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     joins_for_free = True
     reads_device_chunks = True
+    metric_rows = SCORE_ROWS
+    """A metric waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k."""
     gradient_rows = 2**24
     """A bound on the temporary arrays of an objective's expressions."""
 
