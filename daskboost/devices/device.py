@@ -170,10 +170,6 @@ class StreamingDevice(Protocol):
     def pinned(self, n_bytes: int) -> UInt8:
         """Memory of the host that chunks can stream from."""
 
-    @property
-    def ring_bytes(self) -> int:
-        """Return the bytes of its memory that packed chunks are copied to."""
-
     def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
         """The views of groups of chunks; closed by the device, and the chunks with it."""
 
@@ -195,8 +191,6 @@ class Device(Protocol):
     """Rows up to which neighbouring chunks are worked on together."""
     joins_for_free: bool
     """Whether views copy chunks anyway, so that joining some takes no more memory."""
-    reads_device_chunks: bool
-    """Whether views are made of chunks in a GPU's memory, which otherwise come to the host."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
     without_host: bool
@@ -212,6 +206,10 @@ class Device(Protocol):
     """What computes metrics there, likewise."""
     metric_rows: int
     """Rows up to which metrics of neighbouring chunks are computed together."""
+
+    @property
+    def ring_bytes(self) -> int:
+        """Return the bytes of a GPU's memory that packed chunks are copied to."""
 
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""

@@ -20,7 +20,7 @@ from daskboost.devices.sampling import TurnRows, UniformSize
 from daskboost.dtypes import Int32
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, range_of
-from daskboost.engine.passes import TakenRows, WaitingTrees
+from daskboost.engine.passes import WaitingTrees, taken_rows
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import has_room
@@ -43,7 +43,6 @@ class CertifiedTrees:
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._setup, self._device, self._sets = setup, device, sets
-        sets.train.without_columns()
         self._gradients = Gradients(setup, device, sets.rows, keep=False)
         self._waiting = WaitingTrees(sets)
         self._search = HistogramSearch(setup, device, peers)
@@ -55,7 +54,7 @@ class CertifiedTrees:
         size = UniformSize(setup.recipe.share, train.n_outputs, has_weight, expected, of_turn)
         copies_columns = has_room(device.column_room(setup.column_bytes), train.shard.layout, expected)
         self._drawn = device.uniform_sample(size, copies_columns=copies_columns)
-        sample = Gradients(setup, device, TakenRows(train).rows, keep=setup.keeps_round)
+        sample = Gradients(setup, device, taken_rows(train), keep=setup.keeps_round)
         self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), sample)
 
     @property
@@ -93,13 +92,13 @@ class CertifiedTrees:
             yield from self._waiting.pass_over_rows()
             return
         train, rows = self._sets.train, self._sets.rows
-        self._sample.hold(TakenRows(train).rows)
+        self._sample.hold(taken_rows(train))
         self._drawn.start(key)
         for index, view in self._waiting.pass_over_rows():
             yield index, view
             own = train.margins[index], rows.labels[index], rows.weights[index]
             self._drawn.add(view, TurnRows(index, *own, train.groups[index].pieces))
-        self._sample.hold(TakenRows(train, self._drawn.taken()).rows)
+        self._sample.hold(taken_rows(train, self._drawn.taken()))
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         self._sample.gradients.rows.train.add_tree(message.tree, message.output)

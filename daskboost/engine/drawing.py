@@ -15,7 +15,7 @@ from daskboost.devices.device import Device
 from daskboost.devices.sampling import RowsToDraw, Sample
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients
-from daskboost.engine.passes import TakenRows, WaitingTrees
+from daskboost.engine.passes import WaitingTrees, taken_rows
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import has_room
@@ -37,12 +37,11 @@ class DrawnTrees:
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._setup, self._device, self._sets = setup, device, sets
-        sets.train.without_columns()
         self._gradients = Gradients(setup, device, sets.rows, keep=False)
         self._waiting = WaitingTrees(sets)
         copies = partial(has_room, device.column_room(setup.column_bytes), sets.train.shard.layout)
         self._candidates = device.candidates(setup.objective.n_outputs, copies)
-        given = Gradients(setup, device, TakenRows(sets.train).rows, keep=True, given=[])
+        given = Gradients(setup, device, taken_rows(sets.train), keep=True, given=[])
         self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), given)
 
     @property
@@ -95,7 +94,7 @@ class DrawnTrees:
     def _hold(self, sample: Sample | None) -> None:
         """Have trees grow on other rows, or on none."""
         given = [] if sample is None else [(sample.g, sample.h)]
-        self._sample.hold(TakenRows(self._sets.train, sample).rows, given)
+        self._sample.hold(taken_rows(self._sets.train, sample), given)
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         self._waiting.add(message.tree, message.output)

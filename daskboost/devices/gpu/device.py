@@ -57,7 +57,6 @@ class GpuDevice:
     group_rows = MOST_ROWS
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     joins_for_free = True
-    reads_device_chunks = True
     metric_rows = SCORE_ROWS
     """A metric waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k."""
     gradient_rows = 2**24
