@@ -130,6 +130,11 @@ class FitSize:
         return Reads(ram_bytes, disk_bytes, self.passes)
 
     @property
+    def by_expressions(self) -> bool:
+        """Whether array expressions make float gradients on a GPU, so that those of a chunk can be made at its turn."""
+        return self.gpu_gradients in ("expressions", "uploaded")
+
+    @property
     def on_sample(self) -> bool:
         """Whether trees grow on some of the rows, between passes over all of them."""
         return self.rows != "all"

@@ -6,7 +6,6 @@ Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from daskboost.devices.gpu.best_first import STEPS, kept_histograms, most_splits, step_width, usual_steps
@@ -22,7 +21,7 @@ from daskboost.devices.gpu.split_vectors import n_chunks
 from daskboost.devices.gpu.streaming_memory import loading_bytes, ring_bytes
 from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.vector_rows import AT_ONCE
-from daskboost.devices.plan import FitSize, GpuGradients
+from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize
 
 LAYOUT_BYTES = 12
@@ -45,8 +44,10 @@ LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
 LEAST_TILES = 256
 """No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
+GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
+"""float32 arrays of (rows, outputs) that making gradients takes at the same time, results among them."""
 EVALUATION_TEMPORARIES = 4
-"""float32 arrays of (rows, outputs) that `Objective.evaluation` takes at the same time, its result among them."""
+"""The same of `Objective.evaluation`."""
 SOFTMAX_TEMPORARIES = 6
 """Arrays that predictions of several outputs take at a time: the result, and a copy in another order, beside those of
 `exp`."""
@@ -54,24 +55,6 @@ GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128
 """Most rounds whose trees wait on the device until they are fetched together."""
-
-
-class GradientMemory(NamedTuple):
-    """What float gradients take."""
-
-    stored: bool
-    """Whether they are stored."""
-    by_chunk: bool
-    """Whether those of a chunk can be made at its turn, before those of the next chunk."""
-    temporaries: int
-    """float32 arrays of (rows, outputs) that making them takes at the same time, results among them."""
-
-
-GRADIENTS: Mapping[GpuGradients, GradientMemory] = {
-    "computed": GradientMemory(False, False, 0), "stored": GradientMemory(True, False, 0),
-    "expressions": GradientMemory(True, True, 7), "uploaded": GradientMemory(True, True, 2),
-}  # fmt: skip
-"""Memory of gradients, by how a GPU has them."""
 
 
 def evaluation_bytes(size: FitSize) -> int:
@@ -151,10 +134,9 @@ def label_bytes(size: FitSize) -> int:
 def gradients_bytes(size: FitSize) -> int:
     """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
     n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
-    taken = GRADIENTS[size.gpu_gradients]
-    if not taken.stored:
+    if size.gpu_gradients == "computed":
         return 0
-    by_chunk = taken.by_chunk and not size.keep_gradients
+    by_chunk = size.by_expressions and not size.keep_gradients
     most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
     return 8 * k * (min(n, most_rows) if by_chunk else n)
 
@@ -312,7 +294,7 @@ def passing_bytes(size: FitSize, *, has_columns: bool) -> int:
 def between_bytes(size: FitSize) -> int:
     """The same once views are there."""
     rows, k = size.train, size.n_outputs
-    gradients = 4 * GRADIENTS[size.gpu_gradients].temporaries * k * min(rows.n_rows, GRADIENT_ROWS)
+    gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
     leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.refits) * size.most_leaves
     return max(gradients, evaluation, leaves)

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.gpu.memory import (
-    GRADIENTS,
     ID_BYTES,
     PAIR_SLOT_BYTES,
     between_bytes,
@@ -237,7 +236,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
     of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
     numbers_bytes, drawing = drawing_bytes(size, sample_rows(size.share, turn))
     passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
-    by_turn = GRADIENTS[size.gpu_gradients].by_chunk
+    by_turn = size.by_expressions
     of_sample = histograms_bytes(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, frontier=(k * places, 2 * places - 1),
@@ -274,7 +273,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     if size.leaf_count_bytes:  # for a base score that is a quantile, before there are others
         of_all = order_bytes(train.n_rows, False, size.width) + split_bytes(size)
         order = max(order, of_all - rooms - state_bytes(size) - splitting)
-    by_turn = GRADIENTS[size.gpu_gradients].by_chunk
+    by_turn = size.by_expressions
     held = rooms + order + state_bytes(size) + histograms_bytes(own)
     opening = max(0, upload_bytes(train, size.n_slots) - held)  # before all these
     passing = max(
