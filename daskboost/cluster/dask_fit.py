@@ -18,6 +18,7 @@ from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.device import Device
 from daskboost.engine.engine import Engine, engine_on
 from daskboost.engine.fit_size import EnginePlace, engine_size
 from daskboost.engine.setup import EngineSetup, engine_setup
@@ -106,7 +107,7 @@ class Mirror:
             raise _StoppedByCallbackError
 
 
-def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeRounds:
+def open_engine(context: EngineContext, message: OpenFit) -> Engine:
     """An engine over the chunks that this worker holds."""
     compute_in_batches()
     spec: FitSpec = context.extras["spec"]
@@ -117,8 +118,14 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine | WholeRound
     setup = _setup(spec, place.memory_limit_bytes, train.n_rows)
     size = engine_size(spec, train, evals, EnginePlace(keep_gradients=setup.keep_gradients))
     make = partial(make_device, spec.params.device, spec.layout, size=size)
-    engine = engine_on(make, threads, partial(Engine, setup, train, evals, peers=context.peers))
-    return WholeRounds(engine, spec, threads) if context.n_engines == 1 else engine
+
+    def make_engine(device: Device) -> Engine:
+        engine = Engine(setup, train, evals, device, context.peers)
+        if context.n_engines == 1:
+            engine.add(WholeRounds(engine, spec, threads))
+        return engine
+
+    return engine_on(make, threads, make_engine)
 
 
 def _setup(spec: FitSpec, limit: int | None, n_rows: int) -> EngineSetup:

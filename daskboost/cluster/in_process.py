@@ -196,9 +196,10 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
             opened.callback(made[-1].close)
-        # A GPU that waits for nobody is asked for rounds; a CPU shares the process, and its levels cost no round trip.
-        alone = n_engines == 1 and made[0].device.split_kernels is not None
-        engines = LocalEngines([WholeRounds(made[0], spec, own)] if alone else made, peers)
+        alone = n_engines == 1 and made[0].device.without_host
+        if alone:
+            made[0].add(WholeRounds(made[0], spec, own))
+        engines = LocalEngines(made, peers)
         opened.callback(engines.close)
         try:
             return fit(engines, spec, own, report, whole_rounds=alone)

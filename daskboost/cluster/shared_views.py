@@ -13,8 +13,8 @@ from daskboost.data.shard import Shard
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Device, StreamingDevice, View
-from daskboost.engine.shard_margins import ShardMargins, ViewRoom, Views
+from daskboost.devices.device import Device, View
+from daskboost.engine.chunk_views import ChunkViews, ViewRoom, Views, chunk_views
 
 
 class SharedViews:
@@ -36,33 +36,31 @@ class SharedViews:
         self.copies_columns = True
         """Whether a GPU may have column-major copies: every fit has room beside them."""
         self._n_threads = n_threads
-        self._sources: dict[Any, ShardMargins] = {}
+        self._sources: dict[Any, ChunkViews] = {}
         self._devices: dict[tuple[str, int], Device] = {}
         self._lock = threading.Lock()
 
     def of(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, rank: int) -> Views:
         """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them; the room for column-major
         copies that the first fit has decides."""
-        on_gpu = device.split_kernels is not None
-        place = "cpu" if device.split_kernels is None else f"cuda:{device.split_kernels.runtime.device}"
         chunks = tuple(entry.handle.key for entry in shard.entries)
         # Chunk joining on a GPU ignores free memory, because later fits share the views and may have less.
-        has_columns = room.column_bytes > 0 and not on_gpu
-        key = (id(shard.store), chunks, place, layout.width, has_columns, room.n_resident, room.stream_bytes)
-        if on_gpu and not self.copies_columns:
-            room = replace(room, column_bytes=0)
+        has_columns = room.column_bytes > 0 and not device.joins_for_free
+        key = (id(shard.store), chunks, device.name, layout.width, has_columns, room.n_resident, room.stream_bytes)
+        room = replace(room, copies_columns=self.copies_columns)
         with self._lock:
             if key not in self._sources:
-                own = self._devices.get((place, layout.width))
+                own = self._devices.get((device.name, layout.width))
                 if own is None:
-                    own = self._devices[place, layout.width] = make_device(place, layout, Threads(self._n_threads))
-                self._sources[key] = ShardMargins(shard, own, layout, 0, room)  # views alone
+                    own = make_device(device.name, layout, Threads(self._n_threads))
+                    self._devices[device.name, layout.width] = own
+                self._sources[key] = chunk_views(shard, own, layout, room)
             source = self._sources[key]
         if not source.is_resident:
-            return lambda: self.lockstep.items(source.own_views, rank)
+            return lambda: self.lockstep.items(source.views, rank)
         return partial(self._resident, source)
 
-    def _resident(self, source: ShardMargins) -> Iterator[tuple[int, View]]:
+    def _resident(self, source: ChunkViews) -> Iterator[tuple[int, View]]:
         self.lockstep.check()
         with self._lock:  # the first fit that comes makes them
             return iter(list(source.views()))
@@ -70,8 +68,8 @@ class SharedViews:
     @property
     def gpu_bytes(self) -> int:
         """Memory of a GPU that shared views take already."""
-        rings = sum(device.ring_bytes for device in self._devices.values() if isinstance(device, StreamingDevice))
-        return rings + sum(source.kept_bytes for key, source in self._sources.items() if key[2] != "cpu")
+        rings = sum(device.ring_bytes for device in self._devices.values())
+        return rings + sum(source.gpu_bytes for source in self._sources.values())
 
     def close(self) -> None:
         """Free the views."""

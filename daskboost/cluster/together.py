@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 from daskboost.cluster.in_process import LocalShards, fit_here
@@ -34,10 +34,15 @@ class Member:
     train: LocalShards
     evals: Sequence[LocalShards]
 
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Whether it runs on a GPU, if there is room."""
+        return finds_gpu(self.spec.params.device)
+
     @property
     def reads_files(self) -> bool:
         """Whether it reads chunks on disk for every pass, as a CPU does; what a GPU does its plan says."""
-        if finds_gpu(self.spec.params.device):
+        if self.on_gpu:
             return False
         shards = [shard for each in (self.train, *self.evals) for shard in each.shards]
         return any(map(places_on_disk, shards))
@@ -59,7 +64,7 @@ def fit_together(
         The first of any fit, which ends all of them.
     """
     members = [_on_callers_gpu(member) for member in members]
-    on_gpu = _on_gpu(members)
+    on_gpu = any(member.on_gpu for member in members)
     widths = [member.spec.layout.width if on_gpu else None for member in members]
     results: dict[int, T] = {}
     for width in dict.fromkeys(widths):
@@ -69,28 +74,23 @@ def fit_together(
     return [results[i] for i in range(len(members))]
 
 
-def _on_gpu(members: Sequence[Member]) -> bool:
-    return any(finds_gpu(member.spec.params.device) for member in members)
-
-
 def _fit_sharing(numbers: Sequence[int], members: Sequence[Member], work: Sequence[Callable[[RunFit], T]],
                  n_threads: int, most: int | None) -> list[T]:  # fmt: skip
     """`fit_together` of those of these numbers, with views between them."""
-    on_gpu = _on_gpu(members)
+    gpus = [member for member in members if member.on_gpu]
     cores = Threads(n_threads)
     cores.close()
     turns = at_once = min(len(members), most or len(members))
-    turns = 1 if on_gpu else min(turns, cores.count)
+    turns = 1 if gpus else min(turns, cores.count)
     shared, fitting = SharedViews(cores.count), at_once
-    if on_gpu:
-        gpus = [member for member in members if finds_gpu(member.spec.params.device)]
+    if gpus:
         room = _room_on_gpu(gpus, cores.count, at_once)
         fitting, shared.n_resident, shared.stream_bytes, shared.copies_columns = room
     if shared.n_resident is None and not any(member.reads_files for member in members):
         at_once = len(members)  # they wait for their turns, and take memory only then
     else:
         at_once = fitting
-    threads = cores.count if on_gpu else max(1, cores.count // turns)
+    threads = cores.count if gpus else max(1, cores.count // turns)
     results: list[T] = []
     try:
         for begin in range(0, len(members), at_once):
@@ -152,9 +152,7 @@ def _on_callers_gpu(member: Member) -> Member:
     """The same, on what is CuPy's current GPU here, which it would not be in another thread."""
     kind, number = split_device(member.spec.params.device)
     sizes = [shard_size(shard, 1) for each in (member.train, *member.evals) for shard in each.shards]
-    if kind == "cpu" or number is not None or any(size.gpus for size in sizes):
-        return member
-    if not finds_gpu(member.spec.params.device):
+    if number is not None or any(size.gpus for size in sizes) or not member.on_gpu:
         return member
     from daskboost.devices.gpu.cuda import get_runtime
 

@@ -30,7 +30,7 @@ View = Any
 Array = npt.NDArray[Any]
 """An array in the device's memory; typed as NumPy's, whose interface CuPy's arrays have."""
 GradientColumn = Any
-"""One output's g and h of a chunk: a pair of columns, float32 of shape (rows,), or what `LossRows.columns` gives."""
+"""One output's g and h of a chunk: a pair of columns, float32, shape (rows,), or what `RowGradients.columns` gives."""
 
 
 class Rows(Protocol):
@@ -39,7 +39,7 @@ class Rows(Protocol):
     def start_tree(self, gradient: Callable[[int], Any], rounding: Rounding) -> tuple[int, int]:
         """Quantize one output's gradients; all rows in the root; integer sums of g and h.
 
-        `gradient(chunk)` gives a pair of columns, or what `LossRows.columns` of this device gives.
+        `gradient(chunk)` gives a pair of columns, or what `RowGradients.columns` of this device gives.
         """
 
     def column_leaf_sums(self, gradient: Callable[[int], Any], rounding: Rounding, leaves: Int32) -> Int64:
@@ -66,33 +66,6 @@ class Rows(Protocol):
         int64, shape (leaves, 2**next_bits), in the host's memory.
         """
 
-
-class LossRows(Protocol):
-    """Gradients of an engine's rows by kernels of the loss."""
-
-    def ranges(self) -> Float64:
-        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs)."""
-
-    def find_range(self, index: int) -> None:
-        """Take a chunk into the range, by its margins as they are now, which stored gradients are computed from."""
-
-    def compute(self, index: int) -> None:
-        """Have a chunk's gradients there, by its margins as they are now, if that needs anything."""
-
-    def found_ranges(self) -> Float64:
-        """Return what `ranges` does, of the chunks that `find_range` took in since the last time."""
-
-    def columns(self, index: int, output: int, *, by_weight: bool = False) -> Any:
-        """What `Rows.start_tree` takes for one output of a chunk; with weights in place of hessians if `by_weight`."""
-
-    def gradients(self, index: int) -> tuple[Array, Array]:
-        """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
-
-
-@runtime_checkable
-class VectorRows(Rows, Protocol):
-    """Rows that trees of vector leaves grow over; their `finish` takes vectors too."""
-
     def start_vector_tree(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding]
                           ) -> tuple[int, ...]:  # fmt: skip
         """`start_tree` of all columns, shape (rows, columns), that a tree searches; sums of g and h of each."""
@@ -101,6 +74,37 @@ class VectorRows(Rows, Protocol):
                   leaves: Int32) -> Int64:  # fmt: skip
         """Integer sums of g and h of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs), on the
         host."""
+
+    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
+        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
+        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
+
+
+class RowGradients(Protocol):
+    """Float gradients of an engine's rows, by chunk: by kernels of the loss, or by array expressions."""
+
+    def find_range(self, index: int) -> None:
+        """Have a chunk's gradients there, by its margins as they are now, and take them into the range."""
+
+    def found_ranges(self) -> Float64:
+        """Return the largest |g|, then h, of each output over the chunks that `find_range` took in since the last time;
+        float64, shape (2, outputs)."""
+
+    def compute(self, index: int) -> None:
+        """Have a chunk's gradients there, by its margins as they are now."""
+
+    def recall(self, index: int) -> None:
+        """Have a chunk's gradients there again, if those of another chunk have taken their place."""
+
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientColumn:
+        """Return what `Rows.start_tree` takes for one output of a chunk whose gradients are there; with weights in
+        place of hessians if `by_weight`."""
+
+    def all_outputs(self, index: int) -> GradientColumn:
+        """Compute a chunk's gradients, by its margins as they are now; what `RowsToDraw` has of all outputs."""
+
+    def gradients(self, index: int) -> tuple[Array, Array]:
+        """Return a chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
 
 
 class Frontier(Protocol):
@@ -120,15 +124,6 @@ class Frontier(Protocol):
     def of_nodes(self, nodes: Int32, place: Int32, left: Int32, right: Int32) -> Array:
         """Histograms of nodes of one tree, in increasing order: of a place, or the sum of the children's, which are
         among the nodes. int64, shape (nodes, entries, 2), on the device."""
-
-
-@runtime_checkable
-class SampleRows(Rows, Protocol):
-    """Rows that trees can go on growing over from any nodes of theirs."""
-
-    def settle(self, tree: WalkArrays, n_places: int) -> Int64:
-        """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
-        values; rows of negative ones leave. Sums of g and h of the nodes; int64, shape (places, 2), on the host."""
 
 
 class UniformSample(Protocol):
@@ -169,24 +164,11 @@ class Candidates(Protocol):
 
 
 @runtime_checkable
-class SamplingDevice(Protocol):
-    """A device whose trees can be grown on rows drawn by their gradients."""
-
-    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> Candidates:
-        """For all rounds of a fit; `copies_columns` says whether a sample of so many rows has room for a column-major
-        copy."""
-
-
-@runtime_checkable
 class StreamingDevice(Protocol):
     """A device to which chunks come packed, through the host's memory: once if they stay, or else in every pass."""
 
     def pinned(self, n_bytes: int) -> UInt8:
         """Memory of the host that chunks can stream from."""
-
-    @property
-    def ring_bytes(self) -> int:
-        """Return the bytes of its memory that packed chunks are copied to."""
 
     def open_stream(self, chunks: PackedChunks, kind: DenseChunks | SparseChunks) -> ChunkStream:
         """The views of groups of chunks; closed by the device, and the chunks with it."""
@@ -199,6 +181,8 @@ class StreamingDevice(Protocol):
 class Device(Protocol):
     """The device of one engine."""
 
+    name: str
+    """"cpu", or "cuda:1" of the GPU of this number."""
     xp: Any
     """Array module of margins, labels and gradients."""
     threads: Threads
@@ -207,8 +191,6 @@ class Device(Protocol):
     """Rows up to which neighbouring chunks are worked on together."""
     joins_for_free: bool
     """Whether views copy chunks anyway, so that joining some takes no more memory."""
-    reads_device_chunks: bool
-    """Whether views are made of chunks in a GPU's memory, which otherwise come to the host."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
     without_host: bool
@@ -222,6 +204,12 @@ class Device(Protocol):
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None
     """What computes metrics there, likewise."""
+    metric_rows: int
+    """Rows up to which metrics of neighbouring chunks are computed together."""
+
+    @property
+    def ring_bytes(self) -> int:
+        """Return the bytes of a GPU's memory that packed chunks are copied to."""
 
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""
@@ -262,26 +250,25 @@ class Device(Protocol):
 
     def loss_rows(self, loss: DeviceLoss | None, labels: Sequence[Array], margins: Sequence[Array],
                   weights: Sequence[Array | None], n_outputs: int, *, small_data: bool, stored: bool,
-                  room_rows: int = 0) -> LossRows | None:  # fmt: skip
+                  room_rows: int = 0) -> RowGradients | None:  # fmt: skip
         """Gradients by kernels, of each chunk; None where the objective's array expressions compute them.
 
         `stored` : whether those of all outputs must be there for a round, as trees of vector leaves need them;
         `room_rows` : memory may be taken for so many rows of a chunk.
         """
 
+    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
+        """Return what draws samples for all rounds of a fit; `copies_columns` : where a column-major copy helps."""
+
+    def frontier(self, n_places: int, most_rows: int) -> Frontier:
+        """Return the frontier of a pass over chunks of at most `most_rows` rows."""
+
+    def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> Candidates:
+        """Return what draws rows by gradients in all rounds of a fit; `copies_columns` says whether a sample of so many
+        rows has room for a column-major copy."""
+
     def errors(self) -> AbstractContextManager[None]:
         """Within it, what the device refuses to do becomes an error of ours that says so."""
 
     def close(self) -> None:
         """Free threads; memory goes with the arrays."""
-
-
-@runtime_checkable
-class CertifyingDevice(Device, Protocol):
-    """A device whose trees can be grown on a sample and certified."""
-
-    def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
-        """For all rounds of a fit; `copies_columns` : where a column-major copy helps."""
-
-    def frontier(self, n_places: int, most_rows: int) -> Frontier:
-        """Return the frontier of a pass over chunks of at most `most_rows` rows."""

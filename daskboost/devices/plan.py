@@ -127,8 +127,24 @@ class FitSize:
         if not self.train.streamed:
             return None
         ram_bytes, disk_bytes = (self.train.streamed_bytes(on_disk=there) for there in (False, True))
-        by_level = None if self.grow_policy == "lossguide" else self.depth
-        return Reads(ram_bytes, disk_bytes, by_level if self.rows == "all" else 1)
+        return Reads(ram_bytes, disk_bytes, self.passes)
+
+    @property
+    def by_expressions(self) -> bool:
+        """Whether array expressions make float gradients on a GPU, so that those of a chunk can be made at its turn."""
+        return self.gpu_gradients in ("expressions", "uploaded")
+
+    @property
+    def on_sample(self) -> bool:
+        """Whether trees grow on some of the rows, between passes over all of them."""
+        return self.rows != "all"
+
+    @property
+    def passes(self) -> int | None:
+        """Passes of a tree, see `Reads`."""
+        if self.on_sample:
+            return 1
+        return None if self.grow_policy == "lossguide" else self.depth
 
     @property
     def gpus(self) -> frozenset[int]:

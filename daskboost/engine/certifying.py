@@ -15,12 +15,12 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.cpu.memory import sample_rows
-from daskboost.devices.device import Array, CertifyingDevice, Frontier, View
+from daskboost.devices.device import Array, Device, Frontier, View
 from daskboost.devices.sampling import TurnRows, UniformSize
 from daskboost.dtypes import Int32
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, range_of
-from daskboost.engine.passes import TakenRows, WaitingTrees
+from daskboost.engine.passes import WaitingTrees, taken_rows
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import has_room
@@ -36,14 +36,13 @@ class CertifiedTrees:
     Parameters
     ----------
     setup : EngineSetup
-    device : CertifyingDevice
+    device : Device
     sets : RowSets
     peers : Peers, optional
     """
 
-    def __init__(self, setup: EngineSetup, device: CertifyingDevice, sets: RowSets, peers: Peers | None) -> None:
+    def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._setup, self._device, self._sets = setup, device, sets
-        sets.train.without_columns()
         self._gradients = Gradients(setup, device, sets.rows, keep=False)
         self._waiting = WaitingTrees(sets)
         self._search = HistogramSearch(setup, device, peers)
@@ -55,7 +54,7 @@ class CertifiedTrees:
         size = UniformSize(setup.recipe.share, train.n_outputs, has_weight, expected, of_turn)
         copies_columns = has_room(device.column_room(setup.column_bytes), train.shard.layout, expected)
         self._drawn = device.uniform_sample(size, copies_columns=copies_columns)
-        sample = Gradients(setup, device, TakenRows(train).rows, keep=setup.keeps_round)
+        sample = Gradients(setup, device, taken_rows(train), keep=setup.keeps_round)
         self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), sample)
 
     @property
@@ -93,13 +92,13 @@ class CertifiedTrees:
             yield from self._waiting.pass_over_rows()
             return
         train, rows = self._sets.train, self._sets.rows
-        self._sample.hold(TakenRows(train).rows)
+        self._sample.hold(taken_rows(train))
         self._drawn.start(key)
         for index, view in self._waiting.pass_over_rows():
             yield index, view
             own = train.margins[index], rows.labels[index], rows.weights[index]
             self._drawn.add(view, TurnRows(index, *own, train.groups[index].pieces))
-        self._sample.hold(TakenRows(train, self._drawn.taken()).rows)
+        self._sample.hold(taken_rows(train, self._drawn.taken()))
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         self._sample.gradients.rows.train.add_tree(message.tree, message.output)
@@ -122,24 +121,22 @@ class CertifiedTrees:
     def _certify(self, message: m.Certify) -> m.Certified:
         self._search.forget()
         self._sample.search.forget()
-        recipe, gradients = self._setup.recipe, self._gradients
+        recipe, source = self._setup.recipe, self._gradients.source
         ends = np.cumsum([tree.n_places for tree in message.trees]).tolist()
         spans = [(end - tree.n_places, end) for end, tree in zip(ends, message.trees, strict=True)]
         train = self._sets.train
         frontier = self._device.frontier(ends[-1], max(map(len, train.margins), default=0))
-        tops = [np.zeros((2, self._setup.objective.n_outputs))]
         for index, view in self._drawing(message.next_key):
-            tops += gradients.take_turn(index)
+            source.find_range(index)
             weight = self._sets.rows.weights[index] if recipe.small_data else None
             if recipe.small_data and weight is None:
                 weight = self._device.xp.ones(len(train.margins[index]), np.float32)
             for span, each in zip(spans, message.trees, strict=True):
-                column = gradients.computed(index, each.output)
+                column = source.columns(index, each.output)
                 frontier.add(view, each.tree, span, column, train.groups[index].pieces, weight, each.rounding)
-        tops += gradients.ranges_of_turns()
         self._found = FoundHistograms(frontier, message.trees, spans)
         sums = frontier.end_pass()
-        return m.Certified(range_of(tops), tuple(sums[a:b] for a, b in spans))
+        return m.Certified(range_of(source.found_ranges()), tuple(sums[a:b] for a, b in spans))
 
     def close(self) -> None:
         """Free the histograms of the last pass."""

@@ -23,12 +23,14 @@ from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.refit import Refit
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray, overwrite, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import walk_trees
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
+from daskboost.engine.gradients import Gradients
+from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.rounding import check_range, scale_rule, tree_keys
 from daskboost.fit.samplers import RoundRows
@@ -74,13 +76,13 @@ class DeviceGrower:
         assert isinstance(trees, TreesOnAllRows) and device.split_kernels is not None
         rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
         assert isinstance(rows, GpuRows)
-        self._device, self._sets, self._float_gradients = device, engine.sets, trees.gradients
+        self._device, self._sets = device, engine.sets
         self._rows, self._spec, self._rules = rows, spec, growth_rules(params, spec.search_rules)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
         self._exact_rule, self._scale_rule = rule_of(), rule_of(largest_searched=spec.largest_searched)
-        self._source = self._gradient_source()
+        self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, trees.gradients)
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
         self._gradients = RoundGradients(
@@ -130,13 +132,6 @@ class DeviceGrower:
         n_nodes = searched_nodes(self._spec.params.grow_policy, rules.depth, rules.max_leaves)
         return EntrySearch(kernels, view.sorted_entries, n_nodes)
 
-    def _gradient_source(self) -> Source:
-        losses = self._float_gradients.losses
-        if isinstance(losses, LossRows):
-            return losses.sources[0]
-        stored = self._float_gradients.of(0)  # filled in each round
-        return StoredChunk(self._runtime, *stored, self._float_gradients.row_weights(0))
-
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Grow the trees of a round and add them to all margins.
 
@@ -176,8 +171,7 @@ class DeviceGrower:
         outputs = range(spec.objective.n_outputs)
         overwrite(self._runtime, self._learning_rate, np.array([learning_rate]))
         self._rounding.put_keys(np.array([tree_keys(seed, iteration, output) for output in outputs], np.uint64))
-        if not isinstance(self._float_gradients.losses, LossRows):
-            self._float_gradients.compute(0, find_range=False)  # the recorded round does
+        self._fill()
         ((_, view),) = self._sets.train.views()
         takes_all = self._below == ALL
         reaches_leaves = takes_all and not view.walks_fast and self._refit is None
@@ -231,6 +225,17 @@ class DeviceGrower:
         columns, outputs = group.grower.tables.walk_columns, slice(group.outputs.start, group.outputs.stop)
         for index, view in margins.views():
             walk_trees(self._runtime, view, columns, margins.margins[index][:, outputs])
+
+
+def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
+                     ) -> tuple[Source, Callable[[], None]]:  # fmt: skip
+    """Return what a recorded round takes its gradients from, and what has them there before each round: nothing where
+    kernels compute them within it."""
+    source = gradients.source
+    if isinstance(source, LossRows):
+        return source.sources[0], lambda: None
+    multipliers = gradients.rows.multipliers(0, setup, runtime.xp)
+    return StoredChunk(runtime, *source.gradients(0), multipliers), partial(source.compute, 0)
 
 
 def _groups_of(n_outputs: int, n_trees: int) -> list[range]:

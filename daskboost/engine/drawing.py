@@ -11,16 +11,15 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.device import Device, SamplingDevice
+from daskboost.devices.device import Device
 from daskboost.devices.sampling import RowsToDraw, Sample
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients
-from daskboost.engine.passes import TakenRows, WaitingTrees
+from daskboost.engine.passes import WaitingTrees, taken_rows
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import has_room
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows, count_residuals, make_rows
-from daskboost.errors import DeviceError
 from daskboost.fit import messages as m
 from daskboost.fit.links import Peers
 
@@ -32,21 +31,17 @@ class DrawnTrees:
     ----------
     setup : EngineSetup
     device : Device
-        One that is a `SamplingDevice`.
     sets : RowSets
     peers : Peers, optional
     """
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
-        if not isinstance(device, SamplingDevice):
-            raise DeviceError("this device does not draw rows by their gradients; use device='cpu'")
         self._setup, self._device, self._sets = setup, device, sets
-        sets.train.without_columns()
         self._gradients = Gradients(setup, device, sets.rows, keep=False)
         self._waiting = WaitingTrees(sets)
         copies = partial(has_room, device.column_room(setup.column_bytes), sets.train.shard.layout)
         self._candidates = device.candidates(setup.objective.n_outputs, copies)
-        given = Gradients(setup, device, TakenRows(sets.train).rows, keep=True, given=[])
+        given = Gradients(setup, device, taken_rows(sets.train), keep=True, given=[])
         self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), given)
 
     @property
@@ -85,11 +80,11 @@ class DrawnTrees:
 
     def _rows_to_draw(self, index: int) -> RowsToDraw:
         """A chunk's rows with their gradients."""
-        gradients, rows = self._gradients, self._sets.rows
-        searched = gradients.row_weights(index) if self._setup.recipe.searched == "weights" else None
+        rows, setup = self._sets.rows, self._setup
+        searched = rows.multipliers(index, setup, self._device.xp) if setup.recipe.searched == "weights" else None
         own = self._sets.train.margins[index], rows.labels[index], rows.weights[index]
         pieces = self._sets.train.groups[index].pieces
-        return RowsToDraw(index, *own, pieces, gradients.all_outputs(index), searched)
+        return RowsToDraw(index, *own, pieces, self._gradients.source.all_outputs(index), searched)
 
     def _take_sample(self, message: m.TakeSample) -> m.SampleSize:
         sample = self._candidates.take(message.threshold)
@@ -99,7 +94,7 @@ class DrawnTrees:
     def _hold(self, sample: Sample | None) -> None:
         """Have trees grow on other rows, or on none."""
         given = [] if sample is None else [(sample.g, sample.h)]
-        self._sample.hold(TakenRows(self._sets.train, sample).rows, given)
+        self._sample.hold(taken_rows(self._sets.train, sample), given)
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
         self._waiting.add(message.tree, message.output)

@@ -5,12 +5,13 @@ An engine holds what loops over rows; every decision (splits, leaf values, stopp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.device import CertifyingDevice, Device
+from daskboost.devices.device import Device
+from daskboost.devices.plan import RowSource
 from daskboost.engine.answers import Answers
 from daskboost.engine.certifying import CertifiedTrees
 from daskboost.engine.drawing import DrawnTrees
@@ -19,26 +20,29 @@ from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import SharesViews
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
-from daskboost.errors import DeviceError
 from daskboost.fit import messages as m
 from daskboost.fit.links import Peers
 
 R = TypeVar("R")
 
 
-class GrowsTrees(Protocol):
-    """The part of an engine that trees grow over: all rows, or a sample between passes over all of them."""
+class Part(Protocol):
+    """A part of an engine."""
 
     @property
     def answers(self) -> Answers:
-        """What answers each request about trees."""
+        """What answers each request that is this part's."""
+
+    def close(self) -> None:
+        """Free what is not freed with the arrays."""
+
+
+class GrowsTrees(Part, Protocol):
+    """The part of an engine that trees grow over: all rows, or a sample between passes over all of them."""
 
     @property
     def sample_answers(self) -> Answers:
         """What answers requests to the sample; nothing where there is none."""
-
-    def close(self) -> None:
-        """Free what is not freed with the arrays."""
 
 
 class Engine:
@@ -64,7 +68,7 @@ class Engine:
         self.setup, self.device = setup, device
         with device.errors():
             self.sets = RowSets(setup, device, train, evals, shared)
-            self.trees = _trees(setup, device, self.sets, peers)
+            self.trees = GROWN_ON[setup.recipe.rows](setup, device, self.sets, peers)
         self._sample_answers = dict(self.trees.sample_answers)
         self._answers: dict[type[m.Request[Any]], Callable[[Any], Any]] = {
             m.LabelSums: self.sets.label_sums,
@@ -73,8 +77,14 @@ class Engine:
             m.AddTree: self.sets.add_tree,
             m.OnSample: self._on_sample,
             m.Several: self._several,
-            **self.trees.answers,
         }
+        self._parts: list[Part] = []
+        self.add(self.trees)
+
+    def add(self, part: Part) -> None:
+        """Have a part answer its requests; it is closed with the engine."""
+        self._answers |= part.answers
+        self._parts.append(part)
 
     def handle(self, message: m.Request[R]) -> R:
         """Answer one request."""
@@ -86,7 +96,8 @@ class Engine:
         """Free the device's threads and the rows' memory; shards belong to whoever made them."""
         self._answers.clear()  # methods refer to the engine, whose arrays would wait for the garbage collector
         self._sample_answers.clear()
-        self.trees.close()
+        for part in self._parts:
+            part.close()
         self.device.close()
 
     def _on_sample(self, message: m.OnSample[R]) -> R:
@@ -133,15 +144,10 @@ class TreesOnAllRows:
         """Free nothing: memory goes with the arrays."""
 
 
-def _trees(setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> GrowsTrees:
-    """Return the part of an engine that trees grow over."""
-    if setup.recipe.rows == "drawn":
-        return DrawnTrees(setup, device, sets, peers)
-    if setup.recipe.rows == "certified":
-        if not isinstance(device, CertifyingDevice):
-            raise DeviceError("this device does not certify trees; use device='cpu'")
-        return CertifiedTrees(setup, device, sets, peers)
-    return TreesOnAllRows(setup, device, sets, peers)
+GROWN_ON: Mapping[RowSource, Callable[[EngineSetup, Device, RowSets, Peers | None], GrowsTrees]] = {
+    "all": TreesOnAllRows, "certified": CertifiedTrees, "drawn": DrawnTrees,
+}  # fmt: skip
+"""The part of an engine that answers about trees, by the rows that they grow on."""
 
 
 def engine_on(make_device: Callable[[Threads], Device], threads: Threads, make_engine: Callable[[Device], Engine]

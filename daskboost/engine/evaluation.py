@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.device import Array, Device
-from daskboost.devices.gpu.metrics import SCORE_ROWS
+from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.row_groups import RowGroup, joined
 from daskboost.metrics.base import Arrays, Metric
@@ -20,13 +20,30 @@ from daskboost.objectives.base import Objective
 
 @dataclass(frozen=True)
 class _Batch:
-    """Neighbouring groups whose rows are evaluated together."""
+    """Neighbouring groups whose rows are evaluated together, on the host."""
 
     places: range
     groups: Sequence[RowGroup]
-    label: Array | None = None
-    """On the device, one group after the other, where metrics are computed there; likewise the weights."""
-    weight: Array | None = None
+
+    def states(self, metrics: Sequence[Metric[Any]], prediction: Array, fetch: Callable[[Array], Any]) -> list[Any]:
+        """Return the state of each metric; `fetch` brings predictions to the host."""
+        fetched = fetch(prediction)
+        return [_state_on_host(metric, self.groups, fetched) for metric in metrics]
+
+
+@dataclass(frozen=True)
+class _DeviceBatch(_Batch):
+    """The same where labels and weights lie on a device that has kernels for some metrics."""
+
+    kernels: MetricKernels
+    label: Array
+    weight: Array | None
+
+    def states(self, metrics: Sequence[Metric[Any]], prediction: Array, fetch: Callable[[Array], Any]) -> list[Any]:
+        found = [metric.partial_on_device(self.kernels, self.label, prediction, self.weight) for metric in metrics]
+        others = [metric for metric, state in zip(metrics, found, strict=True) if state is None]
+        on_host = iter(super().states(others, prediction, fetch) if others else ())
+        return [next(on_host) if state is None else state for state in found]
 
 
 class Evaluator:
@@ -45,17 +62,17 @@ class Evaluator:
         self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
     ) -> None:
         self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
-        # A metric on a GPU waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k.
-        most_rows = 0 if device.metric_kernels is None else SCORE_ROWS // objective.n_outputs
-        self._batches = [self._batch(places) for places in _together(evaluated.groups, most_rows)]
+        together = _together(evaluated.groups, device.metric_rows // objective.n_outputs)
+        self._batches = [self._batch(places) for places in together]
 
     def _batch(self, places: range) -> _Batch:
-        groups = self._evaluated.groups[places.start : places.stop]
-        if self._device.metric_kernels is None or all(metric.device_loss is None for metric in self._metrics):
+        groups, kernels = self._evaluated.groups[places.start : places.stop], self._device.metric_kernels
+        if kernels is None or all(metric.device_loss is None for metric in self._metrics):
             return _Batch(places, groups)
-        label, weight = joined([group.label for group in groups]), joined([group.rows.weight for group in groups])
-        on_device = (None if each is None else self._device.put(each) for each in (label, weight))
-        return _Batch(places, groups, *on_device)
+        weight = joined([group.rows.weight for group in groups])
+        labels, put = [group.label for group in groups], self._device.put
+        label = labels[0] if len(labels) == 1 else np.concatenate(labels)
+        return _DeviceBatch(places, groups, kernels, put(label), None if weight is None else put(weight))
 
     def states(self) -> list[Arrays]:
         """Return the state of each metric, for the wire, with the margins as they are."""
@@ -68,21 +85,7 @@ class Evaluator:
 
     def _states_of(self, batch: _Batch) -> list[Any]:
         prediction = self._objective.evaluation(self._evaluated.margins(batch.places), self._device.xp)
-        found = [self._state_on_device(metric, batch, prediction) for metric in self._metrics]
-        if all(state is not None for state in found):
-            return found
-        fetched = self._device.fetch(prediction)
-        return [
-            _state_on_host(metric, batch.groups, fetched) if state is None else state
-            for metric, state in zip(self._metrics, found, strict=True)
-        ]
-
-    def _state_on_device(self, metric: Metric[Any], batch: _Batch, prediction: Array) -> Any:
-        """None where the host has to compute it."""
-        kernels = self._device.metric_kernels
-        if kernels is None or batch.label is None or metric.device_loss is None:
-            return None
-        return metric.partial_on_device(kernels, batch.label, prediction, batch.weight)
+        return batch.states(self._metrics, prediction, self._device.fetch)
 
 
 def _together(groups: Sequence[RowGroup], most_rows: int) -> list[range]:

@@ -148,7 +148,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         train=train, evals=tuple(evals), n_slots=outline.n_slots, most_slots=outline.most_slots,
         n_outputs=recipe.n_outputs, grow_policy=params.grow_policy, depth=params.depth_limit,
         max_leaves=leaf_limit(params), n_rounds=outline.n_rounds, small_data=recipe.small_data, has_weight=has_weight,
-        keep_gradients=place.keep_gradients, n_threads=place.n_threads,
+        keep_gradients=recipe.keeps_round(place.keep_gradients), n_threads=place.n_threads,
         gpu_gradients=_gpu_gradients(objective, stored=recipe.vector_leaves),
         leaf_count_bytes=0 if recipe.quantiles is None else 8 << max(DIGITS),
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from daskboost.devices.device import Array, Device, GradientColumn, LossRows
+from daskboost.devices.device import Array, Device, GradientColumn, RowGradients
 from daskboost.devices.losses import is_positive, ones_of
 from daskboost.dtypes import Float32, Float64
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.messages import GradientRange, StartRound
 from daskboost.objectives.base import kernel_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -32,148 +35,75 @@ class GrowingRows:
         weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
         return cls(train, [device.put(group.label) for group in groups], weights)
 
+    def multipliers(self, index: int, setup: EngineSetup, xp: Any) -> Array:
+        """Return what a chunk's gradients are multiplied by, but for weights of small data, which come later; float32,
+        shape (rows,)."""
+        label, factor = self.labels[index], np.float32(setup.objective.positive_weight)
+        weight = None if setup.recipe.small_data else self.weights[index]
+        if factor == 1:
+            return ones_of(xp, len(label)) if weight is None else weight
+        weights = xp.where(label == 1, factor, np.float32(1))
+        found: Array = weights if weight is None else weights * weight
+        return found
 
-def range_of(tops: Sequence[Float64]) -> GradientRange:
-    """Return the range of all rows by the largest |g| and h of parts of them; float64, shape (2, columns) each."""
-    top = np.max(np.stack(tops), axis=0)  # NaN wins, as it should
-    return GradientRange(top[0], top[1])
+
+def largest_of(tops: Sequence[Float64]) -> Float64:
+    """Return the largest of parts of rows, entry by entry; NaN wins, as it should."""
+    found: Float64 = np.max(np.stack(tops), axis=0)
+    return found
 
 
-class Gradients:
-    """Gradients of the rows that trees grow over.
+def range_of(tops: Float64) -> GradientRange:
+    """Return the range of rows by their largest |g|, then h; float64, shape (2, columns)."""
+    return GradientRange(tops[0], tops[1])
+
+
+class ExpressionGradients:
+    """Gradients by the objective's array expressions, or those that rows bring: `RowGradients` of any device.
 
     Parameters
     ----------
     setup : EngineSetup
     device : Device
-    rows : GrowingRows
     keep : bool
-        Whether those of all chunks stay in memory between their range and their quantizing.
-    given : sequence of (array, array), optional
-        Gradients that came with the rows of each chunk; float32, shape (rows, outputs).
+        Whether those of all chunks stay in memory between their range and their quantizing; one chunk's do otherwise.
     """
 
-    def __init__(self, setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
-                 given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
+    def __init__(self, setup: EngineSetup, device: Device, *, keep: bool) -> None:
         self._setup, self._device, self._keep = setup, device, keep
         self._stored: list[tuple[Array, Array]] = []
-        self._projection: Float32 | None = None
-        self._sketches: list[tuple[Array, Array]] = []
-        """Sketch of each chunk's gradients, where trees are searched on a sketch."""
-        self.hold(rows, given)
+        self._tops: list[Float64] = []
 
-    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None) -> None:
         """Take other rows; memory for gradients is used again where it is large enough."""
-        self.rows, self._sketches, self._is_given = rows, [], given is not None
+        self._rows, self._is_given = rows, given is not None
         if given is not None:
             self._stored = list(given)
         elif self._stored and len(self._stored[0][0]) < max([rows.train.room_rows, *map(len, rows.train.margins)]):
             self._stored = []
-        setup = self._setup
-        self.losses: LossRows | None = None if given is not None else self._device.loss_rows(
-            kernel_of(setup.objective), rows.labels, rows.train.margins, rows.weights, setup.objective.n_outputs,
-            small_data=setup.recipe.small_data, stored=setup.recipe.vector_leaves, room_rows=rows.train.room_rows,
-        )  # fmt: skip
-        """What computes gradients by kernels; None where array expressions do, or rows bring them."""
 
-    def start_round(self, message: StartRound) -> GradientRange:
-        """Compute the gradients of all rows, and a sketch of them where there is a projection; their range."""
-        self._projection = message.projection
-        n_outputs = self._setup.objective.n_outputs
-        tops = [np.zeros((2, n_outputs + self._n_columns))]
-        if self.losses is not None:
-            tops.append(self._kernel_ranges(self.losses))
-        else:
-            for index in range(len(self.rows.train.margins)):
-                tops += self.compute(index)
-        return range_of(tops)
+    def find_range(self, index: int) -> None:
+        self._tops += self._by_ranges(index, self._range_gradients)
 
-    @property
-    def _n_columns(self) -> int:
-        """Columns of the sketch."""
-        return 0 if self._projection is None else self._projection.shape[1]
+    def compute(self, index: int) -> None:
+        self._by_ranges(index, self._fill)
 
-    def _kernel_ranges(self, losses: LossRows) -> Float64:
-        """The largest |g| and h where the loss has kernels, which compute the gradients of the round."""
-        own, sketched = losses.ranges(), np.zeros((2, self._n_columns))
-        for index in range(len(self.rows.train.margins) if self._n_columns else 0):
-            self._open_sketch(index)
-            self._sketch_rows(index, slice(None))
-            sketched = np.maximum(sketched, [self._device.largest(part) for part in self._sketches[index]])
-        return np.concatenate([own, sketched], axis=1)
-
-    def columns_of(self, first: int, index: int) -> tuple[Array, Array]:
-        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
+    def recall(self, index: int) -> None:
         if not self._keep:
             self.compute(index)
-        return self.of(index) if first < self._setup.objective.n_outputs else self._sketches[index]
 
-    def searched(self, column: int, index: int) -> GradientColumn:
-        """A column of a chunk's gradients as trees are searched on it."""
-        return self.column(column, index, by_weight=self._setup.recipe.searched == "weights")
+    def found_ranges(self) -> Float64:
+        tops, self._tops = [np.zeros((2, self._setup.objective.n_outputs)), *self._tops], []
+        return largest_of(tops)
 
-    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientColumn:
-        """One column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians if that is
-        asked for."""
-        if self.losses is not None and column < self._setup.objective.n_outputs:
-            return self.losses.columns(index, column, by_weight=by_weight)
-        g, h = self.columns_of(column, index)
-        n_outputs = self._setup.objective.n_outputs
-        k = column if column < n_outputs else column - n_outputs
-        return g[:, k], self.row_weights(index) if by_weight else h[:, k]
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientColumn:
+        g, h = self.gradients(index)
+        return g[:, output], self._rows.multipliers(index, self._setup, self._device.xp) if by_weight else h[:, output]
 
-    def row_weights(self, index: int) -> Array:
-        """What a chunk's gradients are multiplied by, but for weights of small data, which come later; float32, shape
-        (rows,)."""
-        xp, factor = self._device.xp, np.float32(self._setup.objective.positive_weight)
-        weight = None if self._setup.recipe.small_data else self.rows.weights[index]
-        if factor == 1:
-            return ones_of(xp, len(self.rows.labels[index])) if weight is None else weight
-        weights = xp.where(self.rows.labels[index] == 1, factor, np.float32(1))
-        found: Array = weights if weight is None else weights * weight
-        return found
-
-    def computed(self, index: int, column: int) -> GradientColumn:
-        """One output's column of a chunk's gradients, which are there."""
-        if self.losses is not None:
-            return self.losses.columns(index, column)
-        g, h = self.of(index)
-        return g[:, column], h[:, column]
-
-    def take_turn(self, index: int) -> list[Float64]:
-        """Have a chunk's gradients there at its turn in a pass; ranges of its rows, if they are known by then."""
-        if self.losses is None:
-            return self.compute(index)
-        self.losses.find_range(index)
-        return []
-
-    def ranges_of_turns(self) -> list[Float64]:
-        """The ranges of the chunks that had their turn, as far as `take_turn` did not give them."""
-        return [] if self.losses is None else [self.losses.found_ranges()]
-
-    def all_outputs(self, index: int) -> GradientColumn:
-        """Compute a chunk's gradients of all outputs at its turn in a pass, where no range is wanted."""
-        if self.losses is None:
-            self.compute(index, find_range=False)
-            return self.of(index)
-        self.losses.compute(index)
-        return self.losses.columns(index, 0)
-
-    def fresh(self, column: int, index: int) -> GradientColumn:
-        """A column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
-        if self.losses is not None:
-            self.losses.find_range(index)
-        elif self._keep:
-            self.compute(index, find_range=False)
-        return self.searched(column, index)
-
-    def of(self, index: int) -> tuple[Array, Array]:
-        """Where a chunk's gradients go: float32, shape (rows, outputs); shared by all chunks unless they are kept."""
-        if self.losses is not None:
-            return self.losses.gradients(index)
-        margins = self.rows.train.margins
+    def gradients(self, index: int) -> tuple[Array, Array]:
+        margins = self._rows.train.margins
         if not self._stored:
-            sizes = [max(len(own), self.rows.train.room_rows) for own in margins]
+            sizes = [max(len(own), self._rows.train.room_rows) for own in margins]
             sizes = sizes if self._keep else [max(sizes, default=0)]
             shapes = [(size, self._setup.objective.n_outputs) for size in sizes]
             empty = partial(self._device.xp.empty, dtype=np.float32)
@@ -181,43 +111,26 @@ class Gradients:
         g, h = self._stored[index if self._keep else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
 
-    def compute(self, index: int, *, find_range: bool = True) -> list[Float64]:
-        """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
-        outputs + columns), unless the caller finds them itself."""
-        g, _ = self.of(index)
-        if self._n_columns:
-            self._open_sketch(index)
-        found = self._device.each_range(len(g), partial(self._range_gradients, index, find_range))
-        return [each for each in found if each is not None]
+    def all_outputs(self, index: int) -> GradientColumn:
+        self.compute(index)
+        return self.gradients(index)
 
-    def _open_sketch(self, index: int) -> None:
-        """Have room for the sketch of a chunk."""
-        if len(self._sketches) <= index:
-            shape = (len(self.rows.train.margins[index]), self._n_columns)
-            self._sketches.append((
-                self._device.xp.empty(shape, np.float32), self._device.xp.empty(shape, np.float32)
-            ))  # fmt: skip
+    def _by_ranges(self, index: int, work: Callable[[int, int, int], T]) -> list[T]:
+        """Do `work(index, begin, end)` on ranges of a chunk's rows; memory for its gradients is there."""
+        return self._device.each_range(len(self.gradients(index)[0]), partial(work, index))
 
-    def _sketch_rows(self, index: int, rows: slice) -> None:
-        """Project the gradients of some rows of a chunk."""
-        assert self._projection is not None
-        signs = (self._projection, np.abs(self._projection))  # a step along a column moves its outputs up or down
-        for values, projection, into in zip(self.of(index), signs, self._sketches[index], strict=True):
-            self._device.project(values[rows], projection, into[rows])
-
-    def _range_gradients(self, index: int, find_range: bool, begin: int, end: int) -> Float64 | None:
-        """Fill gradients and sketch of some rows of a chunk; their range if it is wanted."""
-        if not self._is_given:
-            self._fill(index, begin, end)
-        if self._projection is not None:
-            self._sketch_rows(index, slice(begin, end))
-        return self._range_of(index, begin, end) if find_range else None
+    def _range_gradients(self, index: int, begin: int, end: int) -> Float64:
+        """Fill the gradients of some rows of a chunk; the largest |g| and h."""
+        self._fill(index, begin, end)
+        return np.stack([self._device.largest(part[begin:end]) for part in self.gradients(index)])
 
     def _fill(self, index: int, begin: int, end: int) -> None:
-        """Compute the gradients of some rows of a chunk by the objective's array expressions."""
-        device, xp, rows = self._device, self._device.xp, self.rows
+        """Compute the gradients of some rows of a chunk, unless rows bring them."""
+        if self._is_given:
+            return
+        device, xp, rows = self._device, self._device.xp, self._rows
         label, margin, weight = rows.labels[index], rows.train.margins[index], rows.weights[index]
-        all_g, all_h = self.of(index)
+        all_g, all_h = self.gradients(index)
         if weight is not None and self._setup.recipe.small_data:
             weight = is_positive(weight).astype(np.float32)  # rows without weight must not widen the range
         for start in range(begin, end, device.gradient_rows):
@@ -230,10 +143,92 @@ class Gradients:
                     xp.multiply(g, weight[part, None], out=all_g[part])
                     xp.multiply(h, weight[part, None], out=all_h[part])
 
-    def _range_of(self, index: int, begin: int, end: int) -> Float64:
-        """Largest |g| and h of some rows of a chunk, of outputs and columns of the sketch."""
-        all_g, all_h = self.of(index)
-        parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
-        return np.stack([
-            np.concatenate([self._device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
-        ])  # fmt: skip
+
+class Gradients:
+    """Gradients of the rows that trees grow over, and sketches of them.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    rows : GrowingRows
+    keep : bool
+        Whether those of all chunks stay in memory between their range and their quantizing.
+    given : sequence of (array, array), optional
+        Gradients that came with the rows of each chunk; float32, shape (rows, outputs).
+    """
+
+    source: RowGradients
+    """Computes the gradients: kernels of the loss, where it has some, or array expressions."""
+
+    def __init__(self, setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
+                 given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
+        self._setup, self._device = setup, device
+        self._expressions = ExpressionGradients(setup, device, keep=keep)
+        self._sketches: list[tuple[Array, Array]] = []
+        """Sketch of each chunk's gradients, where trees are searched on a sketch."""
+        self.hold(rows, given)
+
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
+        """Take other rows, which may bring their gradients."""
+        self.rows, self._sketches, setup = rows, [], self._setup
+        self._expressions.hold(rows, given)
+        kernels = self._device.loss_rows(
+            kernel_of(setup.objective) if given is None else None, rows.labels, rows.train.margins, rows.weights,
+            setup.objective.n_outputs, small_data=setup.recipe.small_data, stored=setup.recipe.vector_leaves,
+            room_rows=rows.train.room_rows,
+        )  # fmt: skip
+        self.source = self._expressions if kernels is None else kernels
+
+    def start_round(self, message: StartRound) -> GradientRange:
+        """Compute the gradients of all rows, and a sketch of them where there is a projection; their range."""
+        n_sketched = 0 if message.projection is None else message.projection.shape[1]
+        tops = [np.zeros((2, n_sketched))]
+        for index in range(len(self.rows.train.margins)):
+            self.source.find_range(index)
+            if message.projection is not None:
+                tops += self._sketch(index, message.projection)
+        return range_of(np.concatenate([self.source.found_ranges(), largest_of(tops)], axis=1))
+
+    def _sketch(self, index: int, projection: Float32) -> list[Float64]:
+        """Project the gradients of a chunk; the largest |g| and h of ranges of its rows."""
+        if len(self._sketches) <= index:
+            shape = len(self.rows.train.margins[index]), projection.shape[1]
+            xp = self._device.xp
+            self._sketches.append((xp.empty(shape, np.float32), xp.empty(shape, np.float32)))
+        n_rows = len(self.rows.train.margins[index])
+        return self._device.each_range(n_rows, partial(self._sketch_rows, index, projection))
+
+    def _sketch_rows(self, index: int, projection: Float32, begin: int, end: int) -> Float64:
+        signs = (projection, np.abs(projection))  # a step along a column moves its outputs up or down
+        for values, own, into in zip(self.source.gradients(index), signs, self._sketches[index], strict=True):
+            self._device.project(values[begin:end], own, into[begin:end])
+        return np.stack([self._device.largest(part[begin:end]) for part in self._sketches[index]])
+
+    def columns_of(self, first: int, index: int) -> tuple[Array, Array]:
+        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
+        return self._sketches[index] if first >= self._setup.objective.n_outputs else self.source.gradients(index)
+
+    def searched(self, column: int, index: int) -> GradientColumn:
+        """A column of a chunk's gradients as trees are searched on it."""
+        return self.column(column, index, by_weight=self._by_weight)
+
+    @property
+    def _by_weight(self) -> bool:
+        """Whether trees are searched on weights in place of hessians."""
+        return self._setup.recipe.searched == "weights"
+
+    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientColumn:
+        """One column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians if that is
+        asked for."""
+        sketched = column - self._setup.objective.n_outputs
+        if sketched >= 0:
+            g, h = self._sketches[index]
+            return g[:, sketched], h[:, sketched]
+        self.source.recall(index)
+        return self.source.columns(index, column, by_weight=by_weight)
+
+    def fresh(self, column: int, index: int) -> GradientColumn:
+        """A column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
+        self.source.compute(index)
+        return self.source.columns(index, column, by_weight=self._by_weight)

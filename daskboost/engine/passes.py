@@ -8,7 +8,7 @@ memory: to trees it is another shard of one chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 from daskboost.data.chunk import ChunkRows
 from daskboost.devices.cpu.views import WalkArrays
@@ -55,31 +55,16 @@ class WaitingTrees:
         self._untrained.clear()
 
 
-class TakenRows(ShardMargins):
-    """Some rows of a shard as one of a single chunk, or of none: bins and margins of their own.
+def taken_rows(of: ShardMargins, sample: TakenSample | None = None) -> GrowingRows:
+    """Return some rows of a shard as a single chunk, or none: with bins and margins of their own.
 
-    Parameters
-    ----------
-    of : ShardMargins
-        Where they come from.
-    sample : TakenSample, optional
-        The rows with what goes with them; None where there are none.
+    `of` : where they come from; `sample` : the rows with what goes with them, which lies on the device already.
     """
-
-    is_resident = True
-
-    def __init__(self, of: ShardMargins, sample: TakenSample | None = None) -> None:
-        self.shard, self._device, self._shared, self.n_outputs = of.shard, of._device, None, of.n_outputs
-        self._kept: dict[int, Any] = {}
-        self.groups: list[RowGroup] = []
-        self.margins: list[Any] = []
-        if sample is not None:
-            self.room_rows = sample.room_rows
-            self._kept, self.margins = {0: sample.view}, [sample.margin]
-            self.groups = [RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))]
-
-    @property
-    def rows(self) -> GrowingRows:
-        """The rows as trees grow over them; labels and weights lie on the device already."""
-        labels = [group.label for group in self.groups]
-        return GrowingRows(self, labels, [group.rows.weight for group in self.groups])
+    if sample is None:
+        return GrowingRows(replace(of, groups=(), margins=(), views=lambda: iter(()), is_resident=True), (), ())
+    group = RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))
+    margins = replace(
+        of, groups=(group,), margins=(sample.margin,), views=lambda: iter(((0, sample.view),)), is_resident=True,
+        room_rows=sample.room_rows,
+    )  # fmt: skip
+    return GrowingRows(margins, (group.label,), (group.rows.weight,))

@@ -9,12 +9,13 @@ from typing import TypeVar
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.device import Device
+from daskboost.engine.chunk_views import ViewRoom, Views
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.evaluation import Evaluator
 from daskboost.engine.gradients import GrowingRows
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.setup import EngineSetup
-from daskboost.engine.shard_margins import EVALUATION, TRAINING, ShardMargins, SharesViews, ViewRoom, Views
+from daskboost.engine.shard_margins import EVALUATION, TRAINING, ShardMargins, SharesViews
 from daskboost.exact_sum import ExactSum, stacked
 from daskboost.fit import messages as m
 
@@ -47,16 +48,17 @@ class RowSets:
         def margins(shard: Shard, room: ViewRoom, rank: int, views: Views | None = None) -> ShardMargins:
             if views is None and shared is not None:
                 views = shared.of(shard, device, setup.layout, room, rank)
-            return ShardMargins(shard, device, setup.layout, setup.objective.n_outputs, room, views)
+            return ShardMargins.of(shard, device, setup.layout, setup.objective.n_outputs, room, views)
 
-        own_room = ViewRoom(column_bytes, resident[0], device.stream_bytes)
+        on_sample = setup.recipe.on_sample
+        own_room = ViewRoom(column_bytes, resident[0], device.stream_bytes, copies_columns=not on_sample)
         self.train = margins(train, own_room, TRAINING)
         self.rows = GrowingRows.of(self.train, device)
         self.evals: list[ShardMargins] = []
         """Margins of rows that are evaluated, but for those that are kept for training rows anyway."""
         self._evaluators: list[Evaluator] = []
         # Where trees grow on a sample, margins of training rows wait for the next pass: they lag behind.
-        current = () if setup.recipe.on_sample else (self.train,)
+        current = () if on_sample else (self.train,)
         for metrics, shard, n_resident in zip(setup.metrics, evals, resident[1:], strict=True):
             kept = next((own for own in (*current, *self.evals) if shard.has_chunks_of(own.shard)), None)
             if kept is None and shard.has_chunks_of(train):  # then only margins are others

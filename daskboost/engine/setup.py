@@ -32,14 +32,13 @@ class EngineSetup:
     column_bytes: int = COLUMN_BYTES
     """Room for column-major copies of the training chunks."""
     keep_gradients: bool = True
-    """Whether the gradients of all chunks stay in memory between their range and their quantizing; otherwise those of a
-    single output are computed twice, and 8 bytes per row are saved."""
+    """Whether there is room to keep the gradients of all chunks between their range and their quantizing; otherwise
+    those of a single output are computed twice, and 8 bytes per row are saved."""
 
     @property
     def keeps_round(self) -> bool:
-        """Whether the gradients of a round's rows stay in memory: those of several outputs must, as all start from the
-        same margins, which the first one's tree already changes."""
-        return self.keep_gradients or self.objective.n_outputs > 1
+        """Whether the gradients of a round's rows stay in memory."""
+        return self.recipe.keeps_round(self.keep_gradients)
 
 
 def engine_setup(spec: FitSpec) -> EngineSetup:

@@ -1,46 +1,24 @@
-"""Margins of one shard's rows, and views of its chunks, on an engine's device."""
+"""Margins of one shard's rows, on an engine's device."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from daskboost.data.chunk import CsrChunk, DenseChunk
-from daskboost.data.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk, joined_symbols
 from daskboost.data.pack import Layout
 from daskboost.data.shard import Shard
-from daskboost.data.store import ChunkHandle
-from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Array, Device, StreamingDevice, View
-from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
-from daskboost.dtypes import Int32
-from daskboost.engine.row_groups import places_on_disk, row_groups, streamed_places
+from daskboost.devices.device import Array, Device, View
+from daskboost.engine.chunk_views import ViewRoom, Views, chunk_views
+from daskboost.engine.row_groups import RowGroup
 from daskboost.errors import DataError
 
-Views = Callable[[], Iterator[tuple[int, View]]]
-"""Gives a fresh iterator over the index and view of each group of chunks; called once per pass."""
 TRAINING, EVALUATION = 1, 0
 """Ranks of passes that several fits make together (see `Lockstep.items`)."""
-
-
-@dataclass(frozen=True)
-class ViewRoom:
-    """What a device may keep of a shard's bins."""
-
-    column_bytes: int = 0
-    """Room for column-major copies."""
-    n_resident: int | None = None
-    """Chunks that stay in a GPU's memory, the first by the order of `kept_first`; None for all. A CPU keeps those in
-    RAM."""
-    stream_bytes: int = 0
-    """Most packed bytes of streamed chunks that come to a GPU together."""
 
 
 class SharesViews(Protocol):
@@ -50,135 +28,31 @@ class SharesViews(Protocol):
         """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them."""
 
 
+@dataclass(frozen=True, eq=False)
 class ShardMargins:
-    """Views and margins of one shard's chunks.
+    """Margins of one shard's rows, with views of its chunks."""
 
-    Parameters
-    ----------
-    shard : Shard
-    device : Device
-    layout : SlotLayout
-    n_outputs : int
-        Margins of a row.
-    room : ViewRoom
-    shared : Views, optional
-        The views, where several fits share them.
-    """
-
-    room_rows = 0
+    shard: Shard
+    device: Device
+    n_outputs: int
+    """Margins of a row."""
+    groups: Sequence[RowGroup]
+    """Chunks that are worked on together."""
+    margins: Sequence[Array]
+    """Margins of the rows of each group; float32, shape (rows, outputs)."""
+    views: Views
+    is_resident: bool = True
+    """Whether all views stay in the device's memory, once they are made."""
+    room_rows: int = 0
     """Rows of a chunk that memory is taken for, if it has fewer."""
-    _streamed: frozenset[int] = frozenset()
-    """Places of the chunks that are read in every pass."""
-    _stream: ChunkStream | None = None
-    """Stream of these chunks, once a pass over them has begun on a GPU."""
 
-    def __init__(self, shard: Shard, device: Device, layout: SlotLayout, n_outputs: int, room: ViewRoom,
-                 shared: Views | None = None) -> None:  # fmt: skip
-        self.shard, self._device, self._shared, self.n_outputs = shard, device, shared, n_outputs
-        has_missing = np.diff(layout.offsets) - layout.n_bins
-        self._bin_to_slot = np.repeat(np.cumsum(has_missing) - has_missing, layout.n_bins).astype(np.int32)
-        self._bin_to_slot += np.arange(len(self._bin_to_slot), dtype=np.int32)
-        self._kept: dict[int, View] = {}
-        self._column_room = room.column_bytes
-        self._columns_pay = True
-        on_gpu = isinstance(device, StreamingDevice)
-        self._streamed = streamed_places(shard, room.n_resident) if on_gpu else places_on_disk(shard)
-        room_bytes = math.inf if device.joins_for_free else room.column_bytes
-        self.groups = row_groups(shard, device.group_rows, room_bytes, self._streamed, room.stream_bytes)
-        self.margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in self.groups]
-
-    @property
-    def is_resident(self) -> bool:
-        """Whether all views stay in the device's memory, once they are made."""
-        return not self._streamed
-
-    def without_columns(self) -> None:
-        """Copy nothing column-major from now on: rows are read whole."""
-        self._columns_pay = False
-
-    @property
-    def kept_bytes(self) -> int:
-        """Return the bytes of the views that stay in the device's memory, as far as they are made, and of what others
-        pass through."""
-        streamed = 0 if self._stream is None else self._stream.nbytes
-        return streamed + sum(int(view.nbytes) for view in self._kept.values())
-
-    def views(self) -> Iterator[tuple[int, View]]:
-        """Each group's index and view, in order; those that are streamed are read ahead."""
-        return self.own_views() if self._shared is None else self._shared()
-
-    def own_views(self) -> Generator[tuple[int, View], None, None]:
-        """The same, shared or not."""
-        if len(self._kept) == len(self.margins):  # all resident: no need to touch the store
-            yield from self._kept.items()
-            return
-        if isinstance(self._device, StreamingDevice):
-            yield from self._views_on(self._device)
-            return
-        group_of = {entries: index for index, group in enumerate(self.groups) for entries in group.entries}
-        collected: list[Chunk] = []
-        for place, chunk in self.shard.chunks():
-            index = group_of[place]
-            collected.append(chunk)
-            del chunk
-            if len(collected) < len(self.groups[index].entries):
-                continue
-            view = self._kept.get(index)
-            if view is None:
-                keep = place not in self._streamed
-                view = self._open(collected, keep)
-                if keep:
-                    self._kept[index] = view
-            collected = []
-            yield index, view
-
-    def _views_on(self, device: StreamingDevice) -> Iterator[tuple[int, View]]:
-        """In order, those that are kept and those that pass through the device."""
-        handles = [[self.shard.entries[place].handle for place in group.entries] for group in self.groups]
-        streams = [group.entries[0] in self._streamed for group in self.groups]
-        for index, own in enumerate(handles):  # before memory is taken for what streams
-            if index not in self._kept and not streams[index]:
-                self._kept[index] = self._kept_on(device, own)
-        if not self._streamed:
-            yield from self._kept.items()
-            return
-        if self._stream is None:
-            groups = [own for own, passes in zip(handles, streams, strict=True) if passes]
-            chunks = StreamedChunks(self.shard.store, groups, device.pinned)
-            self._stream = device.open_stream(chunks, self._packed_kind(groups))
-        with closing(self._stream.views()) as views:
-            for index in range(len(self.groups)):
-                yield index, self._kept[index] if index in self._kept else next(views)
-            assert next(views, None) is None  # the pass is over, and not left early
-
-    def _kept_on(self, device: StreamingDevice, handles: Sequence[ChunkHandle]) -> View:
-        """The view of neighbouring chunks that stay; if some lie on disk, all come packed, a few in RAM at a time."""
-        store = self.shard.store
-        if all(store.residency(handle) != "disk" for handle in handles):
-            return self._open([store.get(handle) for handle in handles], True)
-        kind = self._packed_kind([handles])
-        copy_columns = self._copies_columns(kind.most_rows)
-        chunks = StreamedChunks(store, [[handle] for handle in handles], device.pinned, once=True)
-        return device.load(chunks, kind, copy_columns=copy_columns)
-
-    def _copies_columns(self, n_rows: int) -> bool:
-        """Whether rows that stay get a column-major copy, whose room is taken then; of CSR rows any room will do."""
-        n_bytes = n_rows * self.shard.layout.row_bytes
-        copies = self._columns_pay and self._column_room >= max(n_bytes, 1)
-        self._column_room -= n_bytes if copies else 0
-        return copies
-
-    def _packed_kind(self, groups: Sequence[Sequence[ChunkHandle]]) -> DenseChunks | SparseChunks:
-        """What unpacking groups of chunks goes by."""
-        sizes = [[(handle.n_rows, handle.nbytes) for handle in group] for group in groups]
-        return self.shard.layout.packed(sizes, self._bin_to_slot)
-
-    def _open(self, chunks: Sequence[Chunk], keep: bool) -> View:
-        threads = self._device.threads.count
-        if not self._device.reads_device_chunks:
-            chunks = [chunk.on_host(threads) for chunk in chunks]
-        copy_columns = keep and self._copies_columns(sum(chunk.n_rows for chunk in chunks))  # not for one pass
-        return view_of(self._device, chunks, self._bin_to_slot, copy_columns=copy_columns)
+    @classmethod
+    def of(cls, shard: Shard, device: Device, layout: SlotLayout, n_outputs: int, room: ViewRoom,
+           shared: Views | None = None) -> ShardMargins:  # fmt: skip
+        """Return the margins of a shard, all 0; `shared` : the views, where several fits share them."""
+        own = chunk_views(shard, device, layout, room)
+        margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in own.groups]
+        return cls(shard, device, n_outputs, own.groups, margins, shared or own.views, own.is_resident)
 
     def set_base(self, margin: Any) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):
@@ -188,7 +62,7 @@ class ShardMargins:
                     f"base_margin has {given.shape[1]} columns, but the objective has {own.shape[1]} outputs; give one "
                     "column per output"
                 )
-            own[:] = self._device.put(np.asarray(margin if given is None else given, np.float32))
+            own[:] = self.device.put(np.asarray(margin if given is None else given, np.float32))
 
     def add_tree(self, tree: WalkArrays, output: int) -> None:
         """Add a tree's values to the margins of one output, or vectors to those of all."""
@@ -209,7 +83,7 @@ class ShardMargins:
 
     def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
         """What adds a tree to the margins of one chunk."""
-        return partial(self._add, self._device.walker(tree), None if tree.value.ndim == 2 else output)
+        return partial(self._add, self.device.walker(tree), None if tree.value.ndim == 2 else output)
 
     def _add(self, walk: Callable[[View, Array], None], output: int | None, index: int, view: View) -> None:
         """`output` : None for trees with vectors."""
@@ -220,17 +94,3 @@ class ShardMargins:
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:
     """Whether so many rows get a column-major copy where such copies may take `room_bytes`."""
     return 0 < room_bytes >= n_rows * layout.row_bytes
-
-
-def view_of(device: Device, chunks: Sequence[Chunk], slot_of_bin: Int32, *, copy_columns: bool) -> View:
-    """The view of chunks of one layout, one after the other; `slot_of_bin` : the histogram slot of each global bin."""
-    threads, n_rows = device.threads.count, sum(chunk.n_rows for chunk in chunks)
-    dense = [chunk for chunk in chunks if isinstance(chunk, DenseChunk | DenseDeviceChunk)]
-    if dense:
-        return device.dense_view(joined_symbols(dense, threads), n_rows, copy_columns=copy_columns)
-    rows = [chunk.slots(slot_of_bin, threads) for chunk in chunks if isinstance(chunk, CsrChunk | CsrDeviceChunk)]
-    xp = device.xp if any(isinstance(chunk, DeviceChunk) for chunk in chunks) else np
-    starts = np.cumsum([0, *(len(slots) for _, slots in rows)]).tolist()
-    indptr = [xp.asarray(own)[1:] + start for (own, _), start in zip(rows, starts, strict=False)]
-    slots = rows[0][1] if len(rows) == 1 else xp.concatenate([xp.asarray(own) for _, own in rows])
-    return device.sparse_view(xp.concatenate([xp.zeros(1, np.int64), *indptr]), slots, copy_columns=copy_columns)

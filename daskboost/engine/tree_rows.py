@@ -12,13 +12,12 @@ import numpy as np
 
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.device import Array, Device, Rows, SampleRows, VectorRows
+from daskboost.devices.device import Array, Device, Rows
 from daskboost.devices.following import Following, Root
 from daskboost.dtypes import Float32, Int32, Int64
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, GrowingRows
 from daskboost.engine.setup import EngineSetup
-from daskboost.errors import DeviceError
 from daskboost.fit import messages as m
 from daskboost.fit.links import Peers
 from daskboost.fit.shares import feature_shares, narrow, total
@@ -136,30 +135,19 @@ class TreeRows:
             return m.RootSums(begun[1].sums)
         first, gradients = message.columns[0], self.gradients
         if len(message.columns) > 1:
-            return m.RootSums(
-                self._vector_rows.start_vector_tree(partial(gradients.columns_of, first), message.roundings)
-            )
+            return m.RootSums(self.rows.start_vector_tree(partial(gradients.columns_of, first), message.roundings))
         return m.RootSums(self.rows.start_tree(partial(gradients.searched, first), message.roundings[0]))
 
     def start_below(self, message: m.StartBelow) -> m.NodeSums:
-        rows = self.rows
-        if not isinstance(rows, SampleRows):
-            raise DeviceError("this device does not grow trees on samples; use device='cpu'")
         self.start_tree(m.StartTree((message.output,), (message.rounding,)))
-        return m.NodeSums(rows.settle(message.tree, message.n_places))
+        return m.NodeSums(self.rows.settle(message.tree, message.n_places))
 
     def _leaf_sums(self, message: m.LeafSums) -> m.NodeSums:
         leaves, outputs = message.leaves, message.outputs
         if len(outputs) == 1:
             column = partial(self.gradients.column, outputs[0])
             return m.NodeSums(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
-        return m.NodeSums(self._vector_rows.leaf_sums(self.gradients.of, message.roundings, leaves))
-
-    @property
-    def _vector_rows(self) -> VectorRows:
-        if not isinstance(self.rows, VectorRows):
-            raise DeviceError("this device does not grow trees of vector leaves; use device='cpu'")
-        return self.rows
+        return m.NodeSums(self.rows.leaf_sums(self.gradients.source.gradients, message.roundings, leaves))
 
     def _build(self, message: m.Build) -> m.PartialHistograms:
         built = self._histograms(message.splits, message.built, not message.compact)

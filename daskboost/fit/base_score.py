@@ -47,9 +47,9 @@ def _class_shares(engines: AsksEngines, n_classes: int) -> Float64:
     return np.array([each.ratio(total) for each in sums])
 
 
-def total_weight_of(engines: AsksEngines) -> float:
-    """Return the total weight of all rows."""
-    return _label_sums(engines)[1].value()
+def weight_of_small_data(engines: AsksEngines, spec: FitSpec) -> float | None:
+    """Return the total weight of all rows where data are small, and None where it makes no difference."""
+    return _label_sums(engines)[1].value() if spec.recipe.small_data else None
 
 
 def _label_sums(engines: AsksEngines) -> tuple[ExactSum, ExactSum]:

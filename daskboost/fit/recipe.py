@@ -55,6 +55,11 @@ class Recipe:
         """Whether trees grow on some of the rows, between passes over all of them."""
         return self.rows != "all"
 
+    def keeps_round(self, has_room: bool) -> bool:
+        """Return whether the gradients of a round's rows stay in memory: those of several outputs must, as all start
+        from the same margins, which the first one's tree already changes."""
+        return has_room or self.n_outputs > 1
+
     @cached_property
     def tree_outputs(self) -> list[tuple[int, ...]]:
         """The outputs of each tree of a round."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.plan import RowSource
 from daskboost.fit import messages as m
-from daskboost.fit.base_score import total_weight_of
+from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.certifier import PassCertifier, SampleGrower
 from daskboost.fit.host_grower import HostGrower
 from daskboost.fit.outbox import Outbox, SampleOutbox
@@ -76,24 +77,40 @@ def grow_rounds(spec: FitSpec, outbox: Outbox, parts: Parts[GrownT]) -> Iterator
 
 def rounds_of(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
     """Give the rounds of a fit whose trees grow with the host; engines are asked for nothing before the first."""
-    recipe = spec.recipe
+    yield from ROUNDS[spec.recipe.rows](spec, outbox, threads)
 
-    def reduction(of: Outbox) -> Reduction:
-        return make_reduction(spec.params.reduction, of, spec.layout, spec.search_rules, threads)
 
-    total_weight = total_weight_of(outbox) if recipe.small_data else None
-    if recipe.rows == "certified":
-        sample = CertifiedSample(outbox, spec, total_weight)
-        grower = SampleGrower(sample, reduction(sample.outbox), spec)
-        certifier = PassCertifier(outbox, sample, grower, reduction(outbox), spec)
-        yield from grow_rounds(spec, outbox, Parts(sample, grower, certifier))
-        return
-    if recipe.rows == "drawn":
-        of: Outbox = SampleOutbox(outbox)
-        sampler: Sampler = DrawnRows(outbox, spec)
-    else:
-        of, sampler = outbox, AllRows(outbox, spec, total_weight)
-    yield from grow_rounds(spec, outbox, Parts(sampler, HostGrower(of, reduction(of), spec), AsGrown()))
+def _on_all_rows(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
+    """Give rounds whose trees grow on all rows."""
+    sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
+    grower = HostGrower(outbox, reduction_of(outbox, spec, threads), spec)
+    return grow_rounds(spec, outbox, Parts(sampler, grower, AsGrown()))
+
+
+def _on_drawn_rows(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
+    """Give rounds whose trees grow on rows drawn by gradients."""
+    sample = SampleOutbox(outbox)
+    grower = HostGrower(sample, reduction_of(sample, spec, threads), spec)
+    return grow_rounds(spec, outbox, Parts(DrawnRows(outbox, spec), grower, AsGrown()))
+
+
+def _certified(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
+    """Give rounds whose trees grow on a sample and are certified on all rows."""
+    sample = CertifiedSample(outbox, spec, weight_of_small_data(outbox, spec))
+    grower = SampleGrower(sample, reduction_of(sample.outbox, spec, threads), spec)
+    certifier = PassCertifier(outbox, sample, grower, reduction_of(outbox, spec, threads), spec)
+    return grow_rounds(spec, outbox, Parts(sample, grower, certifier))
+
+
+ROUNDS: Mapping[RowSource, Callable[[FitSpec, Outbox, Threads], Iterator[GrownRound]]] = {
+    "all": _on_all_rows, "certified": _certified, "drawn": _on_drawn_rows,
+}  # fmt: skip
+"""The rounds of a fit, by the rows that its trees grow on."""
+
+
+def reduction_of(outbox: Outbox, spec: FitSpec, threads: Threads) -> Reduction:
+    """Return what reduces the histograms of these engines."""
+    return make_reduction(spec.params.reduction, outbox, spec.layout, spec.search_rules, threads)
 
 
 class AsGrown:

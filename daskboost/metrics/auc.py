@@ -86,11 +86,9 @@ class ScoreCurve(Metric[KeyCounts]):
         counts[np.arange(len(label)), positive.astype(np.intp)] = self._units(weight, len(label))
         return KeyCounts.of(score.astype(np.float32), counts, capacity=CAPACITY)
 
-    def partial_on_device(
-        self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None
+    def partial_of_loss(
+        self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
     ) -> KeyCounts | None:
-        if self.device_loss is None:
-            return None
         score = one_per_row(self.name, label, prediction)
         state = self._block(np.empty(0, np.float32), np.empty(0, np.float32), None)
         scale = 1.0 if weight is None else math.ldexp(1.0, -self._exponent)

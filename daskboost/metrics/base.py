@@ -113,7 +113,15 @@ class Metric(ABC, Generic[StateT]):
         self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None
     ) -> StateT | None:
         """`partial` of float32 arrays on a GPU, to the byte; None where that is the host's to compute, or to refuse."""
-        return None
+        return None if self.device_loss is None else self.partial_of_loss(
+            kernels, self.device_loss, label, prediction, weight
+        )  # fmt: skip
+
+    def partial_of_loss(
+        self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
+    ) -> StateT | None:
+        """`partial_on_device` by the kernel of a loss, for subclasses that have a `device_loss`."""
+        raise NotImplementedError(f"{type(self).__name__} has device_loss={loss!r}, and no partial_of_loss")
 
     @abstractmethod
     def value(self, state: StateT) -> float:

@@ -93,13 +93,11 @@ class MeanMetric(Metric[RatioState]):
         """Parameters of `device_loss`."""
         return ()
 
-    def partial_on_device(
-        self, kernels: MetricKernels, label: Array, prediction: Array, weight: Array | None = None
+    def partial_of_loss(
+        self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
     ) -> RatioState | None:
-        if self.device_loss is None:
-            return None
         prediction = self.shaped(label, prediction)
-        losses, weights = kernels.sum_losses(self.device_loss, label, prediction, weight, self.device_parameters)
+        losses, weights = kernels.sum_losses(loss, label, prediction, weight, self.device_parameters)
         return RatioState(ExactSum(*losses), ExactSum(*weights))
 
     def _block(self, label: Array, prediction: Array, weight: Array | None) -> RatioState:

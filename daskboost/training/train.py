@@ -24,7 +24,13 @@ from daskboost.params import PARAMETERS, TrainParams, shown
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks, evaluation_log
 from daskboost.training.checks import check_data, check_init_model, check_rounds
 from daskboost.training.clients import run_or_await
-from daskboost.training.contradictions import as_booster, check_contradictions, check_made_with, check_metrics
+from daskboost.training.contradictions import (
+    CERTIFIED_PARAMS,
+    as_booster,
+    check_contradictions,
+    check_made_with,
+    check_metrics,
+)
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
@@ -264,15 +270,11 @@ PLACE_PARAMS = ("explicit", "device", "n_jobs", "chunk_rows", "reduction", "host
 """Parameters of where and how a fit ran: kept out of the model, whose bytes must not depend on them."""
 
 
-SAMPLE_PARAMS = ("certify_tolerance", "resident_share")
-"""Parameters that shape a model only where trees are certified with a tolerance."""
-
-
 def provenance(params: TrainParams) -> dict[str, str]:
     """The parameters that shaped the model, as texts."""
     dropped = PLACE_PARAMS
     if params.out_of_core != "certified" or params.certify_tolerance == 0:
-        dropped = (*dropped, *SAMPLE_PARAMS, *(() if params.out_of_core == "sampled" else ("out_of_core",)))
+        dropped = (*dropped, *CERTIFIED_PARAMS, *(() if params.out_of_core == "sampled" else ("out_of_core",)))
     kept = {name: value for name, value in asdict(params).items() if name not in dropped}
     return {name: str(getattr(value, "__name__", value)) for name, value in sorted(kept.items())}
 

@@ -73,8 +73,7 @@ def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     take = WholeRounds._take
 
     def noted(self: WholeRounds, n: int) -> Any:
-        if self._engine.device.without_host:
-            asked.append(n)
+        asked.append(n)
         return take(self, n)
 
     monkeypatch.setattr(WholeRounds, "_take", noted)
@@ -254,7 +253,7 @@ def test_what_fails_after_the_end_of_a_fit_does_not_matter(
             return train(params, dataset, 4, objective=halves, callbacks=[Ends(last)])
 
         assert len(fit(1).trees) == 2
-        assert taken == ([1, 2] if depth == 3 else [])  # either way rounds are asked for ahead
+        assert taken == ([1, 2] if depth == 3 else [])  # trees that need the host are not grown ahead
         with pytest.raises((DataError, ValueError), match=r"gradient of inf in iteration 2|no third time"):
             fit(3)
 
@@ -262,8 +261,8 @@ def test_what_fails_after_the_end_of_a_fit_does_not_matter(
 def test_a_plan_without_room_for_growing_without_the_host_is_kept(
     taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step_bytes = memory.step_bytes
-    monkeypatch.setattr(memory, "step_bytes", lambda size: 2**60 if size.without_host else step_bytes(size))
+    by_levels = memory._level_growth
+    monkeypatch.setattr(memory, "_level_growth", lambda size: by_levels(size)._replace(step_bytes=2**60))
     data = make_data(np.random.default_rng(12), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken

@@ -24,7 +24,6 @@ from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Bool, Float32
-from daskboost.engine import evaluation
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.evaluation import Evaluator
 from daskboost.engine.row_groups import row_groups
@@ -103,7 +102,7 @@ def test_states_are_the_hosts(
         device = GpuDevice(runtime, LAYOUT, Threads(1))
         device.fetch = pytest.fail  # type: ignore[method-assign,assignment]
         for (sizes, n_resident), most_rows in zip(CHUNKS, (2**22, 2**22, 200, 150), strict=True):
-            monkeypatch.setattr(evaluation, "SCORE_ROWS", most_rows)
+            monkeypatch.setattr(GpuDevice, "metric_rows", most_rows)
             evaluator = Evaluator(device, objective, metrics, rows.evaluated(device, sizes, n_resident))
             states += [evaluator.states(), evaluator.states()]
         host.close()
@@ -133,7 +132,7 @@ def test_neighbours_are_evaluated_together(
         return partial_on_device(self, kernels, *arrays)
 
     monkeypatch.setattr(type(metric), "partial_on_device", noting)
-    monkeypatch.setattr(evaluation, "SCORE_ROWS", most)
+    monkeypatch.setattr(GpuDevice, "metric_rows", most)
     rows, device = Rows.make(rng, objective.n_outputs, weighted=True), GpuDevice(runtime, LAYOUT, Threads(1))
     evaluator = Evaluator(device, objective, [metric], rows.evaluated(device, (100, 41, 299, 1), 0))
     evaluator.states()
@@ -153,7 +152,7 @@ def test_metrics_of_the_host_get_a_copy(
     runtime: Runtime, most_rows: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for all of them; users' functions see NumPy, and rows by their global ids."""
-    monkeypatch.setattr(evaluation, "SCORE_ROWS", most_rows)
+    monkeypatch.setattr(GpuDevice, "metric_rows", most_rows)
     rows, device, fetched = Rows.make(rng, 1, weighted=True), GpuDevice(runtime, LAYOUT, Threads(1)), []
     fetch = device.fetch
     device.fetch = lambda array: fetched.append(array) or fetch(array)  # type: ignore[method-assign,func-returns-value]

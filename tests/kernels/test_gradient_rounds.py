@@ -197,7 +197,7 @@ def test_outputs_quantized_together(name: str, given: Any, small: bool, share: f
 
 
 def test_an_engine_without_rows_has_a_range_of_zero(runtime: Runtime) -> None:
-    assert LossRows(runtime, [], 2).ranges().tolist() == [[0, 0], [0, 0]]
+    assert LossRows(runtime, [], 2).found_ranges().tolist() == [[0, 0], [0, 0]]
 
 
 def test_a_recorded_round_gives_the_same_again(runtime: Runtime, rng: np.random.Generator) -> None:

@@ -18,6 +18,7 @@ from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics import auc
 from daskboost.metrics.base import Metric
+from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.elementwise import Rmse
 from daskboost.metrics.registry import make_metric, metric_names
 
@@ -149,8 +150,13 @@ def test_a_subclass_with_another_loss_stays_on_the_host() -> None:
         def partial(self, *arguments: Any, **more: Any) -> Any:
             return super().partial(*arguments, **more)
 
+    class Mine(CustomMetric):
+        device_loss: ClassVar[str | None] = "squared"
+
     assert (Cubed().device_loss, Renamed().device_loss, Clipped().device_loss) == (None, "squared", None)
     kernels: Any = None
     for metric in (Cubed(), Clipped()):
         assert metric.partial_on_device(kernels, np.zeros(1), np.zeros(1)) is None
+    with pytest.raises(NotImplementedError, match="Mine has device_loss='squared', and no partial_of_loss"):
+        Mine(max).partial_on_device(kernels, np.zeros(1), np.zeros(1))
     assert EXPECTED["rmse"][0] == REAL

@@ -14,7 +14,7 @@ from daskboost.data.streamed import StreamedChunks
 from daskboost.devices import stream_groups
 from daskboost.devices.gpu import plans
 from daskboost.devices.plan import FitSize
-from daskboost.engine import shard_margins
+from daskboost.engine import chunk_views
 from daskboost.engine.fit_size import EnginePlace, engine_size
 from daskboost.fit.spec import FitSpec
 
@@ -55,5 +55,5 @@ def noted_groups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
                 noted.append([len(group) for group in groups])
             super().__init__(store, groups, allocate, once=once)
 
-    monkeypatch.setattr(shard_margins, "StreamedChunks", Noting)
+    monkeypatch.setattr(chunk_views, "StreamedChunks", Noting)
     return noted

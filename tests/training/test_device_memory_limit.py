@@ -21,8 +21,8 @@ from daskboost import DaskBoostClassifier, QuantizedDataset, plan, train, train_
 from daskboost.cluster import in_process
 from daskboost.data.pack import DenseLayout
 from daskboost.devices.gpu import cuda, memory
+from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.plan import SMALL_ROWS
-from daskboost.engine import evaluation
 from daskboost.errors import DeviceError, ParameterError
 from daskboost.metrics import auc
 
@@ -202,8 +202,9 @@ def test_streamed_rows_are_evaluated_together(
         train({**params, **HOST}, data, 2, evals=evals, evals_result=results)
         found.append(results)
         for most_rows in (2**22, 2_500):
-            for module in (auc, evaluation, memory):
+            for module in (auc, memory):
                 monkeypatch.setattr(module, "SCORE_ROWS", most_rows)
+            monkeypatch.setattr(GpuDevice, "metric_rows", most_rows)
             planned = plan({**params, "device_memory_limit": 1}, data, evals=evals, num_boost_round=2)
             results = {}
             runtime.meter.restart()

@@ -28,11 +28,11 @@ T = TypeVar("T")
 class CpuDevice:
     """Row loops on threads of this process."""
 
+    name = "cpu"
     xp: Any = np
     group_rows = 2**18
     """Beyond it, a chunk's fixed costs are a few percent."""
     joins_for_free = False
-    reads_device_chunks = False
     gradient_rows = 8_192
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
@@ -42,6 +42,7 @@ class CpuDevice:
     stream_bytes = 0
     split_kernels: SplitKernels | None = None
     metric_kernels: MetricKernels | None = None
+    metric_rows = ring_bytes = 0
 
     def __init__(self, layout: SlotLayout, threads: Threads) -> None:
         self._layout, self.threads = layout, threads

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from daskboost.devices.cpu.histogram import WORD_ROWS
-from daskboost.devices.plan import FitSize, Plan
+from daskboost.devices.plan import FitSize, Plan, RowSource
 from daskboost.devices.sampling import most_candidates, most_drawn
 from daskboost.devices.set_size import SetSize
 
@@ -37,7 +38,7 @@ def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan
         columns_bytes=min(train.column_bytes(train.resident_rows), column_bytes),
         order_bytes=order_bytes(train, size.small_data, size.width),
         gradients_bytes=8 * size.width * size.sketched * train.n_rows
-        + 8 * k * (train.n_rows if size.keep_gradients or k > 1 else min(train.n_rows, train.chunk_rows)),
+        + 8 * k * (train.n_rows if size.keep_gradients else min(train.n_rows, train.chunk_rows)),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
         histograms_bytes=histograms_bytes(size),
@@ -91,8 +92,10 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
     )  # fmt: skip
 
 
-PLANS = {"all": exact_plan, "certified": certified_plan, "drawn": sampled_plan}
-"""By which rows grow a tree."""
+PLANS: Mapping[RowSource, Callable[[FitSize, int | None, int], Plan]] = {
+    "all": exact_plan, "certified": certified_plan, "drawn": sampled_plan,
+}  # fmt: skip
+"""The plan of a fit, by the rows that its trees grow on."""
 
 
 def sample_rows(share: float, n_rows: int) -> int:

@@ -17,7 +17,7 @@ from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.lack_of_memory import lack_of_memory
 from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_source
-from daskboost.devices.gpu.metrics import MetricKernels
+from daskboost.devices.gpu.metrics import SCORE_ROWS, MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
@@ -41,27 +41,35 @@ COLUMN_SHARE = 4
 """Without a plan, column-major copies take at most this part of what memory is free when the engine starts."""
 
 
+def unplanned(free_bytes: int) -> Plan:
+    """Return what a device goes by that has no plan of a fit: parts that are planned without bytes take what they need
+    when they need it."""
+    return Plan(
+        "cuda", None, chunks_bytes=0, columns_bytes=free_bytes // COLUMN_SHARE, order_bytes=0, gradients_bytes=0,
+        margins_bytes=0, labels_bytes=0, histograms_bytes=0, evaluation_bytes=0, scratch_bytes=0,
+        stream_bytes=stream_groups.GROUP_BYTES,
+    )  # fmt: skip
+
+
 class GpuDevice:
     """Row loops on a GPU; decisions stay with the host's threads."""
 
     group_rows = MOST_ROWS
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
     joins_for_free = True
-    reads_device_chunks = True
+    metric_rows = SCORE_ROWS
+    """A metric waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k."""
     gradient_rows = 2**24
     """A bound on the temporary arrays of an objective's expressions."""
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
-        self._plan = plan
-        self.without_host = plan is not None and plan.without_host
-        self._n_trees = 1 if plan is None else plan.trees_together
-        self.resident = None if plan is None else plan.resident
-        self.stream_bytes = stream_groups.GROUP_BYTES if plan is None else plan.stream_bytes
+        self._plan = plan = plan or unplanned(runtime.free_bytes)
+        self.without_host, self.resident, self.stream_bytes = plan.without_host, plan.resident, plan.stream_bytes
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads
-        self._passes = PassMemory(runtime, layout, *((0, 0) if plan is None else plan.frontier))
-        self.xp = runtime.xp
+        self._passes = PassMemory(runtime, layout, *plan.frontier)
+        self.name, self.xp = f"cuda:{runtime.device}", runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
             self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
@@ -75,25 +83,23 @@ class GpuDevice:
         return download(self._runtime, array, self.threads.count)
 
     def column_room(self, most_bytes: int) -> int:
-        return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
+        return self._plan.columns_bytes
 
     def dense_view(self, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *, copy_columns: bool) -> DenseView:
-        turn_rows = copy_columns and self._plan is not None and self._plan.turned_bytes > 0
+        turn_rows = copy_columns and self._plan.turned_bytes > 0
         return DenseView(self._layout, parts, n_rows, copy_columns=copy_columns, turn_rows=turn_rows)
 
     def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> SparseView:
-        sort_entries = copy_columns and self._plan is not None and self._plan.by_entries
+        sort_entries = copy_columns and self._plan.by_entries
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
-        room = RoomSize(size.n_rows) if self._plan is None else RoomSize(*self._plan.drawn[1])
-        return GpuUniformSample(self._layout, size, room)
+        return GpuUniformSample(self._layout, size, RoomSize(*self._plan.drawn[1]))
 
     def candidates(self, n_outputs: int, copies_columns: Callable[[int], bool]) -> GpuCandidates:
         """Return candidates; no sample has a column-major copy, see `uniform_sample`."""
-        sizes = (RoomSize(), RoomSize()) if self._plan is None else [RoomSize(*size) for size in self._plan.drawn]
-        return GpuCandidates(self._layout, n_outputs, *sizes)
+        return GpuCandidates(self._layout, n_outputs, *(RoomSize(*size) for size in self._plan.drawn))
 
     def frontier(self, n_places: int, most_rows: int) -> GpuFrontier:
         return GpuFrontier(self._passes, n_places, most_rows)
@@ -124,7 +130,7 @@ class GpuDevice:
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, room_rows: int = 0) -> VectorRows:  # fmt: skip
         return VectorRows(
-            self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, room_rows=room_rows
+            self._runtime, views, sizes, pieces, self._slots, weights, self._plan.trees_together, room_rows=room_rows
         )
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:

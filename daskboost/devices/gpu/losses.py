@@ -160,12 +160,6 @@ class LossRows:
         self.sources = sources
         self._rounding = DeviceRounding(runtime, n_outputs)
 
-    def ranges(self) -> Float64:
-        """Largest |g|, then h, of each output at the margins as they are now; float64, shape (2, outputs); waits."""
-        for index in range(len(self.sources)):
-            self.find_range(index)
-        return self.found_ranges()
-
     def find_range(self, index: int) -> None:
         """Enqueue: a chunk enters the range, by its margins as they are now; computes gradients that are stored."""
         self.sources[index].find_range(self._rounding.tops)
@@ -175,14 +169,23 @@ class LossRows:
         if isinstance(self.sources[index], SoftmaxChunk):
             self.find_range(index)
 
+    def recall(self, index: int) -> None:
+        """Do nothing: gradients are computed wherever they are needed, or those of all chunks are stored."""
+
     def found_ranges(self) -> Float64:
-        """Return what `ranges` does, of the chunks that entered since the last time; waits."""
-        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0, 0.0, 0.0))  # for the range; others decide the scales
+        """Return the largest |g|, then h, of each output over the chunks that entered since the last time; float64,
+        shape (2, outputs); waits."""
+        self._rounding.find_scales(ScaleRule(1.0, 1, 1.0, 0.0, 0.0))  # for its ranges; others decide the scales
         return self._rounding.largest()
 
     def columns(self, index: int, output: int, *, by_weight: bool = False) -> Columns:
         """What a chunk's gradients of one output are quantized from."""
         return self.sources[index].columns(output, by_weight=by_weight)
+
+    def all_outputs(self, index: int) -> Columns:
+        """Enqueue `compute`; the columns of all outputs, from the first one on."""
+        self.compute(index)
+        return self.columns(index, 0)
 
     def gradients(self, index: int) -> tuple[DeviceArray, DeviceArray]:
         """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""

@@ -6,6 +6,8 @@ Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from daskboost.devices.gpu.best_first import STEPS, kept_histograms, most_splits, step_width, usual_steps
 from daskboost.devices.gpu.entry_search import entry_search_bytes, entry_tile_bytes
 from daskboost.devices.gpu.feature_groups import room_bytes
@@ -134,23 +136,16 @@ def gradients_bytes(size: FitSize) -> int:
     n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
     if size.gpu_gradients == "computed":
         return 0
-    by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
+    by_chunk = size.by_expressions and not size.keep_gradients
     most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
     return 8 * k * (min(n, most_rows) if by_chunk else n)
 
 
 def histograms_bytes(size: FitSize) -> int:
-    """Return the bytes of `TreeGrower` or `BestFirstGrower`, or of the nodes that are there; of `EntrySearch`, which
-    needs none."""
+    """Return the bytes of histograms that are there at a time, or of `EntrySearch`, which needs none."""
     if searches_entries(size):
         return entry_search_bytes(size.train, _searched_nodes(size), size.multiprocessors)
-    if not size.without_host:
-        nodes = size.open_histograms
-    elif size.grow_policy == "lossguide":
-        nodes = kept_histograms(size.max_leaves)
-    else:
-        nodes = sum(histogram_nodes(size.trees_together, size.depth))
-    return PAIR_SLOT_BYTES * size.n_entries * nodes
+    return PAIR_SLOT_BYTES * size.n_entries * growth_of(size).n_histograms
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
@@ -167,41 +162,79 @@ def search_bytes(size: FitSize, n_nodes: int) -> int:
 
 def split_bytes(size: FitSize) -> int:
     """Return the bytes of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
-    n_splits = max(USUAL_SPLITS, step_width(size.max_leaves) if size.grow_policy == "lossguide" else _deepest(size))
+    n_splits = max(USUAL_SPLITS, growth_of(size).n_splits)
     n_rows = size.trees_together * size.train.n_rows
     tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
     return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
 
 
-def _deepest(size: FitSize) -> int:
-    return size.trees_together << (size.depth - 1) if size.without_host else size.deepest_nodes
+class Growth(NamedTuple):
+    """What trees take, by what grows them."""
+
+    n_histograms: int
+    """Histograms that are there at a time."""
+    n_splits: int
+    """Nodes that are split at a time."""
+    step_bytes: int
+    """Bytes of searching nodes."""
+    tree_bytes: int
+    """Bytes of what is kept of nodes beside histograms."""
+    stays: bool
+    """Whether all that stays between trees: CUDA graphs have recorded the arrays of their steps."""
+
+    def beside(self, passing: int) -> int:
+        """Return the bytes of steps and of what is needed before and after trees."""
+        return passing + self.step_bytes if self.stays else max(passing, self.step_bytes)
 
 
-def step_bytes(size: FitSize) -> int:
-    """Return the bytes of searching nodes: of the largest level, or of all that CUDA graphs recorded, each output's
-    tree in one of them, whose arrays live as long as they do."""
+def growth_of(size: FitSize) -> Growth:
+    """Return what the trees of a fit take."""
     if not size.without_host:
-        return search_bytes(size, size.deepest_nodes)
-    if size.grow_policy == "lossguide":
-        return size.n_outputs * (STEPS + 1) * search_bytes(size, _searched_nodes(size))
-    return size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth))
+        return _host_growth(size)
+    return _best_first_growth(size) if size.grow_policy == "lossguide" else _level_growth(size)
 
 
-def tree_bytes(size: FitSize) -> int:
-    """Return the bytes of nodes' segments; where trees grow without the host, of what growers keep of nodes beside
-    histograms, and of the trees that wait to be fetched."""
-    if not size.without_host:
-        leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
-        return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups)) + leaf_bytes
-    waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
-    allowed = size.n_outputs * size.drawn_sets * size.train.n_features
-    if size.grow_policy == "lossguide":
-        most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
-        grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
-        return tables_bytes(1 + waiting, capacity) + grown + allowed
-    capacity, growing = (2 << size.depth) - 1, size.trees_together + size.n_outputs % size.trees_together
-    of_nodes = capacity * (SEGMENT_BYTES * size.trees_together + (LEVEL_SLOT_BYTES + LEAF_BYTES) * growing)
-    return tables_bytes(growing + waiting, capacity) + of_nodes + allowed
+def _host_growth(size: FitSize) -> Growth:
+    """Return what trees take that grow with the host: the nodes that are there, and vectors of leaves."""
+    leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
+    segments_bytes = SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups))
+    n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
+    return Growth(
+        size.open_histograms, n_splits, search_bytes(size, size.deepest_nodes), segments_bytes + leaf_bytes, False
+    )
+
+
+def _level_growth(size: FitSize) -> Growth:
+    """Return what `TreeGrower` takes, with the trees that wait to be fetched; each output's tree is in one graph."""
+    capacity, together = (2 << size.depth) - 1, size.trees_together
+    growing = together + size.n_outputs % together
+    of_nodes = capacity * (SEGMENT_BYTES * together + (LEVEL_SLOT_BYTES + LEAF_BYTES) * growing)
+    return Growth(
+        sum(histogram_nodes(together, size.depth)), together << (size.depth - 1),
+        size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth)),
+        tables_bytes(growing + _waiting(size), capacity) + of_nodes + _allowed_bytes(size), True,
+    )  # fmt: skip
+
+
+def _best_first_growth(size: FitSize) -> Growth:
+    """Return the same of `BestFirstGrower`, whose graphs have a step each."""
+    most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
+    grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
+    return Growth(
+        kept_histograms(size.max_leaves), step_width(size.max_leaves),
+        size.n_outputs * (STEPS + 1) * search_bytes(size, _searched_nodes(size)),
+        tables_bytes(1 + _waiting(size), capacity) + grown + _allowed_bytes(size), True,
+    )  # fmt: skip
+
+
+def _waiting(size: FitSize) -> int:
+    """Trees that wait to be fetched."""
+    return min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
+
+
+def _allowed_bytes(size: FitSize) -> int:
+    """Return the bytes of the features that trees may use."""
+    return size.n_outputs * size.drawn_sets * size.train.n_features
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
@@ -239,17 +272,18 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
         own -= 0 if rows.streamed_rows else columns_bytes(size)
         n = copied_entries(size)
         sorting = SORTING_BYTES * n
-        if searches_entries(size):  # what trees take comes later
-            sorting = sorting_bytes(n, rows.n_features) - histograms_bytes(size) - tree_bytes(size) - step_bytes(size)
+        if searches_entries(size):
+            growth = growth_of(size)
+            later = histograms_bytes(size) + growth.tree_bytes + growth.step_bytes
+            sorting = sorting_bytes(n, rows.n_features) - later
         own = max(own, sorting)
     return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
 
 
 def scratch_bytes(size: FitSize, passing: int) -> int:
     """Return the bytes of trees and steps, and what is needed before and after them."""
-    steps, of_layout = step_bytes(size), LAYOUT_BYTES * size.train.n_features
-    passing_and_steps = passing + steps if size.without_host else max(passing, steps)
-    return of_layout + tree_bytes(size) + split_bytes(size) + passing_and_steps
+    growth, of_layout = growth_of(size), LAYOUT_BYTES * size.train.n_features
+    return of_layout + growth.tree_bytes + split_bytes(size) + growth.beside(passing)
 
 
 def passing_bytes(size: FitSize, *, has_columns: bool) -> int:

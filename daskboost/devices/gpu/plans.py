@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from daskboost.devices.cpu.memory import sample_rows
@@ -16,6 +16,7 @@ from daskboost.devices.gpu.memory import (
     columns_bytes,
     evaluation_bytes,
     gradients_bytes,
+    growth_of,
     histograms_bytes,
     label_bytes,
     order_bytes,
@@ -25,8 +26,6 @@ from daskboost.devices.gpu.memory import (
     search_bytes,
     searches_entries,
     split_bytes,
-    step_bytes,
-    tree_bytes,
     upload_bytes,
     view_bytes,
 )
@@ -40,7 +39,7 @@ from daskboost.devices.gpu.sampling_memory import (
 )
 from daskboost.devices.gpu.streaming_memory import POOL_GROUP_BYTES, n_groups, streaming_parts
 from daskboost.devices.gpu.tree_groups import trees_together
-from daskboost.devices.plan import FitSize, Plan
+from daskboost.devices.plan import FitSize, Plan, RowSource
 from daskboost.devices.set_size import SetSize
 from daskboost.devices.stream_groups import group_sizes
 
@@ -101,7 +100,7 @@ def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bo
 def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """Return the plan of a fit all of whose chunks become resident."""
     size = size.streaming(_stream_bytes(size, free_bytes))
-    if size.rows != "all":
+    if size.on_sample:
         return _least(size, free_bytes)
     alone = replace(size, trees_together=1)
     n_trees, turned, plans = most_together(size), root_copy_bytes(size), []
@@ -143,7 +142,7 @@ def _kept_of_sets(size: FitSize, n_kept: int) -> tuple[int, ...]:
     """Chunks of each set if so many stay: first those that would take longest to stream. Training rows are read once a
     level, or once a tree that is grown on a sample, and evaluation sets once a tree."""
     sets = (size.train, *size.evals)
-    n_passes = [size.depth if size.rows == "all" else 1, *(1 for _ in size.evals)]
+    n_passes = [size.passes or size.depth, *(1 for _ in size.evals)]
     times = {(k, on_disk): n * (DISK_PASSES if on_disk else 1) for k, n in enumerate(n_passes) for on_disk in (1, 0)}
     kept = [0] * len(sets)
     for k, on_disk in sorted(times, key=lambda part: -times[part]):
@@ -172,10 +171,11 @@ def _keeping(size: FitSize, resident: Sequence[int]) -> FitSize:
 
 def _least(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan without all that only makes a fit faster."""
-    return LEAST_PLANS[size.rows](size, free_bytes)
+    return LEAST[size.rows](size, free_bytes)
 
 
-def _exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
+def exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
+    """The least plan of trees that are grown on all rows: with the host, one at a time."""
     return _arrays(replace(size, without_host=False, trees_together=1), free_bytes, has_columns=False)
 
 
@@ -205,7 +205,7 @@ def most_together(size: FitSize) -> int:
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:
     size = size if has_columns else replace(size, may_sort_entries=False)  # sorted entries are a copy
     train, k = size.train, size.n_outputs
-    passing = passing_bytes(size, has_columns=has_columns)
+    passing, growth = passing_bytes(size, has_columns=has_columns), growth_of(size)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, without_host=size.without_host, by_entries=searches_entries(size),
         trees_together=size.trees_together,
@@ -220,8 +220,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         scratch_bytes=scratch_bytes(size, passing), **streaming_parts(size),
         turned_bytes=turned,
     )  # fmt: skip
-    lost = arrays.total_bytes // POOL_SHARE + (passing + step_bytes(size)) // POOL_SCRATCH_SHARE
-    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
+    lost = arrays.total_bytes // POOL_SHARE + (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
+    lost += 0 if growth.stays else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 
@@ -236,7 +236,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
     of_turn = order_bytes(turn, size.small_data) + split_bytes(replace(size, train=replace(train, n_rows=turn)))
     numbers_bytes, drawing = drawing_bytes(size, sample_rows(size.share, turn))
     passing, steps = passing_bytes(size, has_columns=False), search_bytes(size, 2 * places - 1)
-    by_turn = size.gpu_gradients in ("expressions", "uploaded")
+    by_turn = size.by_expressions
     of_sample = histograms_bytes(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes, frontier=(k * places, 2 * places - 1),
@@ -250,7 +250,7 @@ def certified_plan(size: FitSize, free_bytes: int | None) -> Plan:
         labels_bytes=label_bytes(size) + label_bytes(own),
         histograms_bytes=PAIR_SLOT_BYTES * size.n_entries * (k * places + 2 * places - 1) + of_sample,
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + split_bytes(own) + numbers_bytes
+        scratch_bytes=growth_of(own).tree_bytes + split_bytes(own) + numbers_bytes
         + max(passing, steps, drawing + of_turn - of_sample),
         **streaming_parts(size),
     )  # fmt: skip
@@ -273,13 +273,13 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
     if size.leaf_count_bytes:  # for a base score that is a quantile, before there are others
         of_all = order_bytes(train.n_rows, False, size.width) + split_bytes(size)
         order = max(order, of_all - rooms - state_bytes(size) - splitting)
-    by_turn = size.gpu_gradients in ("expressions", "uploaded")
+    by_turn = size.by_expressions
     held = rooms + order + state_bytes(size) + histograms_bytes(own)
     opening = max(0, upload_bytes(train, size.n_slots) - held)  # before all these
     passing = max(
         between_bytes(size), taking_bytes(size, turn), *(upload_bytes(each, size.n_slots) for each in size.evals)
     )
-    steps = step_bytes(own)
+    growth = growth_of(own)
     arrays = Plan(
         device="cuda", free_bytes=free_bytes,
         drawn=((candidates.n_rows, candidates.n_entries), (sample.n_rows, sample.n_entries)),
@@ -292,20 +292,22 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(own),
         evaluation_bytes=evaluation_bytes(size),
-        scratch_bytes=tree_bytes(own) + splitting + max(opening, passing, steps),
+        scratch_bytes=growth.tree_bytes + splitting + max(opening, passing, growth.step_bytes),
         **streaming_parts(size),
     )  # fmt: skip
     # A round's levels have other numbers of nodes than those of the rounds before, whose pieces are too small for some.
-    lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + steps) // 2
+    lost = arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes + (passing + growth.step_bytes) // 2
     lost += arrays.total_bytes // POOL_SAMPLES_SHARE + POOL_CANDIDATES_BYTES + POOL_GROUP_BYTES * n_groups(size)
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES)
+
+
+LEAST: Mapping[RowSource, Callable[[FitSize, int | None], Plan]] = {
+    "all": exact_plan, "certified": certified_plan, "drawn": sampled_plan,
+}  # fmt: skip
+"""The plan without all that only makes a fit faster, by the rows that its trees grow on."""
 
 
 def sample_set(size: FitSize) -> SetSize:
     """The rows that certified trees are grown on, as a data set."""
     n_rows = sample_rows(size.share, size.train.n_rows)
     return size.train.of_rows(n_rows, int(n_rows * size.train.entries_per_row))
-
-
-LEAST_PLANS = {"all": _exact_plan, "certified": certified_plan, "drawn": sampled_plan}
-"""By which rows grow a tree."""
