@@ -9,28 +9,24 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import numpy.typing as npt
-
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.following import Following, Root
+from daskboost.devices.gpu.gradients import GradientPair
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.ring import PackedChunks
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
+from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
 
 T = TypeVar("T")
 View = Any
 """A chunk as the device's row loops see it."""
-Array = npt.NDArray[Any]
-"""An array in the device's memory; typed as NumPy's, whose interface CuPy's arrays have."""
-GradientColumn = Any
-"""One output's g and h of a chunk: a pair of columns, float32 of shape (rows,), or what `LossRows.columns` gives."""
+
 
 
 class Rows(Protocol):
@@ -82,7 +78,7 @@ class LossRows(Protocol):
     def found_ranges(self) -> Float64:
         """Return what `ranges` does, of the chunks that `find_range` took in since the last time."""
 
-    def columns(self, index: int, output: int, *, by_weight: bool = False) -> Any:
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientPair:
         """What `Rows.start_tree` takes for one output of a chunk; with weights in place of hessians if `by_weight`."""
 
     def gradients(self, index: int) -> tuple[Array, Array]:
@@ -199,7 +195,7 @@ class StreamingDevice(Protocol):
 class Device(Protocol):
     """The device of one engine."""
 
-    xp: Any
+    xp: ArrayModule
     """Array module of margins, labels and gradients."""
     threads: Threads
     """For what stays on the host; closed by `close`."""
@@ -226,7 +222,7 @@ class Device(Protocol):
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""
 
-    def fetch(self, array: Array) -> Any:
+    def fetch(self, array: Array) -> Array:
         """A device array in the host's memory."""
 
     def column_room(self, most_bytes: int) -> int:

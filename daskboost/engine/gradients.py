@@ -8,9 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.device import Array, Device, GradientColumn, LossRows
+from daskboost.devices.device import Device, LossRows
+from daskboost.devices.gpu.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.dtypes import Float32, Float64
+from daskboost.dtypes import Array, Float32, Float64
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.messages import GradientRange, StartRound
@@ -108,11 +109,11 @@ class Gradients:
             self.compute(index)
         return self.of(index) if first < self._setup.objective.n_outputs else self._sketches[index]
 
-    def searched(self, column: int, index: int) -> GradientColumn:
+    def searched(self, column: int, index: int) -> GradientPair:
         """A column of a chunk's gradients as trees are searched on it."""
         return self.column(column, index, by_weight=self._setup.recipe.searched == "weights")
 
-    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientColumn:
+    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientPair:
         """One column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians if that is
         asked for."""
         if self.losses is not None and column < self._setup.objective.n_outputs:
@@ -133,7 +134,7 @@ class Gradients:
         found: Array = weights if weight is None else weights * weight
         return found
 
-    def computed(self, index: int, column: int) -> GradientColumn:
+    def computed(self, index: int, column: int) -> GradientPair:
         """One output's column of a chunk's gradients, which are there."""
         if self.losses is not None:
             return self.losses.columns(index, column)
@@ -151,7 +152,7 @@ class Gradients:
         """The ranges of the chunks that had their turn, as far as `take_turn` did not give them."""
         return [] if self.losses is None else [self.losses.found_ranges()]
 
-    def all_outputs(self, index: int) -> GradientColumn:
+    def all_outputs(self, index: int) -> GradientPair:
         """Compute a chunk's gradients of all outputs at its turn in a pass, where no range is wanted."""
         if self.losses is None:
             self.compute(index, find_range=False)
@@ -159,7 +160,7 @@ class Gradients:
         self.losses.compute(index)
         return self.losses.columns(index, 0)
 
-    def fresh(self, column: int, index: int) -> GradientColumn:
+    def fresh(self, column: int, index: int) -> GradientPair:
         """A column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
         if self.losses is not None:
             self.losses.find_range(index)

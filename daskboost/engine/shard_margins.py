@@ -18,9 +18,9 @@ from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkHandle
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Array, Device, StreamingDevice, View
+from daskboost.devices.device import Device, StreamingDevice, View
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
-from daskboost.dtypes import Int32
+from daskboost.dtypes import Array, Int32
 from daskboost.engine.row_groups import places_on_disk, row_groups, streamed_places
 from daskboost.errors import DataError
 

@@ -34,7 +34,9 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, dict[str, Any]]]
             return
         rows, every = self._sample.gradients.rows.train, self._sets.train
         for group, margin in zip(rows.groups, rows.margins, strict=True):
-            own = {"ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin}
+            own: dict[str, Any] = {
+                "ids": group.pieces, "label": group.rows.label, "weight": group.rows.weight, "margin": margin
+            }  # fmt: skip
             all_margins = np.concatenate([to_host(each) for each in every.margins])
             all_ids = np.concatenate([
                 np.arange(first, first + part.stop - part.start)
