@@ -283,7 +283,7 @@ def parse_bytes(name: str, value: int | float | str) -> int:
     return size
 
 
-def as_tuple(value: Any) -> tuple[Any, ...]:
+def as_tuple(value: object) -> tuple[Any, ...]:
     """Return one value or several as a tuple; None is none."""
     if value is None:
         return ()
@@ -294,7 +294,7 @@ def as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _quantiles(value: Any) -> tuple[float, ...]:
+def _quantiles(value: object) -> tuple[float, ...]:
     alphas = as_tuple(value)
     try:
         if not all(isinstance(alpha, str | int | float | np.integer | np.floating) for alpha in alphas):

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from daskboost.cluster.wire import register
+from daskboost.dtypes import Array
 from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
-from daskboost.fit.links import Array
 
 
 class Engine(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from daskboost.data.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, li
 from daskboost.devices.gpu.input import as_device_array
 from daskboost.errors import DataError, DataTypeError
 
+if TYPE_CHECKING:
+    from daskboost.data.schema import ColumnType
 
-def column_named(value: Any, columns: Sequence[Hashable] | None, name: str) -> Hashable | None:
+
+def column_named(value: object, columns: Sequence[Hashable] | None, name: str) -> Hashable | None:
     """The column of X that an argument names; None when the argument is a collection (or None).
 
     Parameters
@@ -43,7 +46,7 @@ def column_named(value: Any, columns: Sequence[Hashable] | None, name: str) -> H
     return by_name[str(value)]
 
 
-def columns_named(value: Any, columns: Sequence[Hashable] | None, name: str) -> tuple[Hashable, ...] | None:
+def columns_named(value: object, columns: Sequence[Hashable] | None, name: str) -> tuple[Hashable, ...] | None:
     """Like `column_named` for an argument that may name several columns."""
     if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
         return tuple(found for item in value if (found := column_named(item, columns, name)) is not None)
@@ -51,7 +54,7 @@ def columns_named(value: Any, columns: Sequence[Hashable] | None, name: str) -> 
     return None if found is None else (found,)
 
 
-def aligned(value: Any, x: Blocks, name: str) -> Blocks:
+def aligned(value: object, x: Blocks, name: str) -> Blocks:
     """A collection cut into the partitions of X.
 
     Parameters
@@ -129,7 +132,7 @@ def width_of(data: Any) -> int:
     return int(shape[1]) if len(shape) == 2 else 1
 
 
-def dtypes_of(data: Any) -> list[Any]:
+def dtypes_of(data: Any) -> list[ColumnType]:
     """The dtypes of an aligned collection."""
     if hasattr(data, "dtypes") and getattr(data, "ndim", 1) == 2:
         return list(data.dtypes)
@@ -138,7 +141,7 @@ def dtypes_of(data: Any) -> list[Any]:
     return [data.dtype if hasattr(data, "dtype") else data.type]
 
 
-def check_dtype(dtype: Any, name: str) -> None:
+def check_dtype(dtype: ColumnType, name: str) -> None:
     """Refuse a dtype that cannot be a label (`name` is "y"), a weight or a base margin.
 
     Raises
@@ -153,7 +156,7 @@ def check_dtype(dtype: Any, name: str) -> None:
         raise DataTypeError(f"{name} is of type {dtype}, but must be a number. Convert it, e.g. with `.astype(float)`.")
 
 
-def is_text(dtype: Any) -> bool:
+def is_text(dtype: ColumnType) -> bool:
     """Whether a dtype holds strings and nothing else, so that it can only be a class label."""
     if isinstance(dtype, np.dtype):
         return dtype.kind in "UST"

@@ -13,14 +13,11 @@ import stat
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import UInt8
-
-Array = npt.NDArray[Any]
+from daskboost.dtypes import Array, UInt8
 
 # Never follow a link planted in a data set, and never wait for a writer on a planted pipe.
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)

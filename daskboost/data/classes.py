@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,11 @@ from daskboost.data.device_read import on_device
 from daskboost.data.rows import DeviceColumn, host_column
 from daskboost.data.schema import LABEL_LETTERS, dtype_letter, listed
 from daskboost.devices.gpu.runtime import to_host
-from daskboost.dtypes import Float32
+from daskboost.dtypes import Array, ArrayModule, Float32
 from daskboost.errors import DataError, DataTypeError
+
+if TYPE_CHECKING:
+    from daskboost.data.kinds import Vector
 
 _FAMILIES = {"b": "booleans", "i": "numbers", "u": "numbers", "f": "numbers", "O": "strings"}
 
@@ -46,17 +49,17 @@ class ClassWeights:
         weights: Float32 = self._weigh(host_column(codes), None if weight is None else host_column(weight), np)
         return weights
 
-    def _weigh(self, codes: Any, weight: Any, xp: Any) -> Any:
+    def _weigh(self, codes: Float32, weight: Float32 | None, xp: ArrayModule) -> Float32:
         factors = xp.asarray(np.array(self.factors, np.float64))
 
-        def weights(rows: slice) -> Any:
+        def weights(rows: slice) -> Array:
             of_class = factors[codes[rows].astype(np.intp)]
             return of_class if weight is None else of_class * exact_doubles(weight[rows], xp)
 
         return by_parts(xp, len(codes), np.float32, weights)
 
 
-def unique_labels(values: Any) -> npt.NDArray[Any]:
+def unique_labels(values: Vector) -> npt.NDArray[Any]:
     """The distinct labels of one partition.
 
     Parameters
@@ -147,7 +150,7 @@ def class_codes(values: npt.NDArray[Any], classes: Sequence[Any]) -> Float32:
     return codes
 
 
-def read_codes(block: Any, classes: Sequence[Any]) -> Float32 | DeviceColumn:
+def read_codes(block: Vector, classes: Sequence[Any]) -> Float32 | DeviceColumn:
     """`class_codes` of a block of labels; many numbers on a GPU stay there. Raises as it does."""
     there, known = many_values(block, "y"), class_array(classes)
     if there is None or not _compares_exactly(known.dtype, there[1].dtype):
@@ -166,7 +169,7 @@ def _compares_exactly(known: np.dtype[Any], labels: np.dtype[Any]) -> bool:
     return np.result_type(known, labels).kind != "f" or "f" in (known.kind, labels.kind)
 
 
-def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
+def _codes_of_numbers(labels: Array, known: npt.NDArray[Any], xp: ArrayModule) -> Float32:
     """float32, -1 for labels that are not known; arrays of `xp`, but `known`, which is on the host."""
     order, floats = np.argsort(known), "f" in (known.dtype.kind, labels.dtype.kind)
     known = known.astype(np.float64) if floats else known
@@ -178,7 +181,7 @@ def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
     ordered, codes = xp.asarray(known[order]), xp.asarray(order.astype(np.float32))
     searched = ordered.astype(common)
 
-    def found(rows: slice) -> Any:
+    def found(rows: slice) -> Array:
         own = exact_doubles(labels[rows], xp) if floats else labels[rows]
         at = xp.minimum(xp.searchsorted(searched, own.astype(common, copy=False)), len(known) - 1)
         return xp.where(ordered[at] == own, codes[at], np.float32(-1))
@@ -186,7 +189,7 @@ def _codes_of_numbers(labels: Any, known: npt.NDArray[Any], xp: Any) -> Any:
     return by_parts(xp, len(labels), np.float32, found)
 
 
-def _require_known(codes: Any, labels: Any, known: npt.NDArray[Any]) -> None:
+def _require_known(codes: Float32, labels: Array, known: npt.NDArray[Any]) -> None:
     unknown = codes < 0
     if unknown.any():
         strange = [repr(v) for v in np.unique(to_host(labels[unknown])).tolist()]
@@ -197,7 +200,7 @@ def _require_known(codes: Any, labels: Any, known: npt.NDArray[Any]) -> None:
         )
 
 
-def class_array(classes: Any) -> npt.NDArray[Any]:
+def class_array(classes: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Given classes as an array of one type, in the given order.
 
     Raises
@@ -268,7 +271,7 @@ def _signed(part: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return part.astype(np.int64)
 
 
-def _objects(values: Any) -> npt.NDArray[Any]:
+def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
     """A sequence as an object array: NumPy itself would turn [1, "a"] into strings."""
     out = np.empty(len(values), dtype=object)
     out[:] = list(values)

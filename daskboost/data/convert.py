@@ -7,25 +7,33 @@ whichever container or nullable type a partition happens to have.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.device_read import host_block
-from daskboost.data.kinds import kind_of
+from daskboost.data.kinds import is_pandas, kind_of
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataTypeError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from scipy.sparse import csr_matrix, spmatrix
+
+    from daskboost.data.kinds import Table, Vector
+    from daskboost.data.schema import ColumnType
+
 _TILE_ROWS = 4096  # rows filled at a time: a tile of 4096 x 64 float32 stays in a core's second-level cache
 
 Columns = tuple[Hashable, ...] | None
 
 
-def dense_values(block: Any, columns: Columns) -> Float32:
+def dense_values(block: Table | RowGroup, columns: Columns) -> Float32:
     """Features of a block as a matrix; null and masked entries are NaN.
 
     Parameters
@@ -53,7 +61,7 @@ def dense_values(block: Any, columns: Columns) -> Float32:
         return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def raw_values(block: Any, columns: Columns) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
     """Features of a block in the types that they have: a matrix, or a vector for each column of a frame.
 
     Parameters and errors as of `dense_values`; null and masked entries are NaN, their columns then float32 or float64.
@@ -61,7 +69,7 @@ def raw_values(block: Any, columns: Columns) -> npt.NDArray[Any] | list[npt.NDAr
     if _is_table(block):
         names = block.column_names if columns is None else columns
         return [arrow_column(block.column(name), name) for name in names]
-    if kind_of(block) == "pandas":
+    if is_pandas(block):
         frame = block if columns is None else block[list(columns)]
         return [pandas_column(frame.iloc[:, i], name) for i, name in enumerate(frame.columns)]
     array = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
@@ -69,7 +77,7 @@ def raw_values(block: Any, columns: Columns) -> npt.NDArray[Any] | list[npt.NDAr
     return array if columns is None else array[:, np.asarray(columns, dtype=np.intp)]
 
 
-def canonical_csr(x: Any, columns: Columns) -> Any:
+def canonical_csr(x: spmatrix, columns: Columns) -> csr_matrix:
     """Features of a scipy.sparse matrix as CSR of numbers, indices sorted and each only once.
 
     Raises
@@ -97,7 +105,7 @@ def _fill(columns: Sequence[npt.NDArray[Any]], out: Float32) -> Float32:
     return out
 
 
-def _fill_batches(n_rows: int, names: Sequence[Hashable], batches: Iterable[Any]) -> Float32:
+def _fill_batches(n_rows: int, names: Sequence[Hashable], batches: Iterable[pa.RecordBatch]) -> Float32:
     """Decode record batches one by one into a matrix: a row group is never in memory twice."""
     out, start = np.empty((n_rows, len(names)), dtype=np.float32), 0
     for batch in batches:
@@ -107,7 +115,7 @@ def _fill_batches(n_rows: int, names: Sequence[Hashable], batches: Iterable[Any]
     return out
 
 
-def pandas_column(series: Any, name: Hashable) -> npt.NDArray[Any]:
+def pandas_column(series: pd.Series, name: Hashable) -> npt.NDArray[Any]:
     """A pandas Series of numbers as a NumPy array, NaN where it has nulls.
 
     Raises
@@ -131,7 +139,7 @@ def pandas_column(series: Any, name: Hashable) -> npt.NDArray[Any]:
     return filled
 
 
-def arrow_column(column: Any, name: Hashable) -> npt.NDArray[Any]:
+def arrow_column(column: pa.Array | pa.ChunkedArray, name: Hashable) -> npt.NDArray[Any]:
     """A pyarrow Array or ChunkedArray of numbers as a NumPy array, NaN where it has nulls.
 
     Raises
@@ -157,7 +165,7 @@ def arrow_column(column: Any, name: Hashable) -> npt.NDArray[Any]:
     return values
 
 
-def float_vector(block: Any, name: str) -> Float32:
+def float_vector(block: Vector, name: str) -> Float32:
     """A column of numbers (label, weight) as float32, NaN where it has nulls; shape (rows,).
 
     Raises
@@ -173,7 +181,7 @@ def float_vector(block: Any, name: str) -> Float32:
         return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def plain_values(block: Any, name: str) -> npt.NDArray[Any]:
+def plain_values(block: Vector, name: str) -> npt.NDArray[Any]:
     """A one-column block as a 1-D NumPy array of its own type.
 
     Nulls of numeric and boolean columns become NaN (and the array float32); those of others stay null objects.
@@ -220,7 +228,7 @@ def _column_values(block: Any, name: str) -> Any:
     return block
 
 
-def _typed_values(series: Any) -> npt.NDArray[Any]:
+def _typed_values(series: pd.Series) -> npt.NDArray[Any]:
     """Values of a numeric Series without nulls, nullable types as the NumPy type they wrap."""
     dtype = series.dtype
     if isinstance(dtype, np.dtype):
@@ -252,7 +260,7 @@ def column_of(block: Any, name: Hashable) -> Any:
     return block.column(name) if _is_table(block) else block[name]
 
 
-def _is_table(block: Any) -> bool:
+def _is_table(block: object) -> TypeGuard[pa.Table]:
     return kind_of(block) == "pyarrow" and hasattr(block, "column_names")
 
 
@@ -281,7 +289,7 @@ def _numbers_of_objects(values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]
     return numbers
 
 
-def require_number(dtype: Any, what: str) -> None:
+def require_number(dtype: ColumnType, what: str) -> None:
     if dtype_letter(dtype) not in FEATURE_KINDS:
         raise DataTypeError(
             f"{what} is of type {dtype}, which is not a number. Encode it as numbers (strings and categories, e.g. "

@@ -20,7 +20,7 @@ from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
 from daskboost.devices.gpu.labels import summarize_labels
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
-from daskboost.dtypes import Int64
+from daskboost.dtypes import Array, ArrayModule, Float64, Int64
 from daskboost.exact_sum import ExactSum
 
 FEW_ROWS = 2**16
@@ -109,7 +109,7 @@ def unique_values(runtime: Runtime, values: DeviceArray) -> npt.NDArray[Any]:
     return np.unique(np.concatenate(found)).astype(values.dtype)
 
 
-def exact_doubles(values: Any, xp: Any) -> Any:
+def exact_doubles(values: Array, xp: ArrayModule) -> Float64:
     """Numbers as float64, those of float32 exactly: expressions of CuPy take them for 0 below 2**-126."""
     if xp is np or values.dtype != np.float32:
         return values.astype(np.float64)
@@ -125,13 +125,13 @@ def parts(n_rows: int, rows_at_once: int) -> Iterator[slice]:
         yield slice(start, min(start + rows_at_once, n_rows))
 
 
-def by_parts(xp: Any, n_rows: int, dtype: npt.DTypeLike, make: Callable[[slice], Any]) -> Any:
+def by_parts(xp: ArrayModule, n_rows: int, dtype: npt.DTypeLike, make: Callable[[slice], Array]) -> Array:
     """An array that expressions of NumPy or CuPy make part by part, whose own memory stays small: on the host in a
     core's cache."""
     out = xp.empty(n_rows, dtype)
     for part in parts(n_rows, CACHED_ROWS if xp is np else ROWS_AT_ONCE):
         made = make(part)
-        if xp is np or (made.dtype, out.dtype) != (np.float64, np.float32):
+        if xp is np or made.dtype != np.float64 or out.dtype != np.float32:
             out[part] = made
         else:  # by a kernel of ours: CuPy would make zeros of what float32 has below 2**-126
             convert(runtime_of(out), made, out[part], None)

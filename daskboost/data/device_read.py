@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,12 @@ from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_device, to_host
 from daskboost.dtypes import Bool
 from daskboost.errors import DataTypeError
+
+if TYPE_CHECKING:
+    import cudf
+    from cupyx.scipy.sparse import spmatrix
+
+    from daskboost.data.schema import ColumnType
 
 Columns = tuple[Hashable, ...] | None
 
@@ -100,7 +106,7 @@ def dense_matrix(x: Any, columns: Columns) -> tuple[DeviceArray, Runtime]:
     return array, runtime
 
 
-def _frame_values(runtime: Runtime, frame: Any, names: Sequence[Hashable]) -> DeviceArray:
+def _frame_values(runtime: Runtime, frame: cudf.DataFrame, names: Sequence[Hashable]) -> DeviceArray:
     """Columns of a cuDF frame side by side, each contiguous as in the frame."""
     out = runtime.xp.empty((len(frame), len(names)), np.float32, order="F")
     for i, name in enumerate(names):
@@ -110,7 +116,7 @@ def _frame_values(runtime: Runtime, frame: Any, names: Sequence[Hashable]) -> De
     return found
 
 
-def column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:
+def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, DeviceArray | None]:
     """A cuDF Series of numbers as a CuPy array of its own type, and a byte that is 1 for each null."""
     if dtype_letter(series.dtype) not in FEATURE_KINDS:
         if not len(series) or bool(series.isna().all()):
@@ -124,7 +130,7 @@ def column_values(series: Any, name: Hashable) -> tuple[DeviceArray, DeviceArray
     return as_device_array(series.fillna(series.dtype.type(0)).values), nulls.view(np.uint8)
 
 
-def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
+def sparse_rows(x: spmatrix, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
     """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest.
 
     Raises
@@ -139,7 +145,7 @@ def sparse_rows(x: Any, columns: Columns, missing: float) -> tuple[DeviceSparseR
         return sparse_arrays(runtime, indptr, indices, values, int(x.shape[1]), missing)
 
 
-def csr_matrix(x: Any, columns: Columns) -> tuple[Any, Runtime]:
+def csr_matrix(x: spmatrix, columns: Columns) -> tuple[spmatrix, Runtime]:
     """Features of a matrix as canonical CSR, of any type of number, and the GPU they lie on; errors as of
     `sparse_rows`."""
     runtime = runtime_of(x.tocsr())
@@ -178,7 +184,7 @@ def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, v
     return rows, columns_beyond
 
 
-def _require_number(dtype: Any, what: str) -> None:
+def _require_number(dtype: ColumnType, what: str) -> None:
     from daskboost.data.convert import require_number
 
     require_number(dtype, what)

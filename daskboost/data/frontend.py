@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.input import as_device_array
 from daskboost.errors import DataError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from daskboost.data.schema import ColumnType
+
 _SPARSE_ENTRY_BYTES = 8  # a float32 value and an int32 column
 
 
@@ -36,7 +41,7 @@ class OpenedInput:
     """The input in the form that is cut: an array, CSR matrix, frame, Table, ParquetTable or Dask collection."""
     columns: tuple[Hashable, ...] | None
     """Column names as the input has them; None for matrices."""
-    dtypes: tuple[Any, ...]
+    dtypes: tuple[ColumnType, ...]
     """One per column; a single one for matrices."""
     n_columns: int
 
@@ -59,7 +64,7 @@ class OpenedInput:
         return LocalBlocks(self.data, cuts)
 
 
-def open_input(X: Any) -> OpenedInput:
+def open_input(X: object) -> OpenedInput:
     """Look at X without reading it.
 
     Raises
@@ -70,28 +75,28 @@ def open_input(X: Any) -> OpenedInput:
         For input that is not two-dimensional, a list of unequal rows, an unknown number of columns, or a path without
         readable Parquet files.
     """
-    X = readable(X)
-    kind = kind_of(X)
+    x = readable(X)
+    kind = kind_of(x)
     if kind == "parquet":
-        return _open_path(X)
-    if kind == "pyarrow" and hasattr(X, "column_names"):
-        return _open_arrow(X)
+        return _open_path(x)
+    if kind == "pyarrow" and hasattr(x, "column_names"):
+        return _open_arrow(x)
     if kind == "numpy" or kind == "pyarrow":  # a single column of Arrow's, which has one dimension
-        X = as_array(X)
+        x = as_array(x)
     elif kind == "cupy":
-        X = as_device_array(X)
-    _require_two_dimensions(X)
+        x = as_device_array(x)
+    _require_two_dimensions(x)
     if kind in ("dask_dataframe", "pandas"):
-        return OpenedInput(kind, X, tuple(X.columns), tuple(X.dtypes), len(X.columns))
+        return OpenedInput(kind, x, tuple(x.columns), tuple(x.dtypes), len(x.columns))
     if kind == "cudf":
-        names = tuple(X.dtypes.index)
-        return OpenedInput(kind, X, names, tuple(X.dtypes), len(names))
+        names = tuple(x.dtypes.index)
+        return OpenedInput(kind, x, names, tuple(x.dtypes), len(names))
     if kind == "dask_array":
-        if np.isnan(X.shape[1]):
+        if np.isnan(x.shape[1]):
             raise DataError("X is a Dask Array with an unknown number of columns. Call X.compute_chunk_sizes() first.")
-        X = X.rechunk({1: -1}) if len(X.chunks[1]) > 1 else X
-    X = sliceable(X)
-    return OpenedInput(kind, X, None, (X.dtype,), int(X.shape[1]))
+        x = x.rechunk({1: -1}) if len(x.chunks[1]) > 1 else x
+    x = sliceable(x)
+    return OpenedInput(kind, x, None, (x.dtype,), int(x.shape[1]))
 
 
 def _open_path(path: str | os.PathLike[str]) -> OpenedInput:
@@ -104,13 +109,13 @@ def _open_path(path: str | os.PathLike[str]) -> OpenedInput:
     return OpenedInput("parquet", table, table.names, dtypes, len(table.names))
 
 
-def _generality(dtype: Any) -> int:
+def _generality(dtype: ColumnType) -> int:
     """Files may differ in a column's type: one that is no number is to be refused, and a float speaks for integers."""
     letter = dtype_letter(dtype)
     return -1 if letter not in FEATURE_KINDS else "fiubn".index(letter)
 
 
-def _open_arrow(X: Any) -> OpenedInput:
+def _open_arrow(X: pa.Table | pa.RecordBatch) -> OpenedInput:
     import pyarrow as pa
 
     table = pa.Table.from_batches([X]) if isinstance(X, pa.RecordBatch) else X

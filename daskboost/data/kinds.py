@@ -10,13 +10,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.data.parquet import RowGroup
 from daskboost.devices.gpu.input import device_kind
 from daskboost.errors import DataError, DataTypeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from scipy.sparse import spmatrix
+
+    Table: TypeAlias = npt.NDArray[Any] | pd.DataFrame | pa.Table
+    """Features of some rows in the host's memory, but for sparse matrices and row groups of files."""
+    Vector: TypeAlias = npt.NDArray[Any] | pd.Series | pa.Array | pa.ChunkedArray
+    """Labels or weights of some rows in the host's memory."""
 
 Kind = Literal[
     "numpy", "pandas", "pyarrow", "sparse", "frame", "parquet", "row_group", "dask_dataframe", "dask_array", "cupy",
@@ -41,7 +52,7 @@ _ARROW_EXPORTS = ("__arrow_c_stream__", "__arrow_c_array__")
 _NAME_MARKS = ("columns", "column_names", "__dataframe__")
 
 
-def kind_of(x: Any, name: str = "X") -> Kind:
+def kind_of(x: object, name: str = "X") -> Kind:
     """Return the kind of an input or of one of its blocks, from its type alone.
 
     Parameters
@@ -81,7 +92,7 @@ def kind_of(x: Any, name: str = "X") -> Kind:
     return _further_kind(x, name)
 
 
-def readable(x: Any, name: str = "X") -> Any:
+def readable(x: object, name: str = "X") -> Any:
     """Return a frame or Series of a further library as Arrow's or pandas', a narwhals wrapper's content as it is.
 
     Columns of polars and of other libraries that hold Arrow data share their memory where Arrow's types allow. Objects
@@ -116,7 +127,7 @@ def sliceable(x: Any) -> Any:
     return x.tocsr() if kind_of(x) in SPARSE_KINDS else x
 
 
-def as_array(values: Any, name: str = "X") -> Any:
+def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
     """Return what is of the kind "numpy" as an array; masked arrays as they are.
 
     Raises
@@ -135,30 +146,35 @@ def as_array(values: Any, name: str = "X") -> Any:
     return array
 
 
-def is_lazy(x: Any) -> bool:
+def is_lazy(x: object) -> bool:
     """Return whether an object is Dask's, to be computed: a collection, or the Delayed of one partition."""
     return hasattr(x, "__dask_graph__")
 
 
-def is_sparse(x: Any) -> bool:
+def is_pandas(x: object) -> TypeGuard[pd.DataFrame | pd.Series]:
+    """Return whether an object is a frame or Series of pandas."""
+    return kind_of(x) == "pandas"
+
+
+def is_sparse(x: object) -> TypeGuard[spmatrix]:
     """Return whether an object is a matrix or array of scipy.sparse."""
     return kind_of(x) == "sparse"
 
 
-def _dask_kind(x: Any, name: str) -> Kind:
+def _dask_kind(x: object, name: str) -> Kind:
     for cls in type(x).__mro__:
         if cls.__module__.split(".")[0] == "dask" and cls.__name__ in _DASK:
             return _DASK[cls.__name__]
     raise _unsupported(x, name)
 
 
-def _is_of(library: str, names: Sequence[str], x: Any) -> bool:
+def _is_of(library: str, names: Sequence[str], x: object) -> bool:
     """Return whether an object is of one of these classes of a library, which is not imported for it."""
     module = sys.modules.get(library)
     return any(isinstance(x, getattr(module, name, ())) for name in names)
 
 
-def _further_kind(x: Any, name: str) -> Kind:
+def _further_kind(x: object, name: str) -> Kind:
     """Return the kind of what is neither NumPy's, pandas', Arrow's, Dask's nor a GPU's: of narwhals, or an array."""
     import narwhals as nw
 
@@ -193,15 +209,16 @@ def _refuse_series_in(values: Sequence[Any], name: str) -> None:
         )
 
 
-def _imported(x: Any) -> Any:
+def _imported(x: object) -> pa.Table | pa.ChunkedArray:
     """Return what exports an Arrow stream or array: a Table if it has fields, else a column."""
     import pyarrow as pa
+
 
     array = pa.chunked_array(x) if hasattr(x, "__arrow_c_stream__") else pa.array(x)
     return pa.Table.from_struct_array(array) if pa.types.is_struct(array.type) else array
 
 
-def _unsupported(x: Any, name: str) -> DataTypeError:
+def _unsupported(x: object, name: str) -> DataTypeError:
     remedy = (
         "Pass a Dask DataFrame, Dask Array, pandas, polars or cuDF DataFrame, NumPy or CuPy array, pyarrow Table, "
         "sparse matrix of SciPy or CuPy, or the path of Parquet files."
@@ -211,5 +228,5 @@ def _unsupported(x: Any, name: str) -> DataTypeError:
     return DataTypeError(f"{name} is of type {_type_name(x)}, which is not supported. {remedy}")
 
 
-def _type_name(x: Any) -> str:
+def _type_name(x: object) -> str:
     return f"{type(x).__module__}.{type(x).__name__}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sized
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,12 @@ from daskboost.data.upload import RawRows, naming, rows_for_gpu
 from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import spmatrix
+
+    from daskboost.data.kinds import Table, Vector
+    from daskboost.data.parquet import RowGroup
 
 T = TypeVar("T", bound=np.generic)
 Column = TypeVar("Column", Float32, DeviceColumn, Float32 | DeviceColumn)
@@ -162,7 +168,7 @@ class ReadSpec:
             return features
         return rows_for_gpu(self, x, where) or self.host_features(x)
 
-    def host_features(self, x: Any) -> Features:
+    def host_features(self, x: Table | spmatrix | RowGroup) -> Features:
         """Features of a block in the host's memory, converted and checked there; raises as `read`."""
         if is_sparse(x):
             return self._sparse(x)
@@ -176,7 +182,7 @@ class ReadSpec:
                 self.refuse_infinite(np.flatnonzero((np.abs(values) >= _LIMIT).any(axis=0)))
         return features
 
-    def _sparse(self, x: Any) -> SparseRows:
+    def _sparse(self, x: spmatrix) -> SparseRows:
         x = canonical_csr(x, self.columns)
         with np.errstate(over="ignore"):
             values = x.data[: x.indptr[-1]].astype(np.float32, copy=False)
@@ -200,7 +206,7 @@ class ReadSpec:
             "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
         )
 
-    def label(self, y: Any) -> Float32 | DeviceColumn:
+    def label(self, y: Vector) -> Float32 | DeviceColumn:
         """Convert and check one partition's labels; float32, shape (rows,). Raises as `read`."""
         if self.classes is not None:
             return read_codes(y, self.classes)
@@ -212,11 +218,10 @@ class ReadSpec:
         require_finite(label, "y", "labels", "Drop these rows")
         return label
 
-    def _margin(self, base_margin: Any) -> Float32:
-        margin: Float32 = self.checked_margin(margin_values(base_margin, self.margin_columns))
-        return margin
+    def _margin(self, base_margin: Table | Vector | RowGroup) -> Float32:
+        return self.checked_margin(margin_values(base_margin, self.margin_columns))
 
-    def checked_margin(self, margin: Any) -> Any:
+    def checked_margin(self, margin: Float32) -> Float32:
         """Base margins, float32 of shape (rows, columns), NumPy's or CuPy's, as they are; raises as `read`."""
         require_finite(margin, "base_margin", "base margins", "Replace them by finite raw scores")
         if self.n_margin_outputs is not None and margin.shape[1] != self.n_margin_outputs:
@@ -227,7 +232,7 @@ class ReadSpec:
         return margin
 
 
-def _read_weight(block: Any) -> Float32 | DeviceColumn:
+def _read_weight(block: Vector) -> Float32 | DeviceColumn:
     found = device_column(block, "weight")
     if found is not None and (not len(found) or _can_weigh(found)):
         return found
@@ -246,7 +251,7 @@ def _can_weigh(column: DeviceColumn) -> bool:
     return column.summary.n_missing == 0 and least >= 0 and greatest < float(_LIMIT)
 
 
-def require_finite(values: Any, name: str, what: str, remedy: str) -> None:
+def require_finite(values: Float32, name: str, what: str, remedy: str) -> None:
     """Refuse NaN and infinities in a float32 array of NumPy or CuPy; DataError with their number."""
     _refuse_counts(int(np.isnan(values).sum()), int(np.isinf(values).sum()), name, what, remedy)
 
@@ -263,7 +268,7 @@ def _of_length(values: Column, n_rows: int, name: str) -> Column:
     return values if isinstance(values, DeviceColumn) else _frozen(values)
 
 
-def require_length(values: Any, n_rows: int, name: str) -> None:
+def require_length(values: Sized, n_rows: int, name: str) -> None:
     """Refuse an array with another number of rows than X; DataError with both."""
     if len(values) != n_rows:
         raise DataError(

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from daskboost.data.array_file import Array
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.cuts import Cuts
 from daskboost.data.labels import LabelStats
 from daskboost.data.manifest import CUTS_FILE, MANIFEST, ChunkRecord, Manifest, layout_of
 from daskboost.data.pack import Layout
+from daskboost.dtypes import Array
 from daskboost.errors import DataError, DatasetFormatError
 
 

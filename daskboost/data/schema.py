@@ -7,10 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from daskboost.data.rows import FeatureSchema
 from daskboost.errors import DataError, DataTypeError
+
+if TYPE_CHECKING:
+    from pandas.api.extensions import ExtensionDtype
+    from pyarrow import DataType
+
+    ColumnType: TypeAlias = np.dtype[Any] | ExtensionDtype | DataType
+    """The type of a column, of any library."""
 
 FEATURE_KINDS = {"f": "float", "i": "int", "u": "int", "b": "i", "n": "float"}
 """Letter of a dtype (`dtype_letter`) to XGBoost's `feature_types`; "n" is a column of nulls only."""
@@ -28,7 +37,7 @@ _REMEDIES = {
 }
 
 
-def dtype_letter(dtype: Any) -> str:
+def dtype_letter(dtype: ColumnType) -> str:
     """NumPy's `kind` letter of a NumPy, pandas or Arrow dtype.
 
     Parameters
@@ -51,7 +60,7 @@ def dtype_letter(dtype: Any) -> str:
     return letter if letter in "fiubcMm" else "O"
 
 
-def _arrow_letter(dtype: Any) -> str:
+def _arrow_letter(dtype: DataType) -> str:
     from pyarrow import types
 
     tests = {
@@ -67,7 +76,7 @@ def _arrow_letter(dtype: Any) -> str:
     return next((letter for letter, test in tests.items() if test(dtype)), "O")
 
 
-def feature_kinds(names: Sequence[str], dtypes: Iterable[Any], what: str = "X") -> tuple[str, ...]:
+def feature_kinds(names: Sequence[str], dtypes: Iterable[ColumnType], what: str = "X") -> tuple[str, ...]:
     """XGBoost's feature type of every column.
 
     Raises

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.data import manifest as m
-from daskboost.data.array_file import Array, ArrayFile, bytes_of, crc32, write_file
+from daskboost.data.array_file import ArrayFile, bytes_of, crc32, write_file
 from daskboost.data.chunk import ChunkRows, QuantizedChunk
 from daskboost.data.cuts import Cuts
 from daskboost.data.manifest import ArrayRecord, ChunkRecord, Manifest
@@ -28,6 +28,7 @@ from daskboost.data.rows import FeatureSchema
 from daskboost.data.saved_checks import check_chunk, check_cuts
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.store import ChunkStore
+from daskboost.dtypes import Array
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError, shortened
 
 PathLike = str | os.PathLike[str]

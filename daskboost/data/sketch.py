@@ -31,7 +31,7 @@ from daskboost.data.device_sketch import count_on_device
 from daskboost.data.feature_keys import Extract
 from daskboost.data.key_counts import CELL_BYTES, KEY_BITS, KeyTable
 from daskboost.data.rows import AnyFeatures, DeviceColumn, DeviceRows, UploadedRows, host_column
-from daskboost.dtypes import Float32, Int64
+from daskboost.dtypes import ArrayModule, Float32, Int64
 from daskboost.errors import DataError
 
 __all__ = [
@@ -83,7 +83,7 @@ def weight_exponent(total_weight: float) -> int:
     return _WEIGHT_BITS - math.frexp(total_weight)[1]
 
 
-def integer_weights(weight: Any, exponent: int, xp: Any = np) -> Any:
+def integer_weights(weight: Float32, exponent: int, xp: ArrayModule = np) -> Int64:
     """Weights times 2**exponent, rounded to the nearest integer, halves to even; int64, shape (n,).
 
     `weight` : float32 array of `xp`, as the result is.
@@ -92,7 +92,7 @@ def integer_weights(weight: Any, exponent: int, xp: Any = np) -> Any:
     # as the weights of classes can make them: all weights are 0.
     scale = math.ldexp(1.0, min(exponent, sys.float_info.max_exp - 1))
 
-    def units(rows: slice) -> Any:
+    def units(rows: slice) -> Int64:
         return xp.rint(exact_doubles(weight[rows], xp) * scale).astype(np.int64)
 
     return by_parts(xp, len(weight), np.int64, units)
@@ -227,7 +227,7 @@ def _scratch_bytes(device_bytes: int | None) -> int | None:
     return None if device_bytes is None else max(0, device_bytes) * 15 // 16
 
 
-def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | None, exponent: int | None) -> Any:
+def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | None, exponent: int | None) -> Int64:
     """Integer weights, on the GPU where features and weights lie there; of length 0 for ones, as kernels take them."""
     if (weight is None) != (exponent is None):
         raise DataError("weight_exponent: it and weight must be given together; see daskboost.data.sketch")
@@ -243,8 +243,7 @@ def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | Non
 
 def _count(
     features: AnyFeatures,
-    weights: Any,
-    columns: Int64,
+    weights: Int64,    columns: Int64,
     capacities: Int64,
     refinement: Refinement | None,
     max_workers: int,

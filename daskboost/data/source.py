@@ -32,6 +32,8 @@ from daskboost.params import shown
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
+    from daskboost.data.schema import ColumnType
+
 logger = logging.getLogger(__name__)
 
 __all__ = ["Partition", "ReadSpec", "Source", "make_source"]
@@ -82,7 +84,7 @@ class Source:
     y: Blocks | None = None
     weight: Blocks | None = None
     base_margin: Blocks | None = None
-    label_dtype: Any = None
+    label_dtype: ColumnType | None = None
     """The labels' dtype as the metadata gives it; None without labels."""
     compute: Compute = compute_here
     """Computes Dask's objects where this process needs their values."""
@@ -336,7 +338,7 @@ def make_source(
     return Source(expected, spec, x, labels, weights, margins, label_dtype)
 
 
-def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) -> Any:
+def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) -> ColumnType | None:
     """Judge label, weight and base margin columns of X; the labels' dtype."""
     dtypes = dict(zip(opened.columns or (), opened.dtypes, strict=False))
     if spec.weight_column is not None:

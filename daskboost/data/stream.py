@@ -15,10 +15,10 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from daskboost.data.array_file import Array
 from daskboost.data.chunk import QuantizedChunk
 from daskboost.data.device_chunk import Chunk
 from daskboost.data.store import ChunkHandle, ChunkStore
+from daskboost.dtypes import Array
 
 
 def stream(store: ChunkStore, handles: Sequence[ChunkHandle], ahead: int = 1) -> Iterator[tuple[int, Chunk]]:

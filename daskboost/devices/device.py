@@ -9,28 +9,23 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import numpy.typing as npt
-
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.following import Following, Root
+from daskboost.devices.gpu.gradients import GradientPair
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.ring import PackedChunks
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
+from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
 
 T = TypeVar("T")
 View = Any
 """A chunk as the device's row loops see it."""
-Array = npt.NDArray[Any]
-"""An array in the device's memory; typed as NumPy's, whose interface CuPy's arrays have."""
-GradientColumn = Any
-"""One output's g and h of a chunk: a pair of columns, float32, shape (rows,), or what `RowGradients.columns` gives."""
 
 
 class Rows(Protocol):
@@ -96,11 +91,11 @@ class RowGradients(Protocol):
     def recall(self, index: int) -> None:
         """Have a chunk's gradients there again, if those of another chunk have taken their place."""
 
-    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientColumn:
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientPair:
         """Return what `Rows.start_tree` takes for one output of a chunk whose gradients are there; with weights in
         place of hessians if `by_weight`."""
 
-    def all_outputs(self, index: int) -> GradientColumn:
+    def all_outputs(self, index: int) -> GradientPair:
         """Compute a chunk's gradients, by its margins as they are now; what `RowsToDraw` has of all outputs."""
 
     def gradients(self, index: int) -> tuple[Array, Array]:
@@ -183,7 +178,7 @@ class Device(Protocol):
 
     name: str
     """"cpu", or "cuda:1" of the GPU of this number."""
-    xp: Any
+    xp: ArrayModule
     """Array module of margins, labels and gradients."""
     threads: Threads
     """For what stays on the host; closed by `close`."""
@@ -214,7 +209,7 @@ class Device(Protocol):
     def put(self, array: Float32) -> Array:
         """A host array in the device's memory; the array itself where that is the host's."""
 
-    def fetch(self, array: Array) -> Any:
+    def fetch(self, array: Array) -> Array:
         """A device array in the host's memory."""
 
     def column_room(self, most_bytes: int) -> int:

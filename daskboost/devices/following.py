@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from daskboost.dtypes import Array
+
 if TYPE_CHECKING:
     from daskboost.devices.cpu.rows import Rounding
 
@@ -30,5 +32,5 @@ class Root:
     """The root of a tree that was started in another one's last pass; the rows are in it."""
 
     sums: tuple[int, int]
-    histograms: Any
+    histograms: Array
     """What `Rows.grow` would give."""

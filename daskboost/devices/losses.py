@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
+
+from daskboost.dtypes import ArrayModule, Bool, Float32
 
 
 class LossKernel(IntEnum):
@@ -41,12 +42,13 @@ class DeviceLoss:
     output from its own margin alone."""
 
 
-def ones_of(xp: Any, n: int) -> Any:
+def ones_of(xp: ArrayModule, n: int) -> Float32:
     """Return so many ones, float32, in the memory of one; `xp` : numpy or cupy."""
-    return xp.lib.stride_tricks.as_strided(xp.ones(1, np.float32), (n,), (0,))
+    ones: Float32 = xp.lib.stride_tricks.as_strided(xp.ones(1, np.float32), (n,), (0,))
+    return ones
 
 
-def is_positive(values: Any) -> Any:
+def is_positive(values: Float32) -> Bool:
     """Which float32 numbers, none of them NaN, are above 0; by their bits, since expressions of CuPy take those below
     2**-126 for 0."""
     return values.view(np.int32) > 0

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Array, Float32, Float64
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.rows import Pieces
 
 NORM_LAMBDA = 0.1
 """Lambda of the norm: what XGBoost has, and CatBoost's `mvs_reg`, for any objective."""
@@ -62,13 +65,13 @@ class TurnRows:
 
     index: int
     """Place of the chunk."""
-    margin: Any
+    margin: Float32
     """float32, shape (rows, outputs)."""
-    label: Any
+    label: Float32
     """float32, shape (rows,)."""
-    weight: Any
+    weight: Float32 | None
     """float32, shape (rows,); None for ones."""
-    pieces: Any
+    pieces: Pieces
     """Global ids, `Pieces`."""
 
 
@@ -78,7 +81,7 @@ class RowsToDraw(TurnRows):
 
     gradients: Any
     """g and h, weighted: float32, shape (rows, outputs); or what a kernel makes the first output's of."""
-    searched: Any
+    searched: Float32 | None
     """What takes the place of h in norms: float32, shape (rows,); None for h."""
 
 
@@ -89,11 +92,11 @@ class TakenSample:
     n_rows: int
     view: Any
     """View of the rows alone; it may have room for more."""
-    ids: Any
+    ids: Array
     """Global ones: uint64, of a GPU int64."""
-    margin: Any
-    label: Any
-    weight: Any
+    margin: Float32
+    label: Float32
+    weight: Float32 | None
     """None for ones."""
     room_rows: int = 0
     """Rows that memory is taken for at once, so that samples of about as many take the same."""
@@ -104,8 +107,8 @@ class Sample(TakenSample):
     """Rows that were drawn by their gradients, with what stands for all rows: weights, of rows without them that of 1,
     are divided by the share of like rows that were drawn."""
 
-    g: Any
-    h: Any
+    g: Float32
+    h: Float32
     """float32, of all outputs, divided likewise."""
 
 

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.cpu.memory import sample_rows
-from daskboost.devices.device import Array, Device, Frontier, View
+from daskboost.devices.device import Device, Frontier, View
 from daskboost.devices.sampling import TurnRows, UniformSize
-from daskboost.dtypes import Int32
+from daskboost.dtypes import Array, Int32
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, range_of
 from daskboost.engine.passes import WaitingTrees, taken_rows

@@ -13,8 +13,8 @@ import numpy as np
 
 from daskboost.data.chunk import ChunkRows
 from daskboost.data.shard import Shard, ShardChunk
-from daskboost.devices.device import Array, Device
-from daskboost.dtypes import Bool, Int32
+from daskboost.devices.device import Device
+from daskboost.dtypes import Array, Bool, Int32
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.shard_margins import ShardMargins
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.device import Array, Device
+from daskboost.devices.device import Device
 from daskboost.devices.gpu.metrics import MetricKernels
+from daskboost.dtypes import Array
 from daskboost.engine.evaluated_rows import EvaluatedRows
 from daskboost.engine.row_groups import RowGroup, joined
 from daskboost.metrics.base import Arrays, Metric

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daskboost.devices.device import Array, Device, GradientColumn, RowGradients
+from daskboost.devices.device import Device, RowGradients
+from daskboost.devices.gpu.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.dtypes import Float32, Float64
+from daskboost.dtypes import Array, Float32, Float64
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.messages import GradientRange, StartRound
@@ -96,7 +97,7 @@ class ExpressionGradients:
         tops, self._tops = [np.zeros((2, self._setup.objective.n_outputs)), *self._tops], []
         return largest_of(tops)
 
-    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientColumn:
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientPair:
         g, h = self.gradients(index)
         return g[:, output], self._rows.multipliers(index, self._setup, self._device.xp) if by_weight else h[:, output]
 
@@ -111,7 +112,7 @@ class ExpressionGradients:
         g, h = self._stored[index if self._keep else 0]
         return g[: len(margins[index])], h[: len(margins[index])]
 
-    def all_outputs(self, index: int) -> GradientColumn:
+    def all_outputs(self, index: int) -> GradientPair:
         self.compute(index)
         return self.gradients(index)
 
@@ -209,7 +210,7 @@ class Gradients:
         """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
         return self._sketches[index] if first >= self._setup.objective.n_outputs else self.source.gradients(index)
 
-    def searched(self, column: int, index: int) -> GradientColumn:
+    def searched(self, column: int, index: int) -> GradientPair:
         """A column of a chunk's gradients as trees are searched on it."""
         return self.column(column, index, by_weight=self._by_weight)
 
@@ -218,7 +219,7 @@ class Gradients:
         """Whether trees are searched on weights in place of hessians."""
         return self._setup.recipe.searched == "weights"
 
-    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientColumn:
+    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientPair:
         """One column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians if that is
         asked for."""
         sketched = column - self._setup.objective.n_outputs
@@ -228,7 +229,7 @@ class Gradients:
         self.source.recall(index)
         return self.source.columns(index, column, by_weight=by_weight)
 
-    def fresh(self, column: int, index: int) -> GradientColumn:
+    def fresh(self, column: int, index: int) -> GradientPair:
         """A column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
         self.source.compute(index)
         return self.source.columns(index, column, by_weight=self._by_weight)

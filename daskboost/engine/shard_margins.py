@@ -12,7 +12,8 @@ import numpy as np
 from daskboost.data.pack import Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Array, Device, View
+from daskboost.devices.device import Device, View
+from daskboost.dtypes import Array
 from daskboost.engine.chunk_views import ViewRoom, Views, chunk_views
 from daskboost.engine.row_groups import RowGroup
 from daskboost.errors import DataError

@@ -12,9 +12,9 @@ import numpy as np
 
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.device import Array, Device, Rows
+from daskboost.devices.device import Device, Rows
 from daskboost.devices.following import Following, Root
-from daskboost.dtypes import Float32, Int32, Int64
+from daskboost.dtypes import Array, Float32, Int32, Int64
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, GrowingRows
 from daskboost.engine.setup import EngineSetup

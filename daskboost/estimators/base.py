@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
-from typing import Any, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from daskboost.estimators.parameters import EstimatorParameters, estimator, para
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.importance import ImportanceType, importance
+from daskboost.model.output import Output
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
@@ -32,6 +33,9 @@ from daskboost.training.contradictions import as_booster
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.plan import plan
 from daskboost.training.train import check_params, train
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 T = TypeVar("T")
 EvalsResult = dict[str, dict[str, list[float]]]
@@ -49,10 +53,10 @@ class BoostedTrees(EstimatorParameters):
 
     @takes_foreign_words(lambda self: parameter_names(type(self)), "give it to the constructor: {name}=...")
     def fit(
-        self, X: Any, y: Any = None, *, sample_weight: Any = None, base_margin: Any = None, eval_set: Any = None,
-        sample_weight_eval_set: Any = None, base_margin_eval_set: Any = None, verbose: bool | int | None = None,
-        init_model: Any = None, eval_metric: Any = None, early_stopping_rounds: int | None = None,
-        callbacks: Any = None,
+        self, X: object, y: object = None, *, sample_weight: object = None, base_margin: object = None,
+        eval_set: object = None, sample_weight_eval_set: object = None, base_margin_eval_set: object = None,
+        verbose: bool | int | None = None, init_model: object = None, eval_metric: object = None,
+        early_stopping_rounds: int | None = None, callbacks: Sequence[Callback] | None = None,
     ) -> Self:  # fmt: skip
         """Train on local data, or on a Dask collection where its partitions lie.
 
@@ -103,8 +107,8 @@ class BoostedTrees(EstimatorParameters):
         )
 
     def predict(
-        self, X: Any, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
-        base_margin: Any = None,
+        self, X: object, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
+        base_margin: object = None,
     ) -> Any:  # fmt: skip
         """Predict rows; lazily for a Dask collection.
 
@@ -125,10 +129,10 @@ class BoostedTrees(EstimatorParameters):
             Float32 of shape (rows,), or (rows, outputs) for several quantiles or margins of several classes; a
             classifier's labels as they were in training.
         """
-        output = "margin" if output_margin else "prediction"
+        output: Output = "margin" if output_margin else "prediction"
         return self._predict(X, output, iteration_range, base_margin)
 
-    def apply(self, X: Any, *, iteration_range: tuple[int, int] | None = None) -> Any:
+    def apply(self, X: object, *, iteration_range: tuple[int, int] | None = None) -> Any:
         """The leaf of every tree in which rows end: node numbers, int32, shape (rows, trees)."""
         return self._predict(X, "leaf", iteration_range, None)
 
@@ -189,7 +193,7 @@ class BoostedTrees(EstimatorParameters):
     def __sklearn_is_fitted__(self) -> bool:
         return "_booster" in vars(self)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
@@ -208,7 +212,7 @@ class BoostedTrees(EstimatorParameters):
     def _loaded(self, booster: Booster) -> None:
         self._keep(booster, None)
 
-    def plan(self, X: Any = None, *, n_classes: int = 2, **shape: Any) -> Plan:
+    def plan(self, X: object = None, *, n_classes: int = 2, **shape: Any) -> Plan:
         """State the memory that `fit` will take, by purpose, before anything is read.
 
         Parameters
@@ -233,7 +237,7 @@ class BoostedTrees(EstimatorParameters):
 
     # Steps
 
-    def _check_arguments(self, y: Any, is_evaluated: bool) -> None:
+    def _check_arguments(self, y: object, is_evaluated: bool) -> None:
         """Everything that needs no data."""
         if y is None:
             raise DataError(
@@ -292,7 +296,9 @@ class BoostedTrees(EstimatorParameters):
         self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
         return self
 
-    def _source(self, X: Any, y: Any, weight: Any, base_margin: Any, *, schema: FeatureSchema | None = None) -> Source:
+    def _source(
+        self, X: object, y: object, weight: object, base_margin: object, *, schema: FeatureSchema | None = None
+    ) -> Source:
         source = make_source(
             features_of(X, type(self).__name__, None if schema is None else schema.n_features),
             labels_of(y), weight=weight, base_margin=base_margin, missing=self.missing, schema=schema,
@@ -323,7 +329,7 @@ class BoostedTrees(EstimatorParameters):
         if booster.schema.names is not None:
             self.feature_names_in_ = np.array(booster.schema.names, dtype=object)
 
-    def _predict(self, X: Any, output: Any, iteration_range: tuple[int, int] | None, base_margin: Any) -> Any:
+    def _predict(self, X: object, output: Output, iteration_range: tuple[int, int] | None, base_margin: object) -> Any:
         booster = self.booster_
         return booster.predict(
             features_of(X, type(self).__name__, booster.n_features), output=output, iteration_range=iteration_range,

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from daskboost.data.labels import ClassWeights, class_array, count_classes, find_classes
 from daskboost.data.source import Source
+from daskboost.devices.gpu.runtime import to_host
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.estimators.rows import map_rows
 from daskboost.model.booster import Booster
@@ -116,7 +118,7 @@ class ClassLabels:
         """The source with labels read as codes."""
         return source.with_classes(self.classes)
 
-    def weighted(self, source: Source, class_weight: Any) -> Source:
+    def weighted(self, source: Source, class_weight: str | Mapping[Any, float] | None) -> Source:
         """An encoded source whose rows weigh what their class does, times their own weight.
 
         Parameters
@@ -135,7 +137,7 @@ class ClassLabels:
         weights = ClassWeights(tuple(given), tuple(counts.tolist()))
         return replace(source, spec=replace(source.spec, class_weights=weights))
 
-    def _given(self, class_weight: Any) -> list[float]:
+    def _given(self, class_weight: object) -> list[float]:
         if not isinstance(class_weight, Mapping):
             raise ParameterError(
                 f"class_weight={shown(class_weight)}: give 'balanced', a mapping of label to weight, or None"
@@ -169,14 +171,15 @@ class ClassLabels:
         return map_rows(margins, _probabilities, self.classes.tolist())
 
 
-def _labels(margins: Any, classes: npt.NDArray[Any]) -> Any:
+def _labels(margins: Float32, classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     codes = (margins > 0).astype(np.intp) if margins.ndim == 1 else margins.argmax(axis=1)
-    if classes.dtype.kind == "O":
-        return classes[codes.get() if hasattr(codes, "get") else codes]
-    return array_module(margins).asarray(classes)[codes]
+    labels = to_host(codes) if classes.dtype.kind == "O" else codes
+    known = classes if classes.dtype.kind == "O" else array_module(margins).asarray(classes)
+    found: npt.NDArray[Any] = known[labels]
+    return found
 
 
-def _probabilities(margins: Any) -> Any:
+def _probabilities(margins: Float32) -> Float32:
     xp = array_module(margins)
     if margins.ndim == 1:
         p = Logistic().prediction(margins.reshape(-1, 1), xp)

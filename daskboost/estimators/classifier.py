@@ -55,8 +55,8 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
     class_weight: Any = None
 
     def predict(
-        self, X: Any, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
-        base_margin: Any = None,
+        self, X: object, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
+        base_margin: object = None,
     ) -> Any:  # fmt: skip
         """The most probable label of every row, as labels were in training; lazily for a Dask collection.
 
@@ -65,7 +65,9 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         margins = self._predict(X, "margin", iteration_range, base_margin)
         return margins if output_margin else self._labels.of_margins(margins)
 
-    def predict_proba(self, X: Any, *, iteration_range: tuple[int, int] | None = None, base_margin: Any = None) -> Any:
+    def predict_proba(
+        self, X: object, *, iteration_range: tuple[int, int] | None = None, base_margin: object = None
+    ) -> Any:
         """The probability of every class; lazily for a Dask collection.
 
         Returns
@@ -85,7 +87,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
             )
         return self._labels.probabilities(self._predict(X, "margin", iteration_range, base_margin))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """Weighted share of rows whose label is predicted.
 
         Parameters

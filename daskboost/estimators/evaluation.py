@@ -14,17 +14,17 @@ from daskboost.objectives.base import Objective
 class EvaluationSet(NamedTuple):
     """One set: the arguments of the same names in `fit`."""
 
-    X: Any
-    y: Any
-    sample_weight: Any
-    base_margin: Any
+    X: object
+    y: object
+    sample_weight: object
+    base_margin: object
 
     def same_as(self, other: EvaluationSet) -> bool:
         """Whether it is made of the very same objects, so that it need not be quantized again."""
         return all(a is b for a, b in zip(self, other, strict=True))
 
 
-def evaluation_sets(eval_set: Any, sample_weights: Any, base_margins: Any) -> list[EvaluationSet]:
+def evaluation_sets(eval_set: object, sample_weights: object, base_margins: object) -> list[EvaluationSet]:
     """Join the arguments `eval_set`, `sample_weight_eval_set` and `base_margin_eval_set`.
 
     Raises
@@ -59,7 +59,7 @@ def check_labels(sources: Sequence[Source], objective: Objective) -> None:
             raise type(error)(f"eval_set[{i}]: {error}") from error
 
 
-def _per_set(name: str, values: Any, n_sets: int) -> Sequence[Any]:
+def _per_set(name: str, values: object, n_sets: int) -> Sequence[Any]:
     if values is None:
         return [None] * n_sets
     if not isinstance(values, list | tuple) or len(values) != n_sets:
@@ -67,7 +67,7 @@ def _per_set(name: str, values: Any, n_sets: int) -> Sequence[Any]:
     return values
 
 
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
     return f"of type {type(value).__name__}"

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.data.kinds import NAMED_KINDS, as_array, kind_of
 from daskboost.errors import DataError, DataTypeError
@@ -45,7 +46,7 @@ def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
     return X
 
 
-def labels_of(y: Any) -> Any:
+def labels_of(y: object) -> object:
     """Return labels; arrays of shape (rows, 1) as vectors, with scikit-learn's DataConversionWarning."""
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
         from sklearn.exceptions import DataConversionWarning
@@ -60,7 +61,7 @@ def labels_of(y: Any) -> Any:
     return y
 
 
-def _numbers(X: Any) -> Any:
+def _numbers(X: object) -> npt.NDArray[Any]:
     array = as_array(X)
     if array.dtype.kind == "c":
         raise DataTypeError(

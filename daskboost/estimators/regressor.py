@@ -47,7 +47,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
 
     objective: Any = "reg:squarederror"
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """Coefficient of determination R2 of the predictions; 1 is perfect, 0 is as good as the mean.
 
         Parameters

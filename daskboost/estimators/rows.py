@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from daskboost.data.kinds import DEVICE_KINDS, kind_of
 from daskboost.model.route import frame_of
+
+if TYPE_CHECKING:
+    import cudf
+    import pandas as pd
 
 RowFunction = Callable[[Any], Any]
 _IN, _OUT = "xy", "op"
@@ -48,7 +52,9 @@ def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> 
     )
 
 
-def _map_frame(frame: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
+def _map_frame(
+    frame: pd.DataFrame | pd.Series | cudf.DataFrame, function: RowFunction, names: str | Sequence[Any]
+) -> pd.DataFrame | pd.Series | cudf.DataFrame:
     if kind_of(frame) == "cudf":
         return frame_of(function(frame.to_cupy()), frame.index, names if isinstance(names, str) else list(names))
     import pandas as pd

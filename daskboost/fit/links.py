@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy.typing as npt
-
-Array = npt.NDArray[Any]
+from daskboost.dtypes import Array
 
 
 class Peers(Protocol):

@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from daskboost.data.key_counts import KeyCounts, KeyTable
 from daskboost.devices.gpu.metrics import SCORE_ROWS
-from daskboost.dtypes import Float64, Int64
+from daskboost.dtypes import Array, Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics.base import Array, Metric, one_per_row, row_blocks
+from daskboost.metrics.base import Metric, one_per_row, row_blocks
 from daskboost.metrics.elementwise import LabelRange
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.dtypes import Array
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 
@@ -21,14 +22,13 @@ if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
     from daskboost.devices.gpu.metrics import MetricKernels
 
-Array = npt.NDArray[Any]
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 class MetricState(Protocol):
     """What a metric knows about some rows."""
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: Self, /) -> Self:
         """What it knows about both sets of rows; commutative and associative to the bit."""
 
     def to_arrays(self) -> Arrays:
@@ -71,8 +71,8 @@ class Metric(ABC, Generic[StateT]):
     needs_rows: ClassVar[bool] = False
     """Whether states hold rows, so that `partial` needs `first_row` and states grow with the data."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "device_loss" not in vars(cls) and not vars(cls).keys().isdisjoint(("loss", "partial", "shaped")):
             cls.device_loss = None
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Array, Float64
 from daskboost.errors import DataError
-from daskboost.metrics.base import Array, number_argument
+from daskboost.metrics.base import number_argument
 from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
 from daskboost.metrics.logarithm import log
 

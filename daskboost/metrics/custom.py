@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.dtypes import Array
 from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.base import Array, Arrays, Metric
+from daskboost.metrics.base import Arrays, Metric
 from daskboost.params import shown
 
 MetricFunction = Callable[..., float | tuple[str, float]]
@@ -154,7 +155,7 @@ class CustomMetric(Metric[RowsState]):
             return self.name, math.nan
         rows = state.joined()
         keywords = {"sample_weight": rows.weight} if rows.weight is not None and self._takes_weight() else {}
-        result: Any = self.function(rows.label, rows.prediction, **keywords)
+        result = self.function(rows.label, rows.prediction, **keywords)
         name, number = result if isinstance(result, tuple) and len(result) == 2 else (self.name, result)
         try:
             return str(name), float(number)
@@ -180,6 +181,6 @@ class CustomMetric(Metric[RowsState]):
         return cls(function, bool(getattr(function, "maximize", _is_score(function))))
 
 
-def _is_score(function: Any) -> bool:
+def _is_score(function: MetricFunction) -> bool:
     module, name = str(getattr(function, "__module__", "")), str(getattr(function, "__name__", ""))
     return module.split(".")[:2] == ["sklearn", "metrics"] and name.endswith("_score")

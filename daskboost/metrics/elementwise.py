@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Array, Float64
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics.base import Array, Metric, RatioState, number_argument, one_per_row, refuse_argument, row_blocks
+from daskboost.metrics.base import Metric, RatioState, number_argument, one_per_row, refuse_argument, row_blocks
 from daskboost.metrics.logarithm import log1p
 
 if TYPE_CHECKING:
@@ -236,6 +236,6 @@ class Quantile(MeanMetric):
 
     @classmethod
     def from_argument(cls, argument: str | None, params: Mapping[str, Any]) -> Self:
-        given: Any = params.get("quantile_alpha") or (0.5,)
+        given: float | Sequence[float] = params.get("quantile_alpha") or (0.5,)
         alphas = argument.split(",") if argument is not None else np.atleast_1d(given).tolist()
         return cls(tuple(number_argument(cls.base_name, str(alpha), 0.0, 1.0) for alpha in alphas))

@@ -41,7 +41,7 @@ def metric_names() -> tuple[str, ...]:
     return _REGISTRY.names()
 
 
-def make_metric(metric: Any, params: Mapping[str, Any] | None = None) -> Metric[Any]:
+def make_metric(metric: object, params: Mapping[str, Any] | None = None) -> Metric[Any]:
     """The metric a user means.
 
     Parameters

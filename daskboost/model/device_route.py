@@ -19,22 +19,24 @@ from daskboost.devices.gpu.features import as_float32
 from daskboost.devices.gpu.input import as_device_array, device_kind, runtime_of
 from daskboost.devices.gpu.lack_of_memory import lack_of_memory
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
-from daskboost.devices.gpu.runtime import Runtime, active
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
+from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import DataError, DataTypeError
 from daskboost.model.output import PredictRequest
 from daskboost.tracebacks import without_locals
 
 
-def array_module(x: Any) -> Any:
+def array_module(x: object) -> ArrayModule:
     """CuPy for what lies on a GPU, else NumPy."""
     if device_kind(x) is None:
         return np
     import cupy  # which whoever made x has loaded
 
-    return cupy
+    found: ArrayModule = cupy
+    return found
 
 
-def predict_on_device(request: PredictRequest, x: Any, base_margin: Any, missing: Any) -> Any:
+def predict_on_device(request: PredictRequest, x: object, base_margin: object, missing: object) -> DeviceArray:
     """Predict rows on a GPU (`device_kind`); a CuPy array. Parameters and errors are those of `Booster.predict`."""
     opened = open_input(x)
     margin_columns = columns_named(base_margin, opened.columns, "base_margin")
@@ -44,7 +46,9 @@ def predict_on_device(request: PredictRequest, x: Any, base_margin: Any, missing
 
 
 @without_locals()
-def predict_block(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any = None, where: str = "") -> Any:
+def predict_block(
+    request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any = None, where: str = ""
+) -> DeviceArray:
     """Predict one partition, whose type is a GPU library's; a CuPy array. `where` : what messages call it."""
     runtime = runtime_of(as_device_array(x) if device_kind(x) == "cupy" else x)
 
@@ -93,17 +97,17 @@ def _check_features(spec: ReadSpec, matrix: Any) -> None:
         )
 
 
-def _margin(spec: ReadSpec, given: Any, n_rows: int, runtime: Runtime) -> Any:
+def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Float32:
     """Base margins as an array of the device; float32, shape (rows, columns)."""
-    given = readable(given, "base_margin")
-    kind = kind_of(given, "base_margin")
+    margins = readable(given, "base_margin")
+    kind = kind_of(margins, "base_margin")
     if kind == "cudf":
-        frame = given.to_frame() if given.ndim == 1 else given
+        frame = margins.to_frame() if margins.ndim == 1 else margins
         margin, _ = dense_matrix(frame, None)
     elif kind == "cupy":
-        margin = as_device_array(given, "base_margin")
+        margin = as_device_array(margins, "base_margin")
     else:
-        margin = as_array(given, "base_margin") if kind == "numpy" else margin_values(given, None)
+        margin = as_array(margins, "base_margin") if kind == "numpy" else margin_values(margins, None)
     if margin.ndim not in (1, 2) or margin.dtype.kind not in "fiub":
         raise DataTypeError(
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.rows import RowBatch, host_features
-from daskboost.dtypes import Int32
+from daskboost.dtypes import Array, ArrayModule, Float32, Int32
 from daskboost.errors import DataError, ParameterError
+from daskboost.objectives.base import flatten_single
 
 if TYPE_CHECKING:
     from daskboost.devices.gpu.predict import DeviceForest, Values
@@ -48,10 +49,9 @@ class PredictRequest:
 
             return contributions(self.booster, features, start, self.trees)
         add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
-        finished: npt.NDArray[Any] = self.finish(start)
-        return finished
+        return self.finish(start)
 
-    def run_on_device(self, rows: Values, base_margin: Any, runtime: Runtime) -> tuple[Any, Int32]:
+    def run_on_device(self, rows: Values, base_margin: Float32 | None, runtime: Runtime) -> tuple[Array, Int32]:
         """Predict rows on a GPU.
 
         Parameters
@@ -85,7 +85,7 @@ class PredictRequest:
         infinite = forest.run(rows, margins)
         return self.finish(margins, runtime.xp), infinite
 
-    def start(self, n_rows: int, base_margin: Any, xp: Any = np) -> Any:
+    def start(self, n_rows: int, base_margin: Float32 | None, xp: ArrayModule = np) -> Float32:
         """Margins before the first tree; float32 array of `xp`, shape (rows, outputs)."""
         shape = (n_rows, self.booster.n_outputs)
         if base_margin is None:
@@ -99,14 +99,15 @@ class PredictRequest:
             )
         return xp.array(base_margin, np.float32, order="C")
 
-    def finish(self, margins: Any, xp: Any = np) -> Any:
+    def finish(self, margins: Float32, xp: ArrayModule = np) -> Array:
         """Margins of shape (rows, outputs) to what was asked for."""
         if self.output == "class":
             if self.booster.n_outputs == 1:
                 return (margins[:, 0] > 0).astype(np.int32)
-            return margins.argmax(axis=1).astype(np.int32)
+            classes: Array = margins.argmax(axis=1).astype(np.int32)
+            return classes
         if self.output == "margin":
-            return margins[:, 0] if margins.shape[1] == 1 else margins
+            return flatten_single(margins)
         return self.booster.objective.prediction(margins, xp)
 
     def empty(self) -> npt.NDArray[Any]:
@@ -116,8 +117,7 @@ class PredictRequest:
             return np.empty((0, self.trees[1] - self.trees[0]), np.int32)
         if self.output == "contributions":
             return np.empty((0, n_columns) if n_outputs == 1 else (0, n_outputs, n_columns), np.float32)
-        finished: npt.NDArray[Any] = self.finish(np.empty((0, n_outputs), np.float32))
-        return finished
+        return self.finish(np.empty((0, n_outputs), np.float32))
 
     def column_names(self) -> list[str]:
         """Names of the columns of a two-dimensional result, for data frames."""

@@ -4,9 +4,10 @@ device for rows that lie on one."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
 from daskboost.data.convert import margin_values
@@ -18,13 +19,16 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.model.device_route import predict_block, predict_on_device
 from daskboost.model.output import PredictRequest
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _AXES = "op"
 """Names of a result's axes after its rows."""
 
 
-def predict(request: PredictRequest, x: Any, base_margin: Any, missing: float) -> Any:
+def predict(request: PredictRequest, given: object, base_margin: object, missing: float) -> Any:
     """Predict any supported input; see `Booster.predict`."""
-    x = readable(x)
+    x = readable(given)
     if kind_of(x) in DEVICE_KINDS:
         return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
@@ -66,27 +70,27 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
 
 
 def _predict_partition(
-    frame: Any,
-    base_margin: Any = None,
+    frame: pd.DataFrame,
+    base_margin: pd.DataFrame | pd.Series | None = None,
     *,
     request: PredictRequest,
     spec: ReadSpec,
     names: str | list[str],
-    partition_info: Any = None,
-) -> Any:
+    partition_info: dict[str, int] | None = None,
+) -> pd.DataFrame | pd.Series:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
     return frame_of(_run(request, spec, frame, base_margin, where), frame.index, names)
 
 
-def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> Any:
+def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> npt.NDArray[Any]:
     """One partition's prediction, as an array where the partition lies."""
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
     return request.run(spec.read(x, base_margin=base_margin, where=where))
 
 
-def frame_of(values: Any, index: Any, names: str | list[str]) -> Any:
+def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) -> pd.DataFrame | pd.Series:
     """Values with the index of their rows, a cudf index's in cudf."""
     if device_kind(index) == "cudf":
         import cudf
@@ -136,7 +140,7 @@ def _margin_array(base_margin: Blocks, x: Any) -> Any:
     return collection.values if isinstance(base_margin, DaskFrameBlocks) else collection
 
 
-def _predict_block(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec) -> Any:
+def _predict_block(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec) -> npt.NDArray[Any]:
     return _run(request, spec, x, base_margin)
 
 

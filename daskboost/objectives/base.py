@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.losses import DeviceLoss
-from daskboost.dtypes import Float64
+from daskboost.dtypes import ArrayModule, Float32, Float64
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.params import shown
 
@@ -74,7 +74,7 @@ class Objective(ABC):
         return None
 
     @abstractmethod
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         """First and second derivative of the loss by the margin, not weighted.
 
         Parameters
@@ -99,7 +99,7 @@ class Objective(ABC):
         """
         return None
 
-    def prediction(self, margin: Any, xp: Any = np) -> Any:
+    def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         """What `predict` returns.
 
         Parameters
@@ -112,7 +112,7 @@ class Objective(ABC):
         """
         return flatten_single(margin)
 
-    def evaluation(self, margin: Any, xp: Any = np) -> Any:
+    def evaluation(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         """What metrics see; differs from `prediction` where that has lost what metrics need (classes, raw margins)."""
         return self.prediction(margin, xp)
 
@@ -216,7 +216,7 @@ def float32_pair(a: float, b: float = 0.0) -> tuple[tuple[float, float]]:
     return ((float(np.float32(a)), float(np.float32(b))),)
 
 
-def flatten_single(margin: Any) -> Any:
+def flatten_single(margin: Float32) -> Float32:
     """(n, 1) becomes (n,); anything wider stays."""
     return margin[:, 0] if margin.shape[1] == 1 else margin
 

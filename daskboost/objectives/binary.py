@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.losses import DeviceLoss, LossKernel
-from daskboost.dtypes import Float64
+from daskboost.dtypes import ArrayModule, Float32, Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import (
     Objective,
@@ -55,7 +55,7 @@ class Logistic(Objective):
     def default_metric(self) -> str:
         return "logloss"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         y = label[:, None]
         p = sigmoid(margin, xp)
         g, h = p - y, xp.maximum(p * (_ONE - p), _LEAST_HESSIAN)
@@ -68,7 +68,7 @@ class Logistic(Objective):
     def device_loss(self) -> DeviceLoss:
         return DeviceLoss(LossKernel.LOGISTIC, float32_pair(self.scale_pos_weight))
 
-    def prediction(self, margin: Any, xp: Any = np) -> Any:
+    def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return flatten_single(sigmoid(margin, xp))
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
@@ -137,8 +137,8 @@ class LogisticRaw(Logistic):
     def base_score_of(self, mean: float) -> float:
         return float(super().to_margin(super().base_score_of(mean)))
 
-    def prediction(self, margin: Any, xp: Any = np) -> Any:
+    def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return flatten_single(margin)
 
-    def evaluation(self, margin: Any, xp: Any = np) -> Any:
+    def evaluation(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return super().prediction(margin, xp)

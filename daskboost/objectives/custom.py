@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
+from daskboost.devices.gpu.runtime import to_host
+from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import ParameterError
 from daskboost.objectives.base import BaseScoreRule, Objective
 from daskboost.params import shown
@@ -52,7 +55,7 @@ class CustomObjective(Objective):
     def function_name(self) -> str:
         return str(getattr(self.function, "__qualname__", type(self.function).__qualname__))
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         """See `Objective.gradients`.
 
         Raises
@@ -61,7 +64,7 @@ class CustomObjective(Objective):
             The function returned something else than two finite arrays of the margin's shape, or a negative hessian.
         """
         if xp is not np:  # users' functions are NumPy's: on a GPU they get copies, and the model keeps its bytes
-            g, h = self.gradients(xp.asnumpy(label), xp.asnumpy(margin))
+            g, h = self.gradients(to_host(label), to_host(margin))
             return xp.asarray(g), xp.asarray(h)
         shown = margin[:, 0] if self.outputs == 1 else margin
         result = self.function(label, shown)
@@ -78,8 +81,8 @@ class CustomObjective(Objective):
             )
         return g.reshape(margin.shape), h.reshape(margin.shape)
 
-    def _checked(self, what: str, values: Any, shape: tuple[int, ...], xp: Any) -> Any:
-        values = xp.asarray(values)
+    def _checked(self, what: str, given: npt.ArrayLike, shape: tuple[int, ...], xp: ArrayModule) -> Float32:
+        values = xp.asarray(given)
         if values.dtype.kind not in "fiub":
             raise ParameterError(
                 f"objective {self.function_name!r} returned a {what} of dtype {values.dtype}; return numbers"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.losses import DeviceLoss, LossKernel
-from daskboost.dtypes import Float64
+from daskboost.dtypes import ArrayModule, Float32, Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import (
     Objective,
@@ -35,7 +35,7 @@ class LogLinkObjective(Objective):
 
     zero_allowed: ClassVar[bool] = True
 
-    def prediction(self, margin: Any, xp: Any = np) -> Any:
+    def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return flatten_single(exp(margin, xp))
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
@@ -79,7 +79,7 @@ class Poisson(LogLinkObjective):
     def default_metric(self) -> str:
         return "poisson-nloglik"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         mean = exp(margin, xp)
         return mean - label[:, None], exp(margin + np.float32(self.max_delta_step), xp)
 
@@ -110,7 +110,7 @@ class Gamma(LogLinkObjective):
     def default_metric(self) -> str:
         return "gamma-deviance"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         ratio = label[:, None] * exp(-margin, xp)
         return _ONE - ratio, ratio
 
@@ -140,7 +140,7 @@ class Tweedie(LogLinkObjective):
     def default_metric(self) -> str:
         return f"tweedie-nloglik@{self.tweedie_variance_power:g}"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         to_one, to_two = map(np.float32, self._exponents)
         a = label[:, None] * exp(to_one * margin, xp)
         b = exp(to_two * margin, xp)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from daskboost.devices.losses import DeviceLoss, LossKernel
-from daskboost.dtypes import Float64
+from daskboost.dtypes import ArrayModule, Float32, Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import BaseScoreRule, Objective, config_section
 from daskboost.objectives.elementary import softmax
@@ -55,7 +55,7 @@ class SoftProb(Objective):
     def default_metric(self) -> str:
         return "mlogloss"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         g, h = xp.empty_like(margin), xp.empty_like(margin)
         classes = xp.arange(self.num_class, dtype=np.float32)[:, None]
         for rows in row_blocks(margin, xp):
@@ -69,7 +69,7 @@ class SoftProb(Objective):
     def device_loss(self) -> DeviceLoss:
         return DeviceLoss(LossKernel.SOFTMAX)
 
-    def prediction(self, margin: Any, xp: Any = np) -> Any:
+    def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         p = xp.empty_like(margin)
         for rows in row_blocks(margin, xp):
             p[rows] = softmax(xp.ascontiguousarray(margin[rows].T), xp).T
@@ -122,14 +122,14 @@ class SoftMax(SoftProb):
 
     name: ClassVar[str] = "multi:softmax"
 
-    def prediction(self, margin: Any, xp: Any = np) -> Any:
+    def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return xp.argmax(margin, axis=1).astype(np.float32)
 
-    def evaluation(self, margin: Any, xp: Any = np) -> Any:
+    def evaluation(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return super().prediction(margin, xp)
 
 
-def row_blocks(margin: Any, xp: Any) -> Iterator[slice]:
+def row_blocks(margin: Float32, xp: ArrayModule) -> Iterator[slice]:
     """Blocks of rows whose temporaries stay in a processor's cache; all rows at once on a GPU.
 
     A row's result depends on that row alone, so blocks leave no trace.

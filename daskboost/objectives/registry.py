@@ -46,7 +46,7 @@ def objective_names() -> tuple[str, ...]:
     return _REGISTRY.names()
 
 
-def make_objective(objective: Any, params: Mapping[str, Any] | None = None) -> Objective:
+def make_objective(objective: object, params: Mapping[str, Any] | None = None) -> Objective:
     """The objective a user means.
 
     Parameters
@@ -68,7 +68,7 @@ def make_objective(objective: Any, params: Mapping[str, Any] | None = None) -> O
     return CustomObjective.from_params({**(params or {}), "objective": objective})
 
 
-def objective_from_config(config: Any) -> Objective:
+def objective_from_config(config: object) -> Objective:
     """The objective of a model file, from `learner.objective` of XGBoost's JSON.
 
     Raises
@@ -77,7 +77,7 @@ def objective_from_config(config: Any) -> Objective:
         Not such an object, an objective this version does not know, or a malformed parameter.
     """
     name = config.get("name") if isinstance(config, Mapping) else None
-    if not isinstance(name, str):
+    if not isinstance(config, Mapping) or not isinstance(name, str):
         raise ModelFormatError("learner.objective of the model is not an object with a 'name'; the file is damaged")
     try:
         kind = _REGISTRY.get(name)

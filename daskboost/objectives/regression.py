@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.objectives.base import (
     BaseScoreRule,
@@ -37,7 +38,7 @@ class SquaredError(Objective):
     def default_metric(self) -> str:
         return "rmse"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         return margin - label[:, None], xp.ones_like(margin)
 
     @property
@@ -64,7 +65,7 @@ class AbsoluteError(Objective):
     def adaptive_quantiles(self) -> tuple[float, ...]:
         return (0.5,)
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         return xp.sign(margin - label[:, None]), xp.ones_like(margin)
 
     @property
@@ -93,10 +94,11 @@ class PseudoHuberError(Objective):
     def default_metric(self) -> str:
         return "mphe"
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         slope = np.float32(self.huber_slope)
-        ratio = xp.clip((margin - label[:, None]) / slope, -_HUBER_LIMIT, _HUBER_LIMIT)
-        inverse = _ONE / xp.sqrt(_ONE + ratio * ratio)
+        ratio: Float32 = xp.clip((margin - label[:, None]) / slope, -_HUBER_LIMIT, _HUBER_LIMIT)
+        root: Float32 = xp.sqrt(_ONE + ratio * ratio)
+        inverse = _ONE / root
         return slope * (ratio * inverse), inverse * inverse * inverse
 
     @property
@@ -145,7 +147,7 @@ class QuantileError(Objective):
     def adaptive_quantiles(self) -> tuple[float, ...]:
         return self.quantile_alpha
 
-    def gradients(self, label: Any, margin: Any, xp: Any = np) -> tuple[Any, Any]:
+    def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         alpha = xp.asarray(self.quantile_alpha, dtype=np.float32)
         return xp.where(margin >= label[:, None], _ONE - alpha, -alpha), xp.ones_like(margin)
 

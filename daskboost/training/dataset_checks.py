@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from daskboost.data.cuts import MAX_BIN_LIMIT
@@ -12,7 +10,7 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.model.booster import Booster
 
 
-def check_options(max_bin: Any, encoding: Any, packing: Any, chunk_rows: Any, n_jobs: Any) -> None:
+def check_options(max_bin: object, encoding: object, packing: object, chunk_rows: object, n_jobs: object) -> None:
     """Refuse options of quantizing that are out of range."""
     for name, value, low, high in (
         ("max_bin", max_bin, 2, MAX_BIN_LIMIT), ("chunk_rows", chunk_rows, 0, 2**31 - 1), ("n_jobs", n_jobs, -1, 4096),

@@ -215,7 +215,7 @@ def _single(params: Any) -> Any:
     return params
 
 
-def _groups(features: Any, dtrain: QuantizedDataset) -> list[tuple[int, ...]]:
+def _groups(features: object, dtrain: QuantizedDataset) -> list[tuple[int, ...]]:
     """Numbers of each group's columns."""
     if isinstance(features, str | Mapping) or not isinstance(features, Sequence) or not features:
         raise ParameterError(f"features={features!r}: give a list of column names or indices, or of groups of them")
@@ -243,7 +243,7 @@ def _candidates(params: TrainParams, dtrain: QuantizedDataset, groups: Sequence[
     return [replace(params, ignored_features=tuple(sorted(each))) for each in sets]
 
 
-def _check_numbers(n_repeats: Any, confidence: Any, needs_repeats: bool) -> None:
+def _check_numbers(n_repeats: object, confidence: Any, needs_repeats: bool) -> None:
     if isinstance(n_repeats, bool) or not isinstance(n_repeats, int | np.integer) or n_repeats < 1 + needs_repeats:
         raise ParameterError(
             f"n_repeats={n_repeats!r} must be an integer of at least {1 + needs_repeats}"

@@ -230,7 +230,7 @@ def _share(shape: Shape, n_symbols: int, params: TrainParams, n_workers: int, ta
     return replace(found, chunks=chunks, feature_sizes=FeatureSizes.even(n_features, entries))
 
 
-def _named(given: Any, otherwise: str) -> tuple[QuantizedDataset, str]:
+def _named(given: object, otherwise: str) -> tuple[QuantizedDataset, str]:
     """An evaluation set as `train` takes it; `otherwise` names one without a name."""
     data = _bare(given)
     if not isinstance(data, QuantizedDataset):
@@ -241,24 +241,24 @@ def _named(given: Any, otherwise: str) -> tuple[QuantizedDataset, str]:
     return (data, given[1]) if isinstance(given, list | tuple) else (data, otherwise)
 
 
-def _bare(given: Any) -> Any:
+def _bare(given: Any) -> object:
     """An evaluation set without its name."""
     pair = isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[1], str)
     return given[0] if pair else given
 
 
-def _check_numbers(**numbers: Any) -> None:
+def _check_numbers(**numbers: object) -> None:
     for name, value in numbers.items():
         if value is not None:
             _check_number(name, value)
 
 
-def _check_number(name: str, value: Any) -> None:
+def _check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ParameterError(f"{name}={value!r} must be an integer of at least 1")
 
 
-def _check_kinds(nonzeros_per_row: Any, **flags: Any) -> None:
+def _check_kinds(nonzeros_per_row: object, **flags: object) -> None:
     """Refuse a share that is no number, and flags that are none: rows' weights, for instance."""
     number = isinstance(nonzeros_per_row, int | float | np.integer | np.floating)
     if nonzeros_per_row is not None and (isinstance(nonzeros_per_row, bool) or not number):

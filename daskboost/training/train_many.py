@@ -166,7 +166,7 @@ def as_candidates(params: Any) -> list[TrainParams]:
     return [each if isinstance(each, TrainParams) else TrainParams.from_mapping(each) for each in given]
 
 
-def check_place(dtrain: Any, name: str) -> None:
+def check_place(dtrain: object, name: str) -> None:
     """Refuse what is not rows of this process; messages are of the function `name`."""
     if not isinstance(dtrain, QuantizedDataset):
         raise ParameterError(

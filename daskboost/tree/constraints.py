@@ -16,7 +16,7 @@ from daskboost.hashing import Purpose, key, sample_without_replacement
 from daskboost.params import TrainParams, as_tuple, shown
 
 
-def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
+def monotone_directions(value: object, schema: FeatureSchema) -> Int32:
     """`monotone_constraints` as -1, 0 or 1 per feature; int32, shape (features,).
 
     A sequence may be shorter than the features, as in XGBoost: the rest are free.
@@ -39,7 +39,7 @@ def monotone_directions(value: Any, schema: FeatureSchema) -> Int32:
     return out
 
 
-def _entries(value: Any) -> Iterable[Any]:
+def _entries(value: object) -> Iterable[object]:
     """Return the entries of a sequence, or of one written out as XGBoost takes it."""
     entries = [part for part in value.strip("() ").split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(entries, Iterable):
@@ -50,7 +50,7 @@ def _entries(value: Any) -> Iterable[Any]:
     return entries
 
 
-def _direction(value: Any, entry: Any) -> int:
+def _direction(value: object, entry: Any) -> int:
     try:
         number = float(entry)
     except (TypeError, ValueError, OverflowError):
@@ -60,7 +60,7 @@ def _direction(value: Any, entry: Any) -> int:
     return int(number)
 
 
-def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
+def interaction_groups(value: object, schema: FeatureSchema) -> Bool | None:
     """`interaction_constraints` as membership; bool, shape (groups, features), or None."""
     if value is None:
         return None
@@ -81,7 +81,9 @@ def interaction_groups(value: Any, schema: FeatureSchema) -> Bool | None:
     return groups
 
 
-def ignored_features(value: Any, schema: FeatureSchema, argument: str = "ignored_features") -> tuple[int, ...]:
+def ignored_features(
+    value: Iterable[object], schema: FeatureSchema, argument: str = "ignored_features"
+) -> tuple[int, ...]:
     """`ignored_features` (or what else an `argument` would leave out) as numbers, each once, in increasing order.
 
     Raises
@@ -107,7 +109,7 @@ class _FeatureIndex:
     def _numbers(self) -> dict[str, int]:
         return {self._schema.label(f): f for f in range(self._schema.n_features)}
 
-    def of(self, feature: Any) -> int:
+    def of(self, feature: object) -> int:
         argument, n_features = self._argument, self._schema.n_features
         if isinstance(feature, (int, np.integer)) and not isinstance(feature, bool):
             if 0 <= feature < n_features:

@@ -26,8 +26,8 @@ def test_gpu_gives_the_cpus_bytes(name: str) -> None:
     import cupy
 
     objective, rng, n = make_objective(name, PARAMS), np.random.default_rng(0), 100_003
-    label = rng.integers(0, 7, n) if name.startswith("multi:") else rng.integers(0, 2, n)
-    label = label.astype(np.float32)
+    classes = rng.integers(0, 7, n) if name.startswith("multi:") else rng.integers(0, 2, n)
+    label = classes.astype(np.float32)
     margin = rng.normal(scale=rng.choice([1.0, 30.0], n)[:, None], size=(n, objective.n_outputs)).astype(np.float32)
     on_gpu = cupy.asarray(label), cupy.asarray(margin)
     cpu = [*objective.gradients(label, margin), objective.prediction(margin), objective.evaluation(margin)]
@@ -35,7 +35,7 @@ def test_gpu_gives_the_cpus_bytes(name: str) -> None:
     gpu.append(objective.evaluation(on_gpu[1], cupy))
     for mine, theirs in zip(gpu, cpu, strict=True):
         assert mine.dtype == theirs.dtype and mine.flags.c_contiguous
-        np.testing.assert_array_equal(mine.get().view(np.uint32), np.ascontiguousarray(theirs).view(np.uint32))
+        np.testing.assert_array_equal(cupy.asnumpy(mine).view(np.uint32), np.ascontiguousarray(theirs).view(np.uint32))
 
 
 @pytest.mark.gpu
@@ -53,7 +53,7 @@ def test_a_users_function_gets_numpy_arrays() -> None:
         objective.gradients(cupy.asarray(label), cupy.asarray(margin), cupy), objective.gradients(label, margin),
         strict=True,
     ):  # fmt: skip
-        np.testing.assert_array_equal(mine.get().view(np.uint32), theirs.view(np.uint32))
+        np.testing.assert_array_equal(cupy.asnumpy(mine).view(np.uint32), theirs.view(np.uint32))
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ import numpy as np
 from daskboost.devices.cpu.rows import Pieces, row_ranges
 from daskboost.devices.cpu.sampling import draw_rows
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, View, joined_view
+from daskboost.devices.cpu.views import CpuView, SlotLayout, joined_view
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, Sample
-from daskboost.dtypes import Float32, Float64, Int64, UInt64
+from daskboost.dtypes import Array, Float32, Float64, Int64, UInt64
 
 
 class _Part(NamedTuple):
     """Candidates of one chunk, as they are at its turn in a pass."""
 
-    view: View
+    view: CpuView
     ids: UInt64
     norms: Float64
     draws: Float64
@@ -61,7 +61,7 @@ class CpuCandidates:
         """Counts of norms by cell."""
         return self._counts
 
-    def add(self, view: View, rows: RowsToDraw) -> None:
+    def add(self, view: CpuView, rows: RowsToDraw) -> None:
         """Count a chunk's norms and keep its drawn rows."""
         chosen, norms, draws = self._draw(rows)
         self.n_drawn += len(chosen)
@@ -81,7 +81,7 @@ class CpuCandidates:
         if rows.searched is not None:
             h = np.ascontiguousarray(np.broadcast_to(rows.searched[:, None], g.shape))
 
-        def draw(begin: int, end: int, first_row: Any) -> tuple[Int64, tuple[Int64, Float64, Float64]]:
+        def draw(begin: int, end: int, first_row: int | UInt64) -> tuple[Int64, tuple[Int64, Float64, Float64]]:
             own, n = np.zeros(N_CELLS, np.int64), end - begin
             out = np.empty(n, np.int64), np.empty(n, np.float64), np.empty(n, np.float64)
             kept = draw_rows(g, h, self._key, self._threshold, first_row, begin, end, own, *out)
@@ -103,11 +103,11 @@ class CpuCandidates:
             parts.clear()
             return None
 
-        def joined(name: str) -> Any:
+        def joined(name: str) -> Array:
             return np.concatenate([getattr(part, name)[rows] for part, rows in zip(parts, kept, strict=True)])
 
         share = np.concatenate([own[rows] for own, rows in zip(shares, kept, strict=True)])
-        columns = {name: joined(name) for name in ("g", "h", "weight", "margin", "label", "ids")}
+        columns: dict[str, Any] = {name: joined(name) for name in ("g", "h", "weight", "margin", "label", "ids")}
         with np.errstate(over="ignore"):  # the coordinator refuses infinite gradients and says why
             for name in ("g", "h"):
                 columns[name] = (columns[name] / share[:, None]).astype(np.float32)

@@ -15,12 +15,12 @@ from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.uniform_sample import CpuUniformSample
-from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View, WalkArrays
+from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView, WalkArrays
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import UniformSize
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols
+from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class CpuDevice:
     """Row loops on threads of this process."""
 
     name = "cpu"
-    xp: Any = np
+    xp: ArrayModule = np
     group_rows = 2**18
     """Beyond it, a chunk's fixed costs are a few percent."""
     joins_for_free = False
@@ -50,21 +50,21 @@ class CpuDevice:
     def put(self, array: Float32) -> Float32:
         return array
 
-    def fetch(self, array: Any) -> Any:
+    def fetch(self, array: Array) -> Array:
         return array
 
     def column_room(self, most_bytes: int) -> int:
         return most_bytes
 
-    def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> View:
+    def dense_view(self, parts: Iterable[Symbols], n_rows: int, *, copy_columns: bool) -> CpuView:
         found = list(parts)
         symbols: Any = found[0] if len(found) == 1 else np.concatenate(found)
         return DenseView(symbols, self._layout, self.threads if copy_columns else None)
 
-    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> View:
+    def sparse_view(self, indptr: Int64, slots: Int32, *, copy_columns: bool) -> CpuView:
         return SparseView(indptr, slots, self._layout)
 
-    def rows(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
+    def rows(self, views: Callable[[], Iterable[tuple[int, CpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
              weights: Sequence[Float32] | None, *, room_rows: int = 0) -> CpuRows:  # fmt: skip
         """Return the row state; `room_rows` makes no difference, since memory that is freed goes back to the system."""
         return CpuRows(views, sizes, pieces, self._layout, self.threads, weights)
@@ -78,7 +78,7 @@ class CpuDevice:
     def frontier(self, n_places: int, most_rows: int) -> CpuFrontier:
         return CpuFrontier(n_places, self._layout, self.threads)
 
-    def walker(self, tree: WalkArrays) -> Callable[[View, Float32], None]:
+    def walker(self, tree: WalkArrays) -> Callable[[CpuView, Float32], None]:
         return lambda view, margin: walk(view, tree, np.arange(len(margin), dtype=np.uint32), margin, self.threads)
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:

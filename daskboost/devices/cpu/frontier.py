@@ -6,7 +6,7 @@ import numpy as np
 
 from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
+from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
 from daskboost.dtypes import Float32, Int32, Int64
 
 
@@ -30,7 +30,7 @@ class CpuFrontier:
         """Integer sums of g and h of all places; int64, shape (places, 2)."""
         return self._sums
 
-    def add(self, view: View, tree: WalkArrays, places: tuple[int, int], gradient: tuple[Float32, Float32],
+    def add(self, view: CpuView, tree: WalkArrays, places: tuple[int, int], gradient: tuple[Float32, Float32],
             pieces: Pieces, weight: Float32 | None, rounding: Rounding) -> None:  # fmt: skip
         """Add a chunk's rows to the places `[first, last)` of one tree, whose leaves hold them as values, from 0 on."""
         first, last = places

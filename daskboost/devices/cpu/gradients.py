@@ -35,13 +35,13 @@ def row_bits(key: np.uint64, row: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-def global_id(first_row: Any, row: Any) -> Any:
+def global_id(first_row: int | np.int64 | UInt64, row: int) -> np.uint64:
     """The global id of a row: `first_row + row`, or `first_row[row]` where ids are not consecutive."""
     raise NotImplementedError("for compiled code only")
 
 
 @overload(global_id, inline="always", strict=False)  # strict also compares type hints
-def _typed_global_id(first_row: Any, row: Any) -> Callable[[Any, Any], Any]:
+def _typed_global_id(first_row: types.Type, row: types.Type) -> Callable[[Any, int], np.uint64]:
     if isinstance(first_row, types.Array):
         return lambda first_row, row: np.uint64(first_row[row])
     return lambda first_row, row: np.uint64(first_row + row)
@@ -51,7 +51,7 @@ def _typed_global_id(first_row: Any, row: Any) -> Callable[[Any, Any], Any]:
 def _quantized(
     g: float, h: float, weight: float | None, row: np.uint64, scale_g: float, scale_h: float, scale_w: float,
     round_key: np.uint64,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[np.int64, np.int64]:  # fmt: skip
     """The integers of one gradient and hessian; `row` is the global id."""
     if weight is None:
         unit = 1.0 / 4294967296.0
@@ -77,7 +77,7 @@ def quantize_gradients(
     round_key: np.uint64,
     sample_key: np.uint64,
     sample_below: np.uint64,
-    first_row: Any,
+    first_row: int | np.int64 | UInt64,
     begin: int,
     end: int,
     order: UInt32,
@@ -114,8 +114,8 @@ def quantize_gradients(
 @njit(cache=True, nogil=True)
 def quantize_vectors(
     g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
-    round_keys: UInt64, sample_key: np.uint64, sample_below: np.uint64, first_row: Any, begin: int, end: int,
-    order: UInt32, pairs: Pairs, sums: Int64,
+    round_keys: UInt64, sample_key: np.uint64, sample_below: np.uint64, first_row: int | np.int64 | UInt64,
+    begin: int, end: int, order: UInt32, pairs: Pairs, sums: Int64,
 ) -> int:  # fmt: skip
     """`quantize_gradients` of several columns: `g`, `h`, `pairs` of shape (rows, columns), scales and keys per column.
 
@@ -149,7 +149,7 @@ def quantize_vectors(
 @njit(cache=True, nogil=True)
 def add_to_leaves(
     g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
-    round_keys: UInt64, first_row: Any, begin: int, end: int, leaf: Int32, sums: Int64,
+    round_keys: UInt64, first_row: int | np.int64 | UInt64, begin: int, end: int, leaf: Int32, sums: Int64,
 ) -> None:  # fmt: skip
     """Add the integers that `quantize_vectors` would make of rows `[begin, end)` to `sums[leaf[row]]`.
 

@@ -19,14 +19,13 @@ of a slot, so that a row adds to neighbouring words and one pass over the rows s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
 from daskboost.devices.cpu.prefetch import prefetch
-from daskboost.dtypes import Int32, Int64, Pairs, UInt32
+from daskboost.dtypes import Int32, Int64, Pairs, Symbols, UInt32
 
 WORD_ROWS = 65_536
 """Rows whose sums are sure to fit a word's halves: 2**16 * 2**15 = 2**31, with sign for g and without for h."""
@@ -36,13 +35,13 @@ AHEAD = 16
 """Rows between asking for a row and using it; 8 to 16 were fastest, 32 slower."""
 
 
-def _pair(packed: Any) -> Any:
+def _pair(packed: np.signedinteger) -> np.int64:
     """A row's pair as it is added: g in the upper half of an int64, h in the lower. Small data hold it so already."""
     raise NotImplementedError("for compiled code only")
 
 
 @overload(_pair, inline="always", strict=False)  # strict also compares type hints
-def _typed_pair(packed: Any) -> Callable[[Any], Any]:
+def _typed_pair(packed: types.Type) -> Callable[[np.int64], np.int64]:
     if packed == types.int64:
         return lambda packed: packed
     return lambda packed: (np.int64(packed >> np.int32(16)) << np.int64(32)) + np.int64(packed & np.int32(0xFFFF))
@@ -83,7 +82,7 @@ def _add_pairs(words: Int64, at: np.uint64, into: Int64) -> None:
 
 @njit(nogil=True)
 def _dense_vectors(
-    flat: Any, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, slot_offsets: Int64,
+    flat: Symbols, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, slot_offsets: Int64,
     blocks: Int64, scratch: Int64, into: Int64,
 ) -> None:  # fmt: skip
     """`dense_rows` of several outputs, whose sums lie side by side in each slot."""
@@ -133,7 +132,7 @@ def _sparse_vectors(
 
 @njit(cache=True, nogil=True)
 def dense_rows(
-    flat: Any, n_features: int, order: UInt32, pairs: Pairs, begin: int, end: int,
+    flat: Symbols, n_features: int, order: UInt32, pairs: Pairs, begin: int, end: int,
     slot_offsets: Int64, blocks: Int64, scratch: Int64, into: Int64,
 ) -> None:  # fmt: skip
     """Add rows `order[begin:end]` of a row-major chunk to `into`: pairs or words."""
@@ -168,8 +167,8 @@ def dense_rows(
 
 @njit(inline="always")
 def _accumulate(
-    flat: Any, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, known: int, slot_offsets: Int64,
-    first: np.uint64, last: np.uint64, scratch: Int64,
+    flat: Symbols, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, known: int,
+    slot_offsets: Int64, first: np.uint64, last: np.uint64, scratch: Int64,
 ) -> None:  # fmt: skip
     """Add rows `order[begin:end]` to the packed sums of features `[first, last)`, four rows at a time.
 
@@ -251,7 +250,7 @@ def _clear(node: int, position: int, first: int, last: int, total: int, out: Int
 
 @njit(cache=True, nogil=True)
 def dense_segments(
-    flat: Any, n_features: int, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
+    flat: Symbols, n_features: int, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
     slot_offsets: Int64, blocks: Int64, scratch: Int64, places: Int64, out: Int64, edge: Int64, clear: bool,
 ) -> int:  # fmt: skip
     """Add positions `[first, last)` of the concatenated `segments`; that of segment s is `out[places[s]]`.

@@ -7,13 +7,11 @@ pieces, which moves whole blocks.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from daskboost.devices.cpu.prefetch import prefetch
-from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, UInt8, UInt32
+from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, Symbols, UInt8, UInt32
 
 AHEAD = 32
 """Rows between asking for a symbol and using it."""
@@ -35,7 +33,7 @@ def _sparse_symbol(indptr: Int64, slots: Int32, row: np.uint64, low: int, high: 
 
 
 @njit(nogil=True)
-def _carry(pairs: Pairs, spare: Pairs, i: Any, place: Any, right: Any) -> None:
+def _carry(pairs: Pairs, spare: Pairs, i: int | np.uint64, place: int | np.uint64, right: int | np.uint64) -> None:
     """Bring a row's pair where the row goes on either side; those of several outputs stay in the order of rows."""
     if pairs.ndim == 1:
         pair = pairs[i]
@@ -52,7 +50,7 @@ def _bring_back(pairs: Pairs, spare: Pairs, place: np.uint64, begin: np.uint64, 
 
 
 @njit(nogil=True)
-def _add_value(margin: Float32, row: np.uint64, value: Float32, node: Any) -> None:
+def _add_value(margin: Float32, row: np.uint64, value: Float32, node: int | np.uint64) -> None:
     """Add a node's value, or its values of all outputs, to a row's margin."""
     if margin.ndim == 1:
         margin[row] += value[node]
@@ -63,7 +61,7 @@ def _add_value(margin: Float32, row: np.uint64, value: Float32, node: Any) -> No
 
 @njit(cache=True, nogil=True)
 def split_dense(
-    flat: Any, row_stride: int, column_stride: int, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32,
+    flat: Symbols, row_stride: int, column_stride: int, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32,
     split_bin: Int32, default_left: UInt8, n_bins: Int32, first: int, last: int, spare_order: UInt32,
     spare_pairs: Pairs, lefts: Int64,
 ) -> None:  # fmt: skip
@@ -133,7 +131,7 @@ def split_sparse(
 
 
 @njit(cache=True, nogil=True)
-def transpose(flat: Any, n_features: int, begin: int, end: int, columns: Any) -> None:
+def transpose(flat: Symbols, n_features: int, begin: int, end: int, columns: Symbols) -> None:
     """Copy rows `[begin, end)` of a row-major chunk into `columns`, shape (features, rows), in cache-sized tiles."""
     for start in range(begin, end, 64):
         stop = min(start + 64, end)
@@ -162,8 +160,8 @@ def mark_absent(order: UInt32, kept: int, absent: Bool) -> None:
 
 @njit(inline="always")
 def _next_dense(
-    flat: Any, base: np.uint64, n_bins: Int32, left_child: Int32, right_child: Int32, feature: Int32, split_bin: Int32,
-    default_left: Bool, node: np.uint64,
+    flat: Symbols, base: np.uint64, n_bins: Int32, left_child: Int32, right_child: Int32, feature: Int32,
+    split_bin: Int32, default_left: Bool, node: np.uint64,
 ) -> np.uint64:  # fmt: skip
     """Where a row whose symbols begin at `base` goes from a node; a leaf's rows stay. Without jumps, half of which
     would be guessed wrong."""
@@ -177,7 +175,7 @@ def _next_dense(
 
 @njit(cache=True, nogil=True)
 def walk_dense(
-    flat: Any, n_features: int, n_bins: Int32, left_child: Int32, right_child: Int32, feature: Int32,
+    flat: Symbols, n_features: int, n_bins: Int32, left_child: Int32, right_child: Int32, feature: Int32,
     split_bin: Int32, default_left: Bool, value: Float32, rows: UInt32, first: int, last: int, margin: Float32,
 ) -> None:  # fmt: skip
     """Add a tree's leaf values to the margins of `rows[first:last]`, walking it by bins.

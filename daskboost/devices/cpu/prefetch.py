@@ -6,19 +6,28 @@ EPYC, Zen 3), as fast as rows in sequence.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+if TYPE_CHECKING:
+    from numba.core.typing.context import Context
+    from numba.core.typing.templates import Signature
+
 
 @intrinsic
-def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+def _prefetch(
+    typing_context: Context, array: types.Array, index: types.Integer
+) -> tuple[Signature, Callable[..., ir.Value]]:
     """Ask for the cache line of ``array[index]`` (a flat array), for reading."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def generate(
+        context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]
+    ) -> ir.Value:
         flat = context.make_array(signature.args[0])(context, builder, args[0])
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])

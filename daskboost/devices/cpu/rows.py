@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from daskboost.devices.cpu.chunk_order import ChunkOrder, RowSplits, Share, empt
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.places import settle
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, View, WalkArrays
+from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
@@ -69,7 +69,7 @@ class RoundingColumns(NamedTuple):
         )  # fmt: skip
 
 
-def row_ranges(pieces: Pieces, n_rows: int, threads: Threads) -> Iterator[tuple[int, int, Any]]:
+def row_ranges(pieces: Pieces, n_rows: int, threads: Threads) -> Iterator[tuple[int, int, int | UInt64]]:
     """(begin, end, global id that a chunk's row 0 would have or all ids) of ranges of its rows, for threads."""
     if isinstance(pieces, np.ndarray):
         yield from ((a, b, pieces) for a, b in threads.ranges(n_rows))
@@ -97,8 +97,9 @@ class CpuRows:
         Of each chunk, for small data, whose gradients are multiplied by them once they are rounded.
     """
 
-    def __init__(self, views: Callable[[], Iterable[tuple[int, View]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-                 layout: SlotLayout, threads: Threads, weights: Sequence[Float32] | None = None) -> None:  # fmt: skip
+    def __init__(self, views: Callable[[], Iterable[tuple[int, CpuView]]], sizes: Sequence[int],
+                 pieces: Sequence[Pieces], layout: SlotLayout, threads: Threads,
+                 weights: Sequence[Float32] | None = None) -> None:  # fmt: skip
         self._views, self._layout, self._threads = views, layout, threads
         self._pieces = list(pieces)
         of_chunks = [None] * len(sizes) if weights is None else weights
@@ -189,7 +190,7 @@ class CpuRows:
                 sums += part
         return sums
 
-    def _row_ranges(self, index: int) -> Iterator[tuple[int, int, Any]]:
+    def _row_ranges(self, index: int) -> Iterator[tuple[int, int, int | UInt64]]:
         """Ranges of a chunk's rows."""
         return row_ranges(self._pieces[index], self.chunks[index].n_rows, self._threads)
 
@@ -302,7 +303,7 @@ class CpuRows:
             for a, b in self._threads.ranges(len(leaves), least=8)
         ])  # fmt: skip
 
-    def _split_and_build(self, view: View, chunk: ChunkOrder, splits: RowSplits, nodes: Int32, shares: list[Share],
+    def _split_and_build(self, view: CpuView, chunk: ChunkOrder, splits: RowSplits, nodes: Int32, shares: list[Share],
                          out: Int64, *, clear: bool) -> None:  # fmt: skip
         segments = chunk.segments(splits.node)
         middle = np.empty(len(splits), np.int64)
@@ -326,7 +327,7 @@ class CpuRows:
         self._threads.run([partial(work, share) for share in shares])
         chunk.set_children(splits, middle)
 
-    def _build(self, view: View, chunk: ChunkOrder, nodes: Int32, out: Int64, *, clear: bool) -> None:
+    def _build(self, view: CpuView, chunk: ChunkOrder, nodes: Int32, out: Int64, *, clear: bool) -> None:
         segments = chunk.segments(nodes)
         ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
         places = np.arange(len(nodes))
@@ -339,7 +340,7 @@ class CpuRows:
             if node >= 0:
                 out[node] += edge
 
-    def _split(self, view: View, chunk: ChunkOrder, splits: RowSplits) -> None:
+    def _split(self, view: CpuView, chunk: ChunkOrder, splits: RowSplits) -> None:
         segments = chunk.segments(splits.node)
         ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
         lefts = np.zeros((len(ranges), len(splits)), np.int64)
@@ -376,6 +377,6 @@ class CpuRows:
         return sizes
 
 
-def walk(view: View, tree: WalkArrays, rows: UInt32, margin: Float32, threads: Threads) -> None:
+def walk(view: CpuView, tree: WalkArrays, rows: UInt32, margin: Float32, threads: Threads) -> None:
     """Add a tree's leaf values to the margins of `rows`, by bins."""
     threads.run([partial(view.walk, tree, rows, a, b, margin) for a, b in threads.ranges(len(rows))])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
 from daskboost.devices.cpu.gradients import global_id, row_bits
 from daskboost.devices.sampling import CELL_BITS, FIRST_CELL, N_CELLS, NORM_LAMBDA
-from daskboost.dtypes import Float32, Float64, Int64, UInt32
+from daskboost.dtypes import Float32, Float64, Int64, UInt32, UInt64
 
 _SHIFT = np.int64(52 - CELL_BITS)
 
 
 @njit(cache=True, nogil=True)
-def draw_share(key: np.uint64, below: np.uint64, first_row: Any, begin: int, end: int, rows: UInt32) -> int:
+def draw_share(
+    key: np.uint64, below: np.uint64, first_row: int | np.int64 | UInt64, begin: int, end: int, rows: UInt32
+) -> int:
     """Keep the rows of `[begin, end)` whose draw, of 32 bits, is less than `below`; return how many they are.
 
     `first_row` : as for `quantize_gradients`. `rows`, shape (end - begin,), gets them at its start.
@@ -29,8 +29,8 @@ def draw_share(key: np.uint64, below: np.uint64, first_row: Any, begin: int, end
 
 @njit(cache=True, nogil=True)
 def draw_rows(
-    g: Float32, h: Float32, key: np.uint64, threshold: float, first_row: Any, begin: int, end: int, counts: Int64,
-    rows: Int64, norms: Float64, draws: Float64,
+    g: Float32, h: Float32, key: np.uint64, threshold: float, first_row: int | np.int64 | UInt64, begin: int, end: int,
+    counts: Int64, rows: Int64, norms: Float64, draws: Float64,
 ) -> int:  # fmt: skip
     """Count the norms of rows `[begin, end)` and keep those with draw < norm / threshold; how many that are.
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, View
+from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView
 from daskboost.dtypes import Int32, Int64, Symbols, UInt32
 
 
@@ -36,7 +36,7 @@ class RowRoom:
         self._slots: list[Int32] = []
         self._n_entries = 0
 
-    def add(self, view: View, rows: UInt32) -> None:
+    def add(self, view: CpuView, rows: UInt32) -> None:
         """Take some rows behind those that are there."""
         parts = [rows[begin:end] for begin, end in self._threads.ranges(len(rows))]
         for taken in self._threads.run([partial(view.take, part) for part in parts]):
@@ -60,7 +60,7 @@ class RowRoom:
         self._symbols[self.n_rows : end] = symbols
         self.n_rows = end
 
-    def view(self) -> View:
+    def view(self) -> CpuView:
         """The view of the rows that are there; until `clear`."""
         if self._symbols is not None:
             threads = self._threads if self._copies_columns else None

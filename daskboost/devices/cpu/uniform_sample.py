@@ -11,9 +11,9 @@ from daskboost.devices.cpu.rows import Pieces, row_ranges
 from daskboost.devices.cpu.sampling import draw_share
 from daskboost.devices.cpu.taken_rows import RowRoom
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.views import SlotLayout, View
+from daskboost.devices.cpu.views import CpuView, SlotLayout
 from daskboost.devices.sampling import TakenSample, TurnRows, UniformSize, draws_below
-from daskboost.dtypes import UInt32
+from daskboost.dtypes import UInt32, UInt64
 
 
 class CpuUniformSample:
@@ -39,7 +39,7 @@ class CpuUniformSample:
         self._key, self._n_rows = np.uint64(key), 0
         self._room.clear()
 
-    def add(self, view: View, rows: TurnRows) -> None:
+    def add(self, view: CpuView, rows: TurnRows) -> None:
         """Take a chunk's rows of the sample."""
         drawn = self._draw(rows.pieces, len(rows.margin))
         chosen = np.concatenate([np.empty(0, np.uint32), *(part for _, part in drawn)])
@@ -62,16 +62,16 @@ class CpuUniformSample:
             at += len(part)
         self._n_rows = end
 
-    def _draw(self, pieces: Pieces, n_rows: int) -> list[tuple[Any, UInt32]]:
+    def _draw(self, pieces: Pieces, n_rows: int) -> list[tuple[int | UInt64, UInt32]]:
         """Numbers of a chunk's rows of the sample, range by range, and the id that row 0 would have, or all ids."""
         jobs = [(first_row, begin, end) for begin, end, first_row in row_ranges(pieces, n_rows, self._threads)]
         found = self._threads.run([partial(self._drawn, *job) for job in jobs])
         return [(first_row, rows) for rows, (first_row, _, _) in zip(found, jobs, strict=True)]
 
-    def _drawn(self, first_row: Any, begin: int, end: int) -> UInt32:
+    def _drawn(self, first_row: int | UInt64, begin: int, end: int) -> UInt32:
         rows = np.empty(end - begin, np.uint32)
-        first_row = first_row if isinstance(first_row, np.ndarray) else np.int64(first_row)
-        return rows[: draw_share(self._key, self._below, first_row, begin, end, rows)].copy()
+        ids = first_row if isinstance(first_row, np.ndarray) else np.int64(first_row)
+        return rows[: draw_share(self._key, self._below, ids, begin, end, rows)].copy()
 
     def _reserved(self, n_rows: int, like: dict[str, Any]) -> dict[str, Any]:
         """Arrays of so many rows at least, the first of which are those that are there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -79,7 +79,11 @@ class WalkArrays:
     value: Float32
 
 
-class View(Protocol):
+TakenRows = Symbols | tuple[Int64, Int32]
+"""Copies of some rows: symbols, shape (rows, features), or row pointers and histogram slots."""
+
+
+class CpuView(Protocol):
     """Operations on one chunk's rows; `first`, `last` are positions in the concatenated `segments`."""
 
     @property
@@ -93,7 +97,7 @@ class View(Protocol):
 
     def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None: ...
 
-    def take(self, rows: Int64 | UInt32) -> Any:
+    def take(self, rows: Int64 | UInt32) -> TakenRows:
         """Copies of some rows, as `joined_view` takes them."""
 
 
@@ -104,8 +108,8 @@ class DenseView:
     """
 
     def __init__(self, symbols: Symbols, layout: SlotLayout, threads: Threads | None = None) -> None:
-        self._flat: Any = symbols.reshape(-1)
-        self._columns: Any = None
+        self._flat: Symbols = symbols.reshape(-1)
+        self._columns: Symbols | None = None
         if threads is not None:
             n_rows, n_features = symbols.shape
             self._columns = np.empty((n_features, n_rows), symbols.dtype)
@@ -179,10 +183,10 @@ class SparseView:
         return indptr, self._slots[np.arange(indptr[-1]) + shift]
 
 
-def joined_view(taken: Iterable[Any], n_rows: int, layout: SlotLayout, threads: Threads | None) -> View:
+def joined_view(taken: Iterable[TakenRows], n_rows: int, layout: SlotLayout, threads: Threads | None) -> CpuView:
     """The view of rows that were taken from some, `n_rows` in all; with `threads`, dense ones have a column-major
     copy."""
-    symbols: Any = None
+    symbols: Symbols | None = None
     pointers, slots, end = [np.zeros(1, np.int64)], [], 0
     for part in taken:
         if isinstance(part, tuple):

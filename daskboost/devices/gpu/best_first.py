@@ -15,7 +15,7 @@ from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.growth import ROUNDING, GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
 from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.runtime import DeviceArray, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Kernel, to_host
 from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
 
 THREADS = 256
@@ -160,7 +160,7 @@ class BestFirstGrower:
             *tables.arguments, tables.values,
         )  # fmt: skip
 
-    def _launch(self, entry: str) -> Any:
+    def _launch(self, entry: str) -> Kernel:
         return self._runtime.kernel("best_first", entry)
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,14 @@ from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
 from daskboost.devices.gpu.free_memory import free_bytes
 from daskboost.devices.gpu.installed import check_compiler, count_devices, cupy_module
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
+from daskboost.devices.gpu.runtime import Event, KernelArgument
 from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError
 from daskboost.files import write_whole
+
+if TYPE_CHECKING:
+    from cupy import RawModule
+    from cupy.cuda import Function, Graph, MemoryPointer
 
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""
@@ -41,7 +46,7 @@ class CudaRuntime:
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
         """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
         return get_runtime, (self.device,)
 
@@ -68,7 +73,7 @@ class CudaRuntime:
         cuda = self.xp.cuda
         outer, allocate, kept = cuda.get_current_stream(), cuda.get_allocator(), []
 
-        def keep(nbytes: int) -> Any:
+        def keep(nbytes: int) -> MemoryPointer:
             with outer:
                 kept.append(allocate(nbytes))
             return kept[-1]
@@ -83,7 +88,7 @@ class CudaRuntime:
 
         return partial(self._replay, graph, kept)
 
-    def _replay(self, graph: Any, kept: list[Any]) -> None:
+    def _replay(self, graph: Graph, kept: list[MemoryPointer]) -> None:
         """`kept` : what the graph has addresses of."""
         graph.launch(self.xp.cuda.get_current_stream())
 
@@ -91,11 +96,13 @@ class CudaRuntime:
         """A stream that does not wait for the default one."""
         return CudaCopies(self.xp.cuda)
 
-    def record_event(self) -> Any:
+    def record_event(self) -> Event:
         """Of CuPy's current stream."""
-        return self.xp.cuda.get_current_stream().record(self.xp.cuda.Event(block=True, disable_timing=True))
+        event: Event = self.xp.cuda.Event(block=True, disable_timing=True)
+        self.xp.cuda.get_current_stream().record(event)
+        return event
 
-    def wait_event(self, event: Any) -> None:
+    def wait_event(self, event: Event) -> None:
         """In CuPy's current stream."""
         self.xp.cuda.get_current_stream().wait_event(event)
 
@@ -117,12 +124,12 @@ class CudaRuntime:
 class CudaKernel:
     """An entry point of a compiled module."""
 
-    def __init__(self, function: Any, entry: Entry) -> None:
+    def __init__(self, function: Function, entry: Entry) -> None:
         self._function = function
         self._entry = entry
         self._asked_bytes = UNASKED_SHARED_BYTES
 
-    def __call__(self, grid: int, block: int, *arguments: Any, shared_bytes: int = 0) -> None:
+    def __call__(self, grid: int, block: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
         """Launch on CuPy's current stream."""
         self._entry.check_block(block)
         if shared_bytes > self._asked_bytes:
@@ -135,7 +142,7 @@ class CudaKernel:
 
 
 @cache
-def _module(device: int, source: KernelFile, variant: Variant) -> Any:
+def _module(device: int, source: KernelFile, variant: Variant) -> RawModule:
     """One module per source, constants and device; its binary is kept beside those of CuPy's own cache.
 
     CuPy would compile with -ftz=true, which makes zeros of the smallest float32 that the CPU's kernels keep.

@@ -11,10 +11,12 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
+from daskboost.devices.gpu.runtime import DeviceArray, Event
 from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError
 
@@ -26,32 +28,50 @@ _of_parent: list[mmap.mmap] = []
 """Pages of a fork that only its parent has, never unmapped."""
 
 
+def address_of(array: DeviceArray) -> int:
+    """Return where in its device's memory a CuPy array begins."""
+    memory: Any = array.data  # CuPy's, which has an address
+    return int(memory.ptr)
+
+
 class CudaCopies:
     """A `CopyStream` of CuPy's current device."""
 
-    def __init__(self, cuda: Any) -> None:
+    def __init__(self, cuda: ModuleType) -> None:
         self._cuda = cuda
         self._stream = cuda.Stream(non_blocking=True)
 
-    def copy(self, out: Any, values: UInt8) -> None:
+    def copy(self, out: DeviceArray, values: UInt8) -> None:
         self._cuda.runtime.memcpyAsync(
-            out.data.ptr, values.ctypes.data, values.nbytes, HOST_TO_DEVICE, self._stream.ptr
+            address_of(out), values.ctypes.data, values.nbytes, HOST_TO_DEVICE, self._stream.ptr
         )
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: Event) -> None:
         self._stream.wait_event(event)
 
-    def record(self) -> Any:
-        return self._stream.record(self._cuda.Event(block=True, disable_timing=True))
+    def record(self) -> Event:
+        event: Event = self._cuda.Event(block=True, disable_timing=True)
+        self._stream.record(event)
+        return event
 
     def synchronize(self) -> None:
         self._stream.synchronize()
 
 
+class Driver(Protocol):
+    """CuPy's functions of CUDA that lock pages of the host's memory."""
+
+    @property
+    def CUDARuntimeError(self) -> type[Exception]: ...
+    def hostRegister(self, address: int, n_bytes: int, flags: int, /) -> None: ...
+
+    def hostUnregister(self, address: int, /) -> None: ...
+
+
 class _Locked:
     """Registered pages; arrays over them keep this object."""
 
-    def __init__(self, runtime: Any, n_bytes: int) -> None:
+    def __init__(self, runtime: Driver, n_bytes: int) -> None:
         pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_DONTFORK)
         touched = np.frombuffer(pages, np.uint8)
@@ -69,14 +89,14 @@ class _Locked:
         self.__array_interface__ = {"data": (address, False), "shape": (n_bytes,), "typestr": "|u1", "version": 3}
 
 
-def _unlock(runtime: Any, address: int, pages: mmap.mmap, owner: int) -> None:
+def _unlock(runtime: Driver, address: int, pages: mmap.mmap, owner: int) -> None:
     if os.getpid() == owner:
         runtime.hostUnregister(address)
     else:
         _of_parent.append(pages)
 
 
-def staging(cuda: Any, n_bytes: int) -> UInt8:
+def staging(cuda: ModuleType, n_bytes: int) -> UInt8:
     """Page-locked memory for an array's pieces; `cuda` is CuPy's, whose pool has it back when nobody holds the array.
 
     Raises
@@ -94,7 +114,7 @@ def staging(cuda: Any, n_bytes: int) -> UInt8:
     return np.ndarray(n_bytes, np.uint8, buffer=memory)
 
 
-def pinned_bytes(runtime: Any, n_bytes: int) -> UInt8:
+def pinned_bytes(runtime: Driver, n_bytes: int) -> UInt8:
     """See `Runtime.pinned`; `runtime` is CuPy's."""
     n_pages = -(-max(n_bytes, 1) // mmap.PAGESIZE)
     found: UInt8 = np.asarray(_Locked(runtime, n_pages * mmap.PAGESIZE))[:n_bytes]

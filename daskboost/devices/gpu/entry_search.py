@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from daskboost.devices.gpu.chunk_rows import ChunkRows
-from daskboost.devices.gpu.runtime import DeviceArray
+from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument
 from daskboost.devices.gpu.sorted_entries import THREADS, TILE, SortedEntries, most_sums, most_tiles
 from daskboost.devices.gpu.sparse_columns import place_rows
 from daskboost.devices.gpu.split import RESULTS, WARP, Level, Regular, SplitKernels
@@ -61,7 +59,7 @@ class EntrySearch:
         place_rows(self._runtime, tiles, 0, entries.n_rows, order, chunk.pairs, entries.states, small)
         results = self._runtime.xp.empty((n, RESULTS), np.int64)
 
-        def launch(kernel: str, grid: int, *arguments: Any, shared_bytes: int = 0) -> None:
+        def launch(kernel: str, grid: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
             if grid:
                 entry = self._runtime.kernel("split_entries", kernel, SMALL=small, EXACT=exact)
                 entry(grid, THREADS, *arguments, shared_bytes=shared_bytes)

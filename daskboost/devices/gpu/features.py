@@ -6,12 +6,11 @@ What walks a matrix (`kernels/matrix.cuh`) takes it with any strides, so float32
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Runtime, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, Kernel, KernelArgument, Runtime, to_host
 from daskboost.dtypes import Int64
 
 THREADS = 256
@@ -46,8 +45,8 @@ class Matrix:
         row_stride, column_stride = self.values.strides
         return min(most, n_series) if abs(column_stride) <= abs(row_stride) else 1
 
-    def launch(self, runtime: Runtime, kernel: Kernel, features: DeviceArray | None, n_series: int, *arguments: Any,
-               columns: int = 0, shared_bytes: int = 0) -> None:  # fmt: skip
+    def launch(self, runtime: Runtime, kernel: Kernel, features: DeviceArray | None, n_series: int,
+               *arguments: KernelArgument, columns: int = 0, shared_bytes: int = 0) -> None:  # fmt: skip
         """Launch a kernel that walks `n_series` of the columns, those of `features` (int32) or the first.
 
         `columns` : of a block; 0 for as many as `columns()` gives.

@@ -7,13 +7,18 @@ which often takes most of a GPU when a worker starts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cupy.cuda import MemoryAsyncPool, MemoryPool
+    from rmm.mr import DeviceMemoryResource
 
 RMM_ALLOCATORS = "rmm.allocators"
 """Module of the function that makes CuPy allocate by RMM."""
 
 
-def free_bytes(xp: Any, device: int) -> int:
+def free_bytes(xp: ModuleType, device: int) -> int:
     """Return the bytes of the GPU of that index."""
     with xp.cuda.Device(device):
         of_driver = int(xp.cuda.runtime.memGetInfo()[0])
@@ -28,20 +33,20 @@ def free_bytes(xp: Any, device: int) -> int:
         return of_driver
 
 
-def _with_pool(of_driver: int, pool: Any) -> int:
+def _with_pool(of_driver: int, pool: MemoryPool | MemoryAsyncPool) -> int:
     """A pool of CuPy's."""
     free, limit = of_driver + int(pool.free_bytes()), int(pool.get_limit())
     return free if limit == 0 else max(0, min(free, limit - int(pool.used_bytes())))
 
 
-def _chain(resource: Any) -> Iterator[Any]:
+def _chain(resource: DeviceMemoryResource | None) -> Iterator[DeviceMemoryResource]:
     """A memory resource of RMM, and all that it takes its memory from."""
     while resource is not None:
         yield resource
         resource = getattr(resource, "upstream_mr", None)
 
 
-def _with_resources(of_driver: int, resources: list[Any]) -> int:
+def _with_resources(of_driver: int, resources: list[DeviceMemoryResource]) -> int:
     """RMM says what a pool holds, and only by a resource that counts allocations what of that is in use.
 
     Without one all of the pool counts as free. The other way, the pool of a worker that has just started would leave
@@ -57,7 +62,7 @@ def _with_resources(of_driver: int, resources: list[Any]) -> int:
     return max(0, min([free, *limits]))
 
 
-def _used_bytes(resource: Any) -> int | None:
+def _used_bytes(resource: DeviceMemoryResource) -> int | None:
     """What a resource has given away, if it counts."""
     if hasattr(resource, "get_allocated_bytes"):  # one that limits or tracks
         return int(resource.get_allocated_bytes())

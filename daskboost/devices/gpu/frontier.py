@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.gradients import Quantizer
+from daskboost.devices.gpu.gradients import GradientPair, Quantizer
 from daskboost.devices.gpu.known_tree import THREADS, KnownTree, known_tree
 from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows import GpuRows, as_columns
@@ -116,7 +115,7 @@ class GpuFrontier:
         self._trees.clear()
         return found
 
-    def add(self, view: GpuView, tree: WalkArrays, places: tuple[int, int], gradient: Any, pieces: Pieces,
+    def add(self, view: GpuView, tree: WalkArrays, places: tuple[int, int], gradient: GradientPair, pieces: Pieces,
             weight: DeviceArray | None, rounding: Rounding) -> None:  # fmt: skip
         """Enqueue: a chunk's rows are added to the places `[first, last)` of one tree, see `Frontier`."""
         own, columns, these = self._tree(tree, places, rounding), as_columns(gradient), slice(*places)

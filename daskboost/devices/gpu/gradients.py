@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class Columns:
     """The same of `second`."""
     by_weight: bool = False
     """Whether a loss's weights take the place of its hessians; given ones are what they are to be."""
+
+
+
+GradientPair = Columns | tuple[DeviceArray, DeviceArray]
+"""One output's g and h of a chunk: columns, float32 of shape (rows,), or what a kernel computes them from."""
 
 
 class Source(Protocol):
@@ -165,7 +170,7 @@ def device_pieces(runtime: Runtime, pieces: Pieces) -> tuple[DeviceArray, int]:
     (rows,), on the host or the device.
     """
     if not isinstance(pieces, Sequence):
-        ids: Any = pieces.view(np.int64)
+        ids = pieces.view(np.int64)
         return (ids if isinstance(ids, runtime.xp.ndarray) else to_device(runtime, ids)), 0
     found: list[tuple[int, int]] = []
     for begin, first_row in pieces:

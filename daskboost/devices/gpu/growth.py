@@ -15,7 +15,7 @@ import numpy as np
 from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime
+from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Runtime
 from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
 
 THREADS = 256
@@ -54,7 +54,7 @@ class TreeTables:
     n_trees, capacity : int
     """
 
-    def __init__(self, memory: Any, n_trees: int, capacity: int) -> None:
+    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int) -> None:
         self.memory, self.capacity = memory, capacity
         views = iter(_cut(memory, _shapes(n_trees, capacity)))
         self.sums = next(views)
@@ -95,9 +95,10 @@ def _shapes(n: int, capacity: int) -> list[tuple[tuple[int, ...], type]]:
     ]  # fmt: skip
 
 
-def _cut(memory: Any, shapes: list[tuple[tuple[int, ...], type]]) -> list[Any]:
+def _cut(memory: DeviceArray, shapes: list[tuple[tuple[int, ...], type]]) -> list[DeviceArray]:
     """Arrays one after the other; the widest types come first, so that all are aligned."""
-    views, begin = [], 0
+    views: list[DeviceArray] = []
+    begin = 0
     for shape, dtype in shapes:
         end = begin + int(np.prod(shape)) * np.dtype(dtype).itemsize
         views.append(memory[begin:end].view(dtype).reshape(shape))
@@ -251,7 +252,7 @@ class TreeGrower:
             self.tables.values, self.leaves,
         )  # fmt: skip
 
-    def _launch(self, entry: str) -> Any:
+    def _launch(self, entry: str) -> Kernel:
         return self._runtime.kernel("grow", entry)
 
 

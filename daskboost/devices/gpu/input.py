@@ -5,7 +5,7 @@ A type alone tells, so that neither CuPy nor cuDF is imported for it: whoever pa
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.errors import DataTypeError
@@ -13,7 +13,7 @@ from daskboost.errors import DataTypeError
 DeviceKind = Literal["cupy", "cupy_sparse", "cudf"]
 
 
-def device_kind(x: Any) -> DeviceKind | None:
+def device_kind(x: object) -> DeviceKind | None:
     """Which library's device memory an object lies in; None for what lies in the host's.
 
     Parameters
@@ -42,7 +42,7 @@ def device_kind(x: Any) -> DeviceKind | None:
     return "cupy" if hasattr(type(x), "__cuda_array_interface__") and _on_gpu(x) else None
 
 
-def is_device_array(x: Any) -> bool:
+def is_device_array(x: object) -> bool:
     """Whether an object lies in a GPU's memory; of a Dask collection, whether its partitions do."""
     return device_kind(x) is not None
 
@@ -56,7 +56,7 @@ def _on_gpu(x: Any) -> bool:
         return bool(getattr(x, "is_cuda", False))
 
 
-def as_device_array(x: Any, name: str = "X") -> DeviceArray:
+def as_device_array(x: object, name: str = "X") -> DeviceArray:
     """A CuPy array; of anything else with `__cuda_array_interface__` one that shares its memory.
 
     Raises
@@ -64,18 +64,22 @@ def as_device_array(x: Any, name: str = "X") -> DeviceArray:
     DataTypeError
         Naming the argument `name`, with what its library says: of tensors that require gradients, for instance.
     """
-    if any(cls.__module__.split(".")[0] == "cupy" for cls in type(x).__mro__):
-        found: DeviceArray = x
-        return found
+    if _is_cupys(x):
+        return x
     import cupy
 
     try:
-        found = cupy.asarray(x)
+        found: DeviceArray = cupy.asarray(x)
         return found
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataTypeError(
             f"{name} is of type {type(x).__module__}.{type(x).__name__}, and cannot be read where it lies: {error}"
         ) from error
+
+
+def _is_cupys(x: object) -> TypeGuard[DeviceArray]:
+    """Return whether an object is a CuPy array."""
+    return any(cls.__module__.split(".")[0] == "cupy" for cls in type(x).__mro__)
 
 
 def runtime_of(x: Any) -> Runtime:

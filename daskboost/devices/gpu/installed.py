@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from typing import Any
+from types import ModuleType
 
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 
@@ -13,7 +13,7 @@ LEAST_CUPY = (14, 2)
 EXTRAS = "'daskboost[cuda13]', or 'daskboost[cuda12]' where the NVIDIA driver is older than 580"
 
 
-def cupy_module() -> Any:
+def cupy_module() -> ModuleType:
     """CuPy, imported.
 
     Raises
@@ -36,10 +36,10 @@ def cupy_module() -> Any:
             f"device='cuda' needs CuPy {least} or later, and {cupy.__version__} is installed: pip install --upgrade "
             f"{EXTRAS}"
         )
-    return cupy
+    found: ModuleType = cupy
+    return found
 
-
-def count_devices(cupy: Any) -> int:
+def count_devices(cupy: ModuleType) -> int:
     """How many GPUs the process sees; an error where there are none, or no driver."""
     try:
         return int(cupy.cuda.runtime.getDeviceCount())
@@ -49,7 +49,7 @@ def count_devices(cupy: Any) -> int:
         ) from error
 
 
-def check_compiler(cupy: Any) -> None:
+def check_compiler(cupy: ModuleType) -> None:
     """Refuse an installation without NVRTC, which CuPy's wheels do not bring and which compiles every kernel."""
     try:
         cupy.cuda.nvrtc.getVersion()

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.preprocess import evaluate, expand, preprocess
+from daskboost.devices.gpu.runtime import KernelArgument
 
 ARCHITECTURES = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Compute capabilities that kernels compile for, and the KiB of shared memory that a block may have there."""
@@ -98,7 +99,7 @@ class Entry:
             raise TypeError(f"{self.name} takes {len(self.parameters)} arguments, got {len(arguments)}")
         return list(map(self._bind, self.parameters, arguments))
 
-    def _bind(self, parameter: Parameter, argument: Any) -> Any:
+    def _bind(self, parameter: Parameter, argument: KernelArgument) -> KernelArgument:
         """One of them: a pass binds thousands, so no test is made that the argument does not need."""
         dtype, wanted_dtype = getattr(argument, "dtype", None), parameter.dtype
         if parameter.is_pointer:
@@ -108,7 +109,8 @@ class Entry:
         elif wanted_dtype is not None:
             if dtype is None:  # refuses integers that do not fit
                 if isinstance(argument, int) or (isinstance(argument, float) and wanted_dtype.kind == "f"):
-                    return wanted_dtype.type(argument)
+                    converted: np.generic = wanted_dtype.type(argument)
+                    return converted
             elif isinstance(argument, np.generic) and dtype == wanted_dtype:
                 return argument
         wanted = f"{'a pointer to ' if parameter.is_pointer else ''}{parameter.dtype or 'a struct'}"

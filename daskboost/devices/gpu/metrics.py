@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.gpu.places import true_places
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument, Runtime, element_stride, to_device, to_host
 from daskboost.dtypes import Int64, UInt32
 
 THREADS = 256
@@ -141,7 +140,7 @@ class MetricKernels:
         cells = 1 + np.concatenate([[0], np.cumsum(to_host(shared).astype(np.int64)[:KEY_BITS])])
         return int(np.flatnonzero(cells <= capacity)[-1])
 
-    def _kernel(self, entry: str, n: int, *arguments: Any) -> None:
+    def _kernel(self, entry: str, n: int, *arguments: KernelArgument) -> None:
         self._runtime.kernel("score_counts", entry)(-(-n // THREADS), THREADS, *arguments)
 
 

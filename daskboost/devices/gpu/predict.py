@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from daskboost.dtypes import Int32
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
+
+ForestT = TypeVar("ForestT", RankForest, KeyForest)
 
 RANK_THREADS = 256
 """Threads of a block, as in `kernels/rank_rows.cu`."""
@@ -257,7 +259,7 @@ def _bits(out: DeviceArray, leaves: bool) -> DeviceArray:
     return out.view(np.uint32) if leaves else out
 
 
-def _upload(runtime: Runtime, forest: Any) -> Any:
+def _upload(runtime: Runtime, forest: ForestT) -> ForestT:
     """A forest whose arrays lie on the device; empty ones have an element, since kernels take an address."""
     made = {}
     for field in fields(forest):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
-from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
+from daskboost.devices.gpu.gradients import ALL, Columns, GradientPair, Quantizer
 from daskboost.devices.gpu.known_tree import KnownTree, known_tree, sum_segments
 from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.refit import mark_leaves
@@ -24,7 +23,7 @@ from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import GpuView, small_data, tree_columns, walk_nodes
-from daskboost.dtypes import Float32, Int32, Int64, UInt32
+from daskboost.dtypes import ArrayModule, Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
 """Rows of a block that counts residuals, as in `kernels/residuals.cu`."""
@@ -77,7 +76,7 @@ class DeviceOrder:
         self.kept = kept
         self.bounds[:] = 0
 
-    def make_room(self, xp: Any, n_nodes: int) -> None:
+    def make_room(self, xp: ArrayModule, n_nodes: int) -> None:
         """Have segments for so many nodes."""
         if n_nodes > len(self.bounds):
             grown = xp.zeros((max(n_nodes, 2 * len(self.bounds)), 2), np.int64)
@@ -367,6 +366,6 @@ class GpuRows:
         return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
 
 
-def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
+def as_columns(gradient: GradientPair) -> Columns:
     """One output's gradients, or what a kernel makes them of."""
     return gradient if isinstance(gradient, Columns) else Columns(*gradient)

@@ -18,10 +18,15 @@ DeviceArray = npt.NDArray[Any]
 """An array of the runtime's module, on its device; typed as NumPy's, whose interface CuPy's arrays have."""
 
 
+
+KernelArgument = DeviceArray | np.generic | float | None
+"""What kernels take: an array, whose first element's address is passed; a number; or a null pointer."""
+
+
 class Kernel(Protocol):
     """An entry point of one variant, ready to be launched on the current stream."""
 
-    def __call__(self, grid: int, block: int, *arguments: Any, shared_bytes: int = 0) -> None:
+    def __call__(self, grid: int, block: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
         """Launch `grid` blocks of `block` threads, with so many bytes of dynamic shared memory.
 
         Arguments are arrays of the runtime, of any stride: the address of the first element is passed; Python or NumPy

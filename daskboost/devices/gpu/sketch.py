@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.features import THREADS, Matrix
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument, Runtime, to_device, to_host
 from daskboost.dtypes import Bool, Int32, Int64, UInt8, UInt32
 
 KEY_BITS = 32
@@ -204,12 +205,12 @@ class _Batch:
         return self._words, self._upload(self._starts[series]), self._upload(self._widths[series])
 
     def _mark_values(self, series: Int64, level: int, bitmap: _Bitmap) -> None:
-        arguments = (*self._tree(series), level, bitmap.marks)
+        arguments: tuple[KernelArgument, ...] = (*self._tree(series), level, bitmap.marks)
         if isinstance(self._source, Matrix) and self._source.n_rows > SAMPLED * THREADS:
             self._launch("mark", series, *arguments, sampled=True)
         self._launch("mark", series, *arguments)
 
-    def _launch(self, entry: str, series: Int64, *arguments: Any, sampled: bool = False) -> None:
+    def _launch(self, entry: str, series: Int64, *arguments: KernelArgument, sampled: bool = False) -> None:
         """Launch a kernel over the values of some series."""
         runtime, source, columns = self._runtime, self._source, self._columns[series]
         selected: tuple[Any, ...] = (None, None, None)
@@ -285,14 +286,14 @@ class _Batch:
         self._starts[series, level] = len(self._words) + bitmap.offsets[:-1]
         self._words = words if level == 0 else xp.concatenate([self._words, words])
 
-    def _simple(self, entry: str, n: int, *arguments: Any) -> None:
+    def _simple(self, entry: str, n: int, *arguments: KernelArgument) -> None:
         """Launch a thread for each of `n` things."""
         self._runtime.kernel("sketch", entry, SOURCE=2)(-(-n // THREADS), THREADS, *arguments)
 
     def _blocks(self, n: int) -> int:
         return min(-(-n // THREADS), 64 * self._runtime.multiprocessors)
 
-    def _upload(self, array: Any) -> DeviceArray:
+    def _upload(self, array: npt.ArrayLike) -> DeviceArray:
         return to_device(self._runtime, np.ascontiguousarray(array))
 
 

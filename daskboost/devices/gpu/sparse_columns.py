@@ -7,7 +7,6 @@ cells are mostly empty, and as quickly added to one by one where they lie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from daskboost.devices.gpu.feature_groups import CELL_BYTES, room_bytes
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.devices.plan import SMALL_ROWS
-from daskboost.dtypes import Int64
+from daskboost.dtypes import ArrayModule, Int64
 
 THREADS = 1024
 """Threads of a block, as in `kernels/histogram_sparse.cu`."""
@@ -47,7 +46,7 @@ class SlotGroups:
     most_slots: int
 
     @staticmethod
-    def of(xp: Any, groups: Int64) -> SlotGroups:
+    def of(xp: ArrayModule, groups: Int64) -> SlotGroups:
         """On the device."""
         before = np.concatenate([[0], np.cumsum(groups[:, 3] - groups[:, 2])]).astype(np.int64)
         return SlotGroups(len(groups), xp.asarray(groups), xp.asarray(before), int(groups[:, 1].max()))
@@ -106,7 +105,7 @@ class SparseColumns:
         return many_rows
 
 
-def _by_feature(xp: Any, offsets: Int64, slots: DeviceArray) -> tuple[DeviceArray, Int64]:
+def _by_feature(xp: ArrayModule, offsets: Int64, slots: DeviceArray) -> tuple[DeviceArray, Int64]:
     """Places of entries in the order of features, then rows, on the device, and the entries of each feature.
 
     Words of both are sorted where they lie: sorting features alone, and stably, would take more memory.

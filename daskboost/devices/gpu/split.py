@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
+from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument, Runtime, to_device
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
@@ -139,7 +139,7 @@ class SplitKernels:
         shape = (layout.offsets, layout.n_bins, n_features)
         threads = FEW_THREADS if n_trees * n_features <= FEW_FEATURES else THREADS
 
-        def launch(entry: str, blocks: int, *arguments: Any) -> None:
+        def launch(entry: str, blocks: int, *arguments: KernelArgument) -> None:
             kernel = self.runtime.kernel("split_level", entry, THREADS=threads)
             kernel(blocks, threads, prefix, *arguments)
 

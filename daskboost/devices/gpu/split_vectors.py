@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
+from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument, Runtime, to_device
 from daskboost.devices.gpu.split import RESULTS, THREADS, WARP, Regular, SplitKernels
 from daskboost.dtypes import Float64, Int64, UInt8, UInt64
 
@@ -60,7 +59,7 @@ def best_splits(kernels: SplitKernels, nodes: VectorNodes, regular: Regular, *, 
     own, parents, siblings, own_steps, parent_steps, sibling_steps, totals, units = _upload(runtime, nodes)
     sums_before = xp.empty((n, n_chunks(layout.host.n_slots, n_features), width, 2), np.int64)
 
-    def launch(entry: str, grid: int, *arguments: Any) -> None:
+    def launch(entry: str, grid: int, *arguments: KernelArgument) -> None:
         runtime.kernel("split_vectors", entry)(grid, THREADS, *arguments)
 
     shape = (layout.offsets, layout.n_bins, n_features)

@@ -9,7 +9,6 @@ alone, none is counted so: `data/device_sketch.py` leaves all to `sketch.py`, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.places import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.sketch import KEY_BITS, Counted, Entries
-from daskboost.dtypes import Int64
+from daskboost.dtypes import ArrayModule, Int64
 
 ENTRY_BYTES = 80
 """Bytes of an entry while it is sorted: its place, word and weight, copies that sorting makes, and what becomes of
@@ -75,7 +74,9 @@ def _groups(present: Int64, most: int) -> Iterator[slice]:
         begin = end
 
 
-def _cells(runtime: Runtime, source: Entries, series: Any, own: slice, weights: Any) -> tuple[Any, Any]:
+def _cells(
+    runtime: Runtime, source: Entries, series: DeviceArray, own: slice, weights: DeviceArray | None
+) -> tuple[DeviceArray, DeviceArray]:
     """Series and key of each cell of a group, as one word, in order, and what is counted in it; int64."""
     xp = runtime.xp
     wanted = series >= own.start
@@ -100,7 +101,7 @@ def _cells(runtime: Runtime, source: Entries, series: Any, own: slice, weights: 
     return words[ends], sums
 
 
-def _keys(xp: Any, values: Any) -> Any:
+def _keys(xp: ArrayModule, values: DeviceArray) -> DeviceArray:
     """Return keys as `kernels/keys.cuh` makes them; by bits alone, since expressions of CuPy take values below 2**-126
     for 0."""
     bits = values.view(np.uint32).astype(np.int64)

@@ -71,5 +71,5 @@ class GpuUniformSample:
         rows = self._columns.rows
         if not rows.n_rows:
             return None
-        arrays = {"weight": None} | self._columns.there()
+        arrays: dict[str, Any] = {"weight": None} | self._columns.there()
         return TakenSample(rows.n_rows, rows.view(), room_rows=self._columns.room_rows, **arrays)

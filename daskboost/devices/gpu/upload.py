@@ -7,6 +7,7 @@ Copies from ordinary memory would leave that to one thread of the driver, a fift
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, wait
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class Uploader:
 class _Buffer:
     """Pinned memory, and when the device has it."""
 
-    def __init__(self, cuda: Any) -> None:
+    def __init__(self, cuda: ModuleType) -> None:
         self._cuda = cuda
         self._bytes = staging(cuda, PIECE_BYTES)
         self._sent = cuda.Event(disable_timing=True)

@@ -25,7 +25,7 @@ from daskboost.devices.gpu.sparse_columns import SparseColumns, copying_bytes, f
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.tiles import Tiles
 from daskboost.devices.gpu.turned import turn
-from daskboost.dtypes import Symbols
+from daskboost.dtypes import Int32, Int64, Symbols
 
 BUILD_THREADS = 1024
 """Threads of a block, as in `kernels/histogram.cu` and `histogram_sparse.cu`: a block fills a multiprocessor."""
@@ -234,7 +234,7 @@ class SparseView:
     symbol_bytes = CSR
     walks_fast = False
 
-    def __init__(self, layout: DeviceLayout, indptr: Any, slots: Any, *, copy_columns: bool = True,
+    def __init__(self, layout: DeviceLayout, indptr: Int64, slots: Int32, *, copy_columns: bool = True,
                  sort_entries: bool = False) -> None:  # fmt: skip
         xp = layout.runtime.xp
         self._layout, self.runtime = layout, layout.runtime
