@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkHandle
 from daskboost.data.streamed import StreamedChunks
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Array, Device, StreamingDevice, View
+from daskboost.devices.device import Device, StreamingDevice, View
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.engine.row_groups import places_on_disk, row_groups, streamed_places
 from daskboost.errors import DataError
@@ -230,12 +229,8 @@ class ShardMargins:
 
     def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
         """What adds a tree to the margins of one chunk."""
-        return partial(self._add, self._device.walker(tree), None if tree.value.ndim == 2 else output)
-
-    def _add(self, walk: Callable[[View, Array], None], output: int | None, index: int, view: View) -> None:
-        """`output` : None for trees with vectors."""
-        margins = self.margins[index]
-        walk(view, margins if output is None else margins[:, output])
+        walk = self._device.walker(tree)
+        return lambda index, view: walk(view, tree.own(self.margins[index], output))
 
 
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:

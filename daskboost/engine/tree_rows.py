@@ -184,10 +184,8 @@ class TreeRows:
     def finish_tree(self, message: m.FinishTree) -> None:
         """Take the rows to their leaves, and add these leaves' values to their margins."""
         margins = self.gradients.rows.train.margins
-        vectors = message.tree.value.ndim == 2
         root = self.rows.finish(
-            message.splits, message.tree,
-            lambda index: margins[index] if vectors else margins[index][:, message.output],
+            message.splits, message.tree, lambda index: message.tree.own(margins[index], message.output),
             self._following(message.following),
         )  # fmt: skip
         self._begun = None if root is None or message.following is None else (message.following, root)

@@ -17,10 +17,9 @@ from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.estimators.rows import map_rows
 from daskboost.model.booster import Booster
 from daskboost.model.device_route import array_module
+from daskboost.model.output import class_codes, class_probabilities
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
 from daskboost.objectives.custom import CustomObjective
-from daskboost.objectives.multiclass import SoftProb
 from daskboost.params import shown
 
 ATTRIBUTE = "daskboost_classes"
@@ -170,18 +169,14 @@ class ClassLabels:
 
 
 def _labels(margins: Any, classes: npt.NDArray[Any]) -> Any:
-    codes = (margins > 0).astype(np.intp) if margins.ndim == 1 else margins.argmax(axis=1)
+    codes = class_codes(margins)
     if classes.dtype.kind == "O":
         return classes[codes.get() if hasattr(codes, "get") else codes]
     return array_module(margins).asarray(classes)[codes]
 
 
 def _probabilities(margins: Any) -> Any:
-    xp = array_module(margins)
-    if margins.ndim == 1:
-        p = Logistic().prediction(margins.reshape(-1, 1), xp)
-        return xp.stack([1 - p, p], axis=1)
-    return SoftProb(margins.shape[1]).prediction(xp.ascontiguousarray(margins), xp)
+    return class_probabilities(margins, array_module(margins))
 
 
 def _fraction(classes: npt.NDArray[Any]) -> float:

@@ -22,6 +22,7 @@ from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.runtime import Runtime, active
 from daskboost.errors import DataError, DataTypeError
 from daskboost.model.output import PredictRequest
+from daskboost.shapes import in_columns
 from daskboost.tracebacks import without_locals
 
 
@@ -109,7 +110,6 @@ def _margin(spec: ReadSpec, given: Any, n_rows: int, runtime: Runtime) -> Any:
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "
             "or per row and output"
         )
-    margin = as_float32(runtime, runtime.xp.asarray(margin))
-    margin = margin if margin.ndim == 2 else margin.reshape(-1, 1)
+    margin = in_columns(as_float32(runtime, runtime.xp.asarray(margin)))
     require_length(margin, n_rows, "base_margin")
     return spec.checked_margin(margin)

@@ -77,6 +77,12 @@ class WalkArrays:
     split_bin: Int32
     default_left: Bool
     value: Float32
+    """What leaves add: float32, shape (nodes,), or (nodes, outputs) for vectors."""
+
+    def own(self, margins: Float32, output: int) -> Float32:
+        """Return the margins that the tree's leaves add to: a view of one output's, shape (rows,), or for vectors all
+        of `margins`, shape (rows, outputs)."""
+        return margins if self.value.ndim == 2 else margins[:, output]
 
 
 class View(Protocol):
