@@ -14,7 +14,7 @@ from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.device import Array, Device, Rows, SampleRows, VectorRows
 from daskboost.devices.following import Following, Root
-from daskboost.dtypes import Float32, Int32, Int64
+from daskboost.dtypes import Float32, Int32
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, GrowingRows
 from daskboost.engine.setup import EngineSetup
@@ -49,7 +49,7 @@ class HistogramSearch:
 
     def partial(self, built: Array, *, compact: bool) -> m.PartialHistograms:
         """Return this engine's own histograms, for the coordinator."""
-        own = self._on_host(built)
+        own = self._device.fetch_histograms(built)
         return m.PartialHistograms(narrow(own, self._buffers) if compact else own)
 
     def candidates(self, nodes: OpenNodes, built: Callable[[bool], Array]) -> Candidates:
@@ -62,7 +62,7 @@ class HistogramSearch:
         n_peers = self._peers.n_peers
         if n_peers == 1:
             return self._own(self._peers).search(nodes, built(True))
-        own = self._on_host(built(False))
+        own = self._device.fetch_histograms(built(False))
         layout = self._setup.layout
         entries = layout.offsets * layout.width
         parts = [
@@ -70,11 +70,6 @@ class HistogramSearch:
         ]
         received = self._peers.exchange([narrow(part, self._buffers) for part in parts])
         return self._own(self._peers).search(nodes, total(received, self._buffers))
-
-    def _on_host(self, built: Array) -> Int64:
-        """Histograms in the host's memory, those of several outputs side by side."""
-        own: Int64 = self._device.fetch(built)
-        return own.reshape(len(own), -1, 2) if own.ndim == 4 else own
 
     def _own(self, peers: Peers) -> SplitSearch | DeviceSearch:
         """Return the search of this engine's share of the features: where histograms lie if it is the only engine, else
@@ -153,7 +148,7 @@ class TreeRows:
         if len(outputs) == 1:
             column = partial(self.gradients.column, outputs[0])
             return m.NodeSums(self.rows.column_leaf_sums(column, message.roundings[0], leaves))
-        return m.NodeSums(self._vector_rows.leaf_sums(self.gradients.of, message.roundings, leaves))
+        return m.NodeSums(self.rows.leaf_sums(self.gradients.of, message.roundings, leaves))
 
     @property
     def _vector_rows(self) -> VectorRows:

@@ -62,9 +62,15 @@ class Recipe:
         every = range(self.n_outputs)
         return [tuple(every)] if self.vector_leaves else [(output,) for output in every]
 
+    @property
+    def sketch(self) -> range:
+        """The columns of the sketch that trees are searched on, which count from the number of outputs on; none where
+        they are searched on outputs."""
+        return range(self.n_outputs, self.n_outputs + self.columns if self.searched == "sketch" else self.n_outputs)
+
     def searched_columns(self, outputs: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the columns of a tree of some outputs; those of a sketch count from the number of outputs on."""
-        return tuple(range(self.n_outputs, self.n_outputs + self.columns)) if self.searched == "sketch" else outputs
+        """Return the columns that a tree of some outputs is searched on."""
+        return tuple(self.sketch) or outputs
 
     def __str__(self) -> str:
         rows = {

@@ -26,7 +26,7 @@ from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.vector_rows import VectorRows
+from daskboost.devices.gpu.tree_kind import tree_kind
 from daskboost.dtypes import Int64
 
 LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
@@ -148,7 +148,7 @@ def make_rows(view: Any, n_rows: int, layout: SlotLayout, threads: Threads, data
     """One chunk's row state."""
     weights = [np.ones(n_rows, np.float32)] if data == "small" else None
     if isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):
-        return VectorRows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
+        return tree_kind(layout).rows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
     rows = CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
     rows._buffers = DirtyBuffers()
     return rows

@@ -20,12 +20,13 @@ from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_s
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
+from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks, UnpackedSparse, unpacked
 from daskboost.devices.gpu.taken_rows import RoomSize
+from daskboost.devices.gpu.tree_kind import tree_kind
 from daskboost.devices.gpu.uniform_sample import GpuUniformSample
-from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
@@ -59,11 +60,12 @@ class GpuDevice:
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads
+        self._kind = tree_kind(layout)
         self._passes = PassMemory(runtime, layout, *((0, 0) if plan is None else plan.frontier))
         self.xp = runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
-            self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
+            self.split_kernels: SplitKernels | None = self._kind.kernels(self._layout)
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
@@ -72,6 +74,10 @@ class GpuDevice:
 
     def fetch(self, array: DeviceArray) -> Any:
         return download(self._runtime, array, self.threads.count)
+
+    def fetch_histograms(self, built: DeviceArray) -> Int64:
+        found: Int64 = self.fetch(built)
+        return found.reshape(len(found), self._slots.n_entries, 2)
 
     def column_room(self, most_bytes: int) -> int:
         return self._runtime.free_bytes // COLUMN_SHARE if self._plan is None else self._plan.columns_bytes
@@ -131,8 +137,8 @@ class GpuDevice:
         return rows.view(copy_columns=copy_columns, turn_rows=copy_columns and self._turns_rows)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> VectorRows:  # fmt: skip
-        return VectorRows(
+             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> GpuRows:  # fmt: skip
+        return self._kind.rows(
             self._runtime, views, sizes, pieces, self._slots, weights, self._n_trees, room_rows=room_rows
         )
 

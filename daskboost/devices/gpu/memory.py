@@ -131,7 +131,7 @@ def label_bytes(size: FitSize) -> int:
 
 def gradients_bytes(size: FitSize) -> int:
     """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
-    n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
+    n, k = size.train.n_rows, size.n_outputs + size.sketch_columns
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.gpu_gradients in ("expressions", "uploaded") and not size.keep_gradients and k == 1
@@ -191,7 +191,7 @@ def tree_bytes(size: FitSize) -> int:
     """Return the bytes of nodes' segments; where trees grow without the host, of what growers keep of nodes beside
     histograms, and of the trees that wait to be fetched."""
     if not size.without_host:
-        leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
+        leaf_bytes = LEAF_VECTOR_BYTES * size.leaf_vector * size.most_leaves
         return SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups)) + leaf_bytes
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
     allowed = size.n_outputs * size.drawn_sets * size.train.n_features

@@ -22,6 +22,7 @@ from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
+from daskboost.devices.gpu.split import empty_histograms
 from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, walk_nodes
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
@@ -36,8 +37,13 @@ USUAL_SPLITS = 256
 """Splits in one pass that memory is taken for at first."""
 BUILD_ROWS = 256
 """Rows of a tile of histograms: blocks take equal numbers of them, whatever the nodes' sizes."""
+QUANTIZE_THREADS = 256
+"""Threads of a block, as in `kernels/quantize_vectors.cu`."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
+
+Gradients = Callable[[int], tuple[DeviceArray, DeviceArray]]
+"""Gives the gradients of a chunk: float32, shape (rows, columns), C-contiguous."""
 
 
 class DeviceOrder:
@@ -50,16 +56,14 @@ class DeviceOrder:
     """
 
     def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, n_trees: int = 1,
-                 width: int = 1, room_rows: int = 0) -> None:  # fmt: skip
+                 room_rows: int = 0) -> None:  # fmt: skip
         xp = runtime.xp
         self.n_rows, self.n_trees, self.room_rows = n_rows, n_trees, max(n_rows, room_rows)
         self.weight = None if weight is None else xp.asarray(weight)
         self.order = xp.empty(2 * n_trees * self.room_rows, np.uint32)[: 2 * self.half]
         """Row by position; uint32, shape (2 * trees * rows,)."""
-        shape = 2 * n_trees * self.room_rows if width == 1 else (self.room_rows, width)
-        pairs = xp.empty(shape, np.int32 if weight is None else np.int64)
-        self.pairs = pairs[: 2 * self.half if width == 1 else n_rows]
-        """Quantized g and h by position; of several outputs by row, shape (rows, width)."""
+        self.pairs = self._empty_pairs(xp, np.int32 if weight is None else np.int64)
+        """Quantized g and h."""
         self.kept = 0
         """Rows that grow the tree, or each of several."""
         self.bounds = xp.zeros((64, 2), np.int64)
@@ -71,6 +75,15 @@ class DeviceOrder:
     def half(self) -> int:
         """Positions."""
         return self.n_trees * self.n_rows
+
+    @property
+    def moved(self) -> DeviceArray | None:
+        """What moves with the rows: pairs by position, shape (2 * trees * rows,); None where pairs stay."""
+        return self.pairs
+
+    def _empty_pairs(self, xp: Any, dtype: type) -> DeviceArray:
+        found: DeviceArray = xp.empty(2 * self.n_trees * self.room_rows, dtype)
+        return found[: 2 * self.half]
 
     def start(self, kept: int) -> None:
         """At most `kept` rows are about to be in the root, and nowhere else."""
@@ -140,8 +153,7 @@ class GpuRows:
         self._runtime, self._views, self._layout = runtime, views, layout
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [
-            DeviceOrder(runtime, size, weight, n_trees, layout.width, room_rows)
-            for size, weight in zip(sizes, of_chunks, strict=True)
+            self._order(size, weight, n_trees, room_rows) for size, weight in zip(sizes, of_chunks, strict=True)
         ]
         self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
@@ -151,6 +163,10 @@ class GpuRows:
         ]
         """Quantizer of each chunk's gradients."""
         self._rounding = DeviceRounding(runtime, 1)
+
+    def _order(self, n_rows: int, weight: Float32 | None, n_trees: int, room_rows: int) -> DeviceOrder:
+        """Return the order of a chunk's rows."""
+        return DeviceOrder(self._runtime, n_rows, weight, n_trees, room_rows)
 
     def start_tree(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding
                    ) -> tuple[int, int]:  # fmt: skip
@@ -217,8 +233,41 @@ class GpuRows:
         found: Int64 = to_host(sums)
         return found
 
+    def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
+        """Quantize the gradients of all columns that a tree searches; sums of g and h of each."""
+        (rounding,) = roundings
+
+        def column(index: int) -> tuple[DeviceArray, DeviceArray]:
+            g, h = gradient(index)
+            return g[:, 0], h[:, 0]
+
+        return self.start_tree(column, rounding)
+
+    def leaf_sums(self, gradient: Gradients, roundings: Sequence[Rounding], leaves: Int32) -> Int64:
+        """Integer sums of the gradients of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs)."""
+        rounding, nodes = rounding_of(self._runtime, roundings), to_device(self._runtime, leaves)
+        sums = self._runtime.xp.zeros((len(leaves), 2 * len(roundings)), np.int64)
+        for index, chunk in enumerate(self.chunks):
+            chunk.make_room(self._runtime.xp, int(leaves.max()) + 1)
+            self._sum_rows(index, gradient(index), rounding, nodes, None, sums)
+        found: Int64 = to_host(sums)
+        return found
+
+    def _sum_rows(self, index: int, gradients: tuple[DeviceArray, DeviceArray], rounding: DeviceRounding,
+                  nodes: DeviceArray, pairs: DeviceArray | None, sums: DeviceArray) -> None:  # fmt: skip
+        """Enqueue: the sums of nodes grow by their rows of a chunk, whose pairs are kept unless `pairs` is None."""
+        chunk = self.chunks[index]
+        if not chunk.n_rows:
+            return
+        tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
+        tiles = count_tiles(self._runtime, chunk.bounds, nodes, tile_rows, chunk.n_rows)
+        self._runtime.kernel("quantize_vectors", "sum_rows", SMALL=small_data(chunk.pairs))(
+            tiles.most, QUANTIZE_THREADS, *gradients, chunk.weight, rounding.n_outputs, rounding.scales, rounding.keys,
+            *self.quantizers[index].pieces, *tiles.arguments, chunk.order, pairs, sums.view(np.uint64),
+        )  # fmt: skip
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
-        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2), on the GPU.
+        """Apply splits, then build the histograms of `nodes`: as `empty_histograms` gives them.
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
@@ -231,7 +280,7 @@ class GpuRows:
                 self.split_rows(view, chunk, applied)
             if len(nodes) and chunk.kept:
                 chunk.make_room(self._runtime.xp, n_nodes)
-                self.build(view, chunk, built, out, adds=is_built)
+                self.build_outputs(view, chunk, built, out, adds=is_built)
                 is_built = True
         if not is_built:  # no chunk has rows
             out.fill(0)
@@ -239,8 +288,7 @@ class GpuRows:
 
     def _histograms(self, n_nodes: int) -> DeviceArray:
         """Room for those of so many nodes."""
-        found: DeviceArray = self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
-        return found
+        return empty_histograms(self._runtime, n_nodes, self._layout.n_slots, self._layout.width)
 
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
               in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
@@ -256,6 +304,11 @@ class GpuRows:
             own, n_rows = slice(begin, begin + each), chunk.kept * (n_trees // n_passes)
             tiles = map_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
             view.build(tiles, order, chunk.pairs, out[own], adds=adds)
+
+    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool
+                      ) -> None:  # fmt: skip
+        """Build the histograms of all outputs as `build` does those of one; `out` : as `empty_histograms` gives it."""
+        self.build(view, chunk, nodes, out[:, :, 0], adds=adds)
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray],
                following: Following | None = None) -> Root | None:  # fmt: skip
@@ -279,7 +332,7 @@ class GpuRows:
             self.add_tree(view, chunk, applied, leaves, columns, margin(index))
             self._fill_root(index, following.gradient(index), following.rounding)
             if chunk.kept:
-                self.build(view, chunk, root, out, adds=is_built)
+                self.build_outputs(view, chunk, root, out, adds=is_built)
                 is_built = True
         if not is_built:
             out.fill(0)
@@ -333,8 +386,7 @@ class GpuRows:
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
         count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
-        moved = chunk.pairs if chunk.pairs.ndim == 1 else None
-        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, moved)
+        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
@@ -365,6 +417,13 @@ class GpuRows:
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
         columns = (splits.node, splits.left, splits.right, splits.feature, splits.split_bin, splits.default_left)
         return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
+
+
+def rounding_of(runtime: Runtime, roundings: Sequence[Rounding]) -> DeviceRounding:
+    """Return roundings of several columns on the device."""
+    found = DeviceRounding(runtime, len(roundings))
+    found.put_all(roundings)
+    return found
 
 
 def as_columns(gradient: Columns | tuple[DeviceArray, DeviceArray]) -> Columns:
