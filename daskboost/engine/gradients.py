@@ -1,4 +1,4 @@
-"""Float gradients of rows while trees grow over them: computed, sketched, kept or not; and columns of them."""
+"""Float gradients of rows while trees grow over them: computed, kept or not; and columns of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.device import Array, Device, GradientColumn, LossRows
+from daskboost.devices.following import Following
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.dtypes import Float32, Float64
+from daskboost.dtypes import Float64
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
-from daskboost.fit.messages import GradientRange, StartRound
+from daskboost.fit.messages import GradientRange, StartRound, StartTree
 from daskboost.objectives.base import kernel_of
 
 
@@ -57,14 +58,11 @@ class Gradients:
                  given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
         self._setup, self._device, self._keep = setup, device, keep
         self._stored: list[tuple[Array, Array]] = []
-        self._projection: Float32 | None = None
-        self._sketches: list[tuple[Array, Array]] = []
-        """Sketch of each chunk's gradients, where trees are searched on a sketch."""
         self.hold(rows, given)
 
     def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
         """Take other rows; memory for gradients is used again where it is large enough."""
-        self.rows, self._sketches, self._is_given = rows, [], given is not None
+        self.rows, self._is_given = rows, given is not None
         if given is not None:
             self._stored = list(given)
         elif self._stored and len(self._stored[0][0]) < max([rows.train.room_rows, *map(len, rows.train.margins)]):
@@ -77,10 +75,8 @@ class Gradients:
         """What computes gradients by kernels; None where array expressions do, or rows bring them."""
 
     def start_round(self, message: StartRound) -> GradientRange:
-        """Compute the gradients of all rows, and a sketch of them where there is a projection; their range."""
-        self._projection = message.projection
-        n_outputs = self._setup.objective.n_outputs
-        tops = [np.zeros((2, n_outputs + self._n_columns))]
+        """Compute what the trees of a round are searched on, of all rows; its range."""
+        tops = [np.zeros((2, self.n_columns))]
         if self.losses is not None:
             tops.append(self._kernel_ranges(self.losses))
         else:
@@ -89,38 +85,35 @@ class Gradients:
         return range_of(tops)
 
     @property
-    def _n_columns(self) -> int:
-        """Columns of the sketch."""
-        return 0 if self._projection is None else self._projection.shape[1]
+    def n_columns(self) -> int:
+        """Columns whose range is found."""
+        return self._setup.objective.n_outputs
 
     def _kernel_ranges(self, losses: LossRows) -> Float64:
-        """The largest |g| and h where the loss has kernels, which compute the gradients of the round."""
-        own, sketched = losses.ranges(), np.zeros((2, self._n_columns))
-        for index in range(len(self.rows.train.margins) if self._n_columns else 0):
-            self._open_sketch(index)
-            self._sketch_rows(index, slice(None))
-            sketched = np.maximum(sketched, [self._device.largest(part) for part in self._sketches[index]])
-        return np.concatenate([own, sketched], axis=1)
+        """The largest |g| and h of each column where the loss has kernels, which compute the gradients of the round."""
+        return losses.ranges()
 
-    def columns_of(self, first: int, index: int) -> tuple[Array, Array]:
-        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
+    def all_searched(self, index: int) -> tuple[Array, Array]:
+        """Return all columns of a chunk that a tree of vector leaves is searched on."""
+        return self._outputs(index)
+
+    def _outputs(self, index: int) -> tuple[Array, Array]:
+        """Return a chunk's gradients, which are computed again unless they were kept."""
         if not self._keep:
             self.compute(index)
-        return self.of(index) if first < self._setup.objective.n_outputs else self._sketches[index]
+        return self.of(index)
 
     def searched(self, column: int, index: int) -> GradientColumn:
         """A column of a chunk's gradients as trees are searched on it."""
         return self.column(column, index, by_weight=self._setup.recipe.searched == "weights")
 
     def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientColumn:
-        """One column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians if that is
-        asked for."""
-        if self.losses is not None and column < self._setup.objective.n_outputs:
+        """One output's column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians
+        if that is asked for."""
+        if self.losses is not None:
             return self.losses.columns(index, column, by_weight=by_weight)
-        g, h = self.columns_of(column, index)
-        n_outputs = self._setup.objective.n_outputs
-        k = column if column < n_outputs else column - n_outputs
-        return g[:, k], self.row_weights(index) if by_weight else h[:, k]
+        g, h = self._outputs(index)
+        return g[:, column], self.row_weights(index) if by_weight else h[:, column]
 
     def row_weights(self, index: int) -> Array:
         """What a chunk's gradients are multiplied by, but for weights of small data, which come later; float32, shape
@@ -159,6 +152,13 @@ class Gradients:
         self.losses.compute(index)
         return self.losses.columns(index, 0)
 
+    def following(self, start: StartTree) -> Following | None:
+        """Return the tree whose root the pass that finishes another one is to build; None where that would save no
+        pass, or its gradients would not be there."""
+        if len(start.columns) > 1 or self.rows.train.is_resident:
+            return None
+        return Following(partial(self.fresh, start.columns[0]), start.roundings[0])
+
     def fresh(self, column: int, index: int) -> GradientColumn:
         """A column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
         if self.losses is not None:
@@ -182,36 +182,21 @@ class Gradients:
         return g[: len(margins[index])], h[: len(margins[index])]
 
     def compute(self, index: int, *, find_range: bool = True) -> list[Float64]:
-        """Fill a chunk's gradients and sketch; the largest |g| and h of ranges of its rows, float64 of shape (2,
-        outputs + columns), unless the caller finds them itself."""
+        """Fill a chunk's gradients; the largest |g| and h of ranges of its rows, float64 of shape (2, columns), unless
+        the caller finds them itself."""
         g, _ = self.of(index)
-        if self._n_columns:
-            self._open_sketch(index)
         found = self._device.each_range(len(g), partial(self._range_gradients, index, find_range))
         return [each for each in found if each is not None]
 
-    def _open_sketch(self, index: int) -> None:
-        """Have room for the sketch of a chunk."""
-        if len(self._sketches) <= index:
-            shape = (len(self.rows.train.margins[index]), self._n_columns)
-            self._sketches.append((
-                self._device.xp.empty(shape, np.float32), self._device.xp.empty(shape, np.float32)
-            ))  # fmt: skip
-
-    def _sketch_rows(self, index: int, rows: slice) -> None:
-        """Project the gradients of some rows of a chunk."""
-        assert self._projection is not None
-        signs = (self._projection, np.abs(self._projection))  # a step along a column moves its outputs up or down
-        for values, projection, into in zip(self.of(index), signs, self._sketches[index], strict=True):
-            self._device.project(values[rows], projection, into[rows])
-
     def _range_gradients(self, index: int, find_range: bool, begin: int, end: int) -> Float64 | None:
-        """Fill gradients and sketch of some rows of a chunk; their range if it is wanted."""
+        """Make what some rows of a chunk are searched on; its range if it is wanted."""
+        self._make(index, begin, end)
+        return self._range_of(index, begin, end) if find_range else None
+
+    def _make(self, index: int, begin: int, end: int) -> None:
+        """Fill the gradients of some rows of a chunk unless they are given."""
         if not self._is_given:
             self._fill(index, begin, end)
-        if self._projection is not None:
-            self._sketch_rows(index, slice(begin, end))
-        return self._range_of(index, begin, end) if find_range else None
 
     def _fill(self, index: int, begin: int, end: int) -> None:
         """Compute the gradients of some rows of a chunk by the objective's array expressions."""
@@ -231,9 +216,5 @@ class Gradients:
                     xp.multiply(h, weight[part, None], out=all_h[part])
 
     def _range_of(self, index: int, begin: int, end: int) -> Float64:
-        """Largest |g| and h of some rows of a chunk, of outputs and columns of the sketch."""
-        all_g, all_h = self.of(index)
-        parts = [(all_g, all_h), *([self._sketches[index]] if self._n_columns else [])]
-        return np.stack([
-            np.concatenate([self._device.largest(part[side][begin:end]) for part in parts]) for side in (0, 1)
-        ])  # fmt: skip
+        """Largest |g| and h of some rows of a chunk, of each column."""
+        return np.stack([self._device.largest(values[begin:end]) for values in self.of(index)])

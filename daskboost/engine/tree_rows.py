@@ -132,7 +132,7 @@ class TreeRows:
         first, gradients = message.columns[0], self.gradients
         if len(message.columns) > 1:
             return m.RootSums(
-                self._vector_rows.start_vector_tree(partial(gradients.columns_of, first), message.roundings)
+                self._vector_rows.start_vector_tree(gradients.all_searched, message.roundings)
             )
         return m.RootSums(self.rows.start_tree(partial(gradients.searched, first), message.roundings[0]))
 
@@ -186,11 +186,8 @@ class TreeRows:
         self._begun = None if root is None or message.following is None else (message.following, root)
 
     def _following(self, start: m.StartTree | None) -> Following | None:
-        """The tree whose root the pass that finishes another one is to build; None where that would save no pass."""
-        one_column = start is not None and len(start.columns) == 1 and self._setup.recipe.searched != "sketch"
-        if start is None or not one_column or self.gradients.rows.train.is_resident:
-            return None
-        return Following(partial(self.gradients.fresh, start.columns[0]), start.roundings[0])
+        """The tree whose root the pass that finishes another one is to build."""
+        return None if start is None else self.gradients.following(start)
 
 
 def make_rows(setup: EngineSetup, device: Device, rows: GrowingRows) -> Rows:
