@@ -24,6 +24,7 @@ from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkA
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.device import GpuDevice
+from daskboost.devices.gpu.device_tree import device_tree
 from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.tree_kind import tree_kind
@@ -201,7 +202,7 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
         return margins
     assert len(some) == len(margins)
     on_device = view.runtime.xp.asarray(margins)
-    gpu_views.walk_nodes(view.runtime, view, gpu_views.tree_columns(view.runtime, tree), on_device[:, output])
+    device_tree(view.runtime, tree).walk(view, on_device[:, output])
     return to_host(on_device)
 
 

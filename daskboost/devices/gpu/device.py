@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from daskboost.byte_sizes import format_bytes
@@ -13,6 +12,7 @@ from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.candidates import GpuCandidates
+from daskboost.devices.gpu.device_tree import device_tree
 from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.lack_of_memory import lack_of_memory
@@ -27,7 +27,7 @@ from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunk
 from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.tree_kind import tree_kind
 from daskboost.devices.gpu.uniform_sample import GpuUniformSample
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
 from daskboost.devices.sampling import UniformSize
@@ -143,10 +143,7 @@ class GpuDevice:
         )
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
-        return partial(self._walk, tree_columns(self._runtime, tree))
-
-    def _walk(self, columns: tuple[DeviceArray, ...], view: GpuView, margin: DeviceArray) -> None:
-        walk_nodes(self._runtime, view, columns, margin)
+        return device_tree(self._runtime, tree).walk
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return [work(0, n_rows)]

@@ -16,15 +16,15 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
+from daskboost.devices.gpu.device_tree import ScalarTree, device_tree
 from daskboost.devices.gpu.gradients import ALL, Columns, Quantizer
 from daskboost.devices.gpu.known_tree import KnownTree, known_tree, sum_segments
-from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.split import empty_histograms
 from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
-from daskboost.devices.gpu.views import CSR, GpuView, small_data, tree_columns, walk_nodes
+from daskboost.devices.gpu.views import CSR, GpuView, small_data
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
@@ -315,21 +315,21 @@ class GpuRows:
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
         outputs) for vectors. If that takes a pass, the root of the `following` tree comes out of it."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
-        applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
+        applied, on_device = self._upload(splits), device_tree(self._runtime, tree)
         self.reserve(len(tree.value), 0)
         if applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
-                add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin(index))
+                on_device.add_leaf_values(chunk, leaves, margin(index))
             return None
         if following is None:
             for index, view in self._views():
-                self.add_tree(view, self.chunks[index], applied, leaves, columns, margin(index))
+                self.add_tree(view, self.chunks[index], applied, leaves, on_device, margin(index))
             return None
         out, root, is_built = self._histograms(1), to_device(self._runtime, np.zeros(1, np.int32)), False
         self._rounding.put(0, following.rounding)
         for index, view in self._views():
             chunk = self.chunks[index]
-            self.add_tree(view, chunk, applied, leaves, columns, margin(index))
+            self.add_tree(view, chunk, applied, leaves, on_device, margin(index))
             self._fill_root(index, following.gradient(index), following.rounding)
             if chunk.kept:
                 self.build_outputs(view, chunk, root, out, adds=is_built)
@@ -339,11 +339,11 @@ class GpuRows:
         return Root(self._filled_roots(following.rounding), out)
 
     def add_tree(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray | None, leaves: DeviceArray,
-                 columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:  # fmt: skip
+                 tree: ScalarTree, margin: DeviceArray) -> None:  # fmt: skip
         """Add the leaf values of a tree, of which `splits` are still to be applied, to the margins of all rows.
 
         Rows may not be in the order of the leaves afterwards. `splits` : as `split_rows` takes them. `leaves` : int32,
-        each once; -1 stands for none. `columns` : the tree, as `walk_nodes` takes it.
+        each once; -1 stands for none.
 
         Rows that were sampled out must walk. Dense rows do if many leaves are new: to find a leaf in the order of the
         rows takes less than to move rows once more and to scatter over the margins, and rows of CSR look up symbols
@@ -351,11 +351,11 @@ class GpuRows:
         """
         n_splits = 0 if splits is None else splits.shape[1]
         if chunk.kept < chunk.n_rows or (view.symbol_bytes != CSR and NEW_LEAVES * n_splits > len(leaves)):
-            walk_nodes(self._runtime, view, columns, margin)
+            tree.walk(view, margin)
             return
         if splits is not None:
             self.split_rows(view, chunk, splits)
-        add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin)
+        tree.add_leaf_values(chunk, leaves, margin)
 
     def reserve(self, n_nodes: int, n_splits: int) -> None:
         """Have memory for trees of so many nodes, and for `split_rows` of so many splits at a time.
