@@ -49,6 +49,7 @@ class SketchedGradients(Gradients):
 
     def following(self, start: StartTree) -> Following | None:
         """Return None: a tree is searched on what its round has begun with."""
+        return None
 
     def compute(self, index: int, *, find_range: bool = True) -> list[Float64]:
         self._open_sketch(index)

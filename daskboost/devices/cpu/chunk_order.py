@@ -56,13 +56,10 @@ class PairLayout:
         """Whether pairs move with the rows."""
         return self.width == 1
 
-    @property
-    def dtype(self) -> type[np.int32 | np.int64]:
-        return np.int64 if self.small_data else np.int32
-
     def empty(self, n_rows: int) -> Pairs:
         """Return room for pairs (see `gradients.py`), shape (rows,) or (rows, width)."""
-        pairs: Pairs = np.empty((n_rows, self.width), self.dtype)
+        shape = (n_rows, self.width)
+        pairs: Pairs = np.empty(shape, np.int64) if self.small_data else np.empty(shape, np.int32)
         return pairs[:, 0] if self.moves else pairs
 
     def spare(self, n_rows: int) -> Pairs:
@@ -71,7 +68,7 @@ class PairLayout:
 
     def nbytes(self, n_rows: int, n_spare: int) -> int:
         """Return the bytes of `empty(n_rows)` and `spare(n_spare)`."""
-        return (n_rows * self.width + self.moves * n_spare) * np.dtype(self.dtype).itemsize
+        return (n_rows * self.width + self.moves * n_spare) * (8 if self.small_data else 4)
 
 
 class ChunkOrder:
