@@ -19,7 +19,7 @@ class SketchedGradients(Gradients):
 
     def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
         self._sketches: list[tuple[Array, Array]] = []
-        """Of each chunk."""
+        """The sketch of each chunk's gradients."""
         super().hold(rows, given)
 
     def start_round(self, message: StartRound) -> GradientRange:
@@ -29,7 +29,7 @@ class SketchedGradients(Gradients):
 
     @property
     def n_columns(self) -> int:
-        return super().n_columns + self._projection.shape[1]
+        return super().n_columns + len(self._setup.recipe.sketch)
 
     def _kernel_ranges(self, losses: LossRows) -> Float64:
         own, sketched = super()._kernel_ranges(losses), np.zeros((2, self._projection.shape[1]))

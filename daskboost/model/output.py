@@ -14,7 +14,7 @@ from daskboost.dtypes import Int32
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.binary import Logistic
 from daskboost.objectives.multiclass import SoftProb
-from daskboost.shapes import flat, in_columns
+from daskboost.shapes import Array, flat, in_columns
 
 if TYPE_CHECKING:
     from daskboost.devices.gpu.predict import DeviceForest, Values
@@ -130,7 +130,7 @@ class PredictRequest:
         return [f"{self.output}_{k}" for k in range(width)]
 
 
-def class_codes(margins: Any) -> Any:
+def class_codes(margins: Array) -> Array:
     """Return the most probable class of every row.
 
     Parameters
@@ -143,19 +143,22 @@ def class_codes(margins: Any) -> Any:
     intp array, shape (rows,)
     """
     scores = in_columns(margins)
-    return scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(np.intp)
+    found: Array = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(np.intp)
+    return found
 
 
-def class_probabilities(margins: Any, xp: Any) -> Any:
+def class_probabilities(margins: Array, xp: Any) -> Array:
     """Return the probability of every class, float32 of shape (rows, classes); `margins` as `class_codes` takes them.
 
     `xp` : the arrays' module.
     """
     scores = xp.ascontiguousarray(in_columns(margins))
     if scores.shape[1] > 1:
-        return SoftProb(scores.shape[1]).prediction(scores, xp)
+        found: Array = SoftProb(scores.shape[1]).prediction(scores, xp)
+        return found
     p = Logistic().prediction(scores, xp)
-    return xp.stack([1 - p, p], axis=1)
+    both: Array = xp.stack([1 - p, p], axis=1)
+    return both
 
 
 def device_forest(

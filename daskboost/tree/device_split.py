@@ -33,7 +33,7 @@ class DeviceSearch:
     def search(self, nodes: OpenNodes, built: DeviceArray) -> Candidates:
         """Best splits of `nodes`; `built` : of the nodes that rows have built, as `empty_histograms` gives them."""
         places = self._places(nodes, built)
-        given = HostNodes(*places, nodes.sums, nodes.bounds, nodes.allowed, np.array(nodes.units))
+        given = HostNodes(places[0], places[1], nodes.sums, nodes.bounds, nodes.allowed, np.array(nodes.units))
         found = to_host(self._kernels.search(given, self._regular, symmetric=self._symmetric))
         for parent in set(nodes.parents.tolist()):  # not before: the kernels read them
             self._searched.pop(parent, None)
