@@ -209,8 +209,8 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
 def built(rows: Any, splits: Any, nodes: Any, form: str = "pairs") -> Int64:
     """Histograms that `grow` built, in the form that was expected of them, as pairs."""
     found = to_host(rows.grow(splits, nodes, words=form == "words"))
-    if found.ndim == 4:  # a GPU's, of several outputs
-        found = found.reshape(len(found), -1, 2)
+    if found.ndim == 4:  # a GPU's
+        found = found.reshape(len(found), found.shape[1] * found.shape[2], 2)
     assert found.ndim == {"words": 2, "pairs": 3}[form]
     return np.stack([found >> 32, found & 0xFFFFFFFF], axis=2) if form == "words" else found
 
