@@ -122,9 +122,9 @@ class Tree:
 
 def check(has_columns: bool) -> None:
     """Every node's rows, in order, and all margins, against NumPy."""
+    from daskboost.devices.gpu.device_tree import ScalarTree
     from daskboost.devices.gpu.margins import add_leaf_values
     from daskboost.devices.gpu.runtime import to_host
-    from daskboost.devices.gpu.views import walk_nodes
 
     tree = Tree(Config(CHECKED_ROWS), has_columns)
     xp, symbols = tree.runtime.xp, to_host(tree.symbols)
@@ -146,7 +146,7 @@ def check(has_columns: bool) -> None:
         expected += [rows[goes_left], rows[~goes_left]]
     in_order, walked = xp.zeros(CHECKED_ROWS, np.float32), xp.zeros(CHECKED_ROWS, np.float32)
     add_leaf_values(tree.runtime, tree.chunk, tree.leaves, xp.asarray(tree.value), in_order)
-    walk_nodes(tree.runtime, tree.view, tree.columns, walked)
+    ScalarTree(tree.runtime, tree.columns).walk(tree.view, walked)
     if not np.array_equal(to_host(in_order), margin) or not np.array_equal(to_host(walked), margin):
         raise AssertionError("margins are not those that the leaves of the rows give")
 
@@ -174,8 +174,8 @@ def graph_ms(runtime: Any, work: Callable[[], None]) -> float:
 
 def bench_once(config: Config, has_columns: bool) -> list[dict[str, Any]]:
     """ms of every level, and of adding leaf values in both ways."""
+    from daskboost.devices.gpu.device_tree import ScalarTree
     from daskboost.devices.gpu.margins import add_leaf_values
-    from daskboost.devices.gpu.views import walk_nodes
 
     tree = Tree(config, has_columns)
     xp, rows = tree.runtime.xp, []
@@ -194,7 +194,7 @@ def bench_once(config: Config, has_columns: bool) -> list[dict[str, Any]]:
         "leaf values in order", values_floor_ms(config),
         partial(add_leaf_values, tree.runtime, tree.chunk, tree.leaves, xp.asarray(tree.value), margin),
     )  # fmt: skip
-    clock("walk", walk_floor_ms(config), partial(walk_nodes, tree.runtime, tree.view, tree.columns, margin))
+    clock("walk", walk_floor_ms(config), partial(ScalarTree(tree.runtime, tree.columns).walk, tree.view, margin))
     return rows
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "daskboost"
 
 ORDER = (
-    "dtypes", "byte_sizes", "errors", "files", "tracebacks", "registry", "foreign_words", "params", "hashing",
+    "dtypes", "shapes", "byte_sizes", "errors", "files", "tracebacks", "registry", "foreign_words", "params", "hashing",
     "devices", "exact_sum", "data", "objectives", "metrics", "tree", "model", "fit", "engine", "cluster",
     "training", "estimators",
 )  # fmt: skip

@@ -65,10 +65,11 @@ def fit_together(
     """
     members = [_on_callers_gpu(member) for member in members]
     on_gpu = any(member.on_gpu for member in members)
-    widths = [member.spec.layout.width if on_gpu else None for member in members]
+    alike: dict[int | None, list[int]] = {}  # fits that can share views: on a GPU those of one layout, else all
+    for number, member in enumerate(members):
+        alike.setdefault(member.spec.layout.width if on_gpu else None, []).append(number)
     results: dict[int, T] = {}
-    for width in dict.fromkeys(widths):
-        numbers = [i for i, each in enumerate(widths) if each == width]
+    for numbers in alike.values():
         own = [members[i] for i in numbers], [work[i] for i in numbers]
         results |= zip(numbers, _fit_sharing(numbers, *own, n_threads, most), strict=True)
     return [results[i] for i in range(len(members))]

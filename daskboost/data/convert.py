@@ -19,6 +19,7 @@ from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.input import device_kind
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataTypeError
+from daskboost.shapes import flat, in_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,8 +196,7 @@ def plain_values(block: Vector, name: str) -> npt.NDArray[Any]:
     if not isinstance(block, np.ndarray):  # plain arrays do without pandas, whose import takes a quarter of a second
         block = _column_values(block, name)
     values = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
+    values = flat(values)
     _require_one_column(values.shape, name)
     return values
 
@@ -249,7 +249,7 @@ def margin_values(block: Any, columns: Columns) -> Float32:
     block = host_block(block[list(columns)] if columns is not None and device_kind(block) == "cudf" else block)
     one_dimensional = getattr(block, "ndim", 1) == 1 and not _is_table(block) and not isinstance(block, RowGroup)
     if one_dimensional:
-        return float_vector(block, "base_margin").reshape(-1, 1)
+        return in_columns(float_vector(block, "base_margin"))
     return dense_values(block, columns)
 
 

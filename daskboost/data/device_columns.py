@@ -22,6 +22,7 @@ from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
 from daskboost.dtypes import Array, ArrayModule, Float64, Int64
 from daskboost.exact_sum import ExactSum
+from daskboost.shapes import flat
 
 FEW_ROWS = 2**16
 """Classes and sums of fewer are found on the host: they have come there before a GPU's launches are over."""
@@ -37,8 +38,7 @@ def device_vector(block: Any, name: str) -> tuple[Runtime, DeviceArray, DeviceAr
     kind = device_kind(block)
     nulls: DeviceArray | None = None
     if kind == "cupy":
-        values = as_device_array(block, name)
-        values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+        values = flat(as_device_array(block, name))
     elif kind == "cudf" and hasattr(block, "iloc") and block.ndim == 1 and dtype_letter(block.dtype) in FEATURE_KINDS:
         values, nulls = column_values(block, name)
     else:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from daskboost.dtypes import Float32, Int64, UInt8, UInt32
 from daskboost.errors import DataError
+from daskboost.shapes import in_columns
 
 KEY_BITS = 32
 CELL_BYTES = 16
@@ -250,8 +251,7 @@ class KeyCounts:
             raise DataError("values: contain NaN, which has no place in an order; leave such rows out")
         keys, columns = keys_of(floats), None
         if counts is not None:
-            columns = np.array(counts, dtype=np.int64)  # a copy, since counting sorts it
-            columns = columns[:, None] if columns.ndim == 1 else columns
+            columns = in_columns(np.array(counts, dtype=np.int64))  # a copy, since counting sorts it
             if len(columns) != len(keys):
                 raise DataError(f"counts: {len(columns)} rows for {len(keys)} values; pass one row per value")
             if (columns < 0).any():

@@ -37,14 +37,19 @@ class Rows(Protocol):
         `gradient(chunk)` gives a pair of columns, or what `RowGradients.columns` of this device gives.
         """
 
+    def leaf_sums(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding],
+                  leaves: Int32) -> Int64:  # fmt: skip
+        """Integer sums of g and h of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs), on the
+        host."""
+
     def column_leaf_sums(self, gradient: Callable[[int], Any], rounding: Rounding, leaves: Int32) -> Int64:
         """Integer sums of g and h over the rows of leaves, `rounding` being another one than the tree was started with;
         int64, shape (leaves, 2), on the host. `gradient` as in `start_tree`."""
 
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> Array:
-        """Apply splits, then build the histograms of `nodes`: int64, shape (nodes, entries, 2).
+        """Apply splits, then build the histograms of `nodes`: int64, in a form of the device's own.
 
-        With `words` the device may answer with words instead, see `devices/cpu/histogram.py`.
+        With `words` the device may answer with words, see `devices/cpu/histogram.py`.
         """
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], Array],
@@ -64,11 +69,6 @@ class Rows(Protocol):
     def start_vector_tree(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding]
                           ) -> tuple[int, ...]:  # fmt: skip
         """`start_tree` of all columns, shape (rows, columns), that a tree searches; sums of g and h of each."""
-
-    def leaf_sums(self, gradient: Callable[[int], tuple[Array, Array]], roundings: Sequence[Rounding],
-                  leaves: Int32) -> Int64:  # fmt: skip
-        """Integer sums of g and h of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs), on the
-        host."""
 
     def settle(self, tree: WalkArrays, n_places: int) -> Int64:
         """Move all rows of the root to the nodes 0 to `n_places`, those whose numbers the leaves of `tree` hold as
@@ -211,6 +211,10 @@ class Device(Protocol):
 
     def fetch(self, array: Array) -> Array:
         """A device array in the host's memory."""
+
+    def fetch_histograms(self, built: Array) -> Int64:
+        """Return what `Rows.grow` built in the host's memory, the outputs of each slot side by side; int64, shape
+        (nodes, entries, 2), or (nodes, entries) of words."""
 
     def column_room(self, most_bytes: int) -> int:
         """Bytes that column-major copies of bins may take."""

@@ -80,8 +80,13 @@ class FitSize:
     """Whether a metric is an area under a curve, for which scores are sorted."""
     width: int = 1
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
-    sketched: bool = False
-    """Whether trees are searched on a sketch of the gradients."""
+    sketch_columns: int = 0
+    """Columns of the sketch of the gradients that trees are searched on; 0 where they are not."""
+    leaf_vector: int = 0
+    """Values of a leaf that is a vector; 0 where leaves are single values."""
+    summed_outputs: int = 0
+    """Outputs of a tree whose sums its leaves take when it is grown, as it was searched on something else; 0 where they
+    do not."""
     refits: bool = False
     """Whether they are searched on weights in place of the hessians that value leaves."""
     block_bytes: int | None = None

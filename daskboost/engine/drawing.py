@@ -19,6 +19,7 @@ from daskboost.engine.passes import WaitingTrees, taken_rows
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import has_room
+from daskboost.engine.sketched_gradients import searched_gradients
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows, count_residuals, make_rows
 from daskboost.fit import messages as m
 from daskboost.fit.links import Peers
@@ -41,7 +42,7 @@ class DrawnTrees:
         self._waiting = WaitingTrees(sets)
         copies = partial(has_room, device.column_room(setup.column_bytes), sets.train.shard.layout)
         self._candidates = device.candidates(setup.objective.n_outputs, copies)
-        given = Gradients(setup, device, taken_rows(sets.train), keep=True, given=[])
+        given = searched_gradients(setup, device, taken_rows(sets.train), keep=True, given=[])
         self._sample = TreeRows(setup, device, HistogramSearch(setup, device, peers), given)
 
     @property

@@ -15,10 +15,10 @@ from daskboost.devices.plan import RowSource
 from daskboost.engine.answers import Answers
 from daskboost.engine.certifying import CertifiedTrees
 from daskboost.engine.drawing import DrawnTrees
-from daskboost.engine.gradients import Gradients
 from daskboost.engine.row_sets import RowSets
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import SharesViews
+from daskboost.engine.sketched_gradients import searched_gradients
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
 from daskboost.fit import messages as m
 from daskboost.fit.links import Peers
@@ -123,7 +123,7 @@ class TreesOnAllRows:
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._sets = sets
-        self.gradients = Gradients(setup, device, sets.rows, keep=setup.keeps_round)
+        self.gradients = searched_gradients(setup, device, sets.rows, keep=setup.keeps_round)
         self.tree_rows = TreeRows(setup, device, HistogramSearch(setup, device, peers), self.gradients)
 
     @property

@@ -156,8 +156,9 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         without_host=recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         may_sort_entries=params.grow_policy != "symmetric",
-        width=recipe.columns, sketched=recipe.searched == "sketch", refits=recipe.searched == "weights",
-        rows=recipe.rows, share=recipe.share,
+        width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
+        leaf_vector=recipe.vector_leaves * recipe.n_outputs,
+        summed_outputs=recipe.refits * len(recipe.tree_outputs[0]), rows=recipe.rows, share=recipe.share,
         recipe=str(recipe), host_reason=recipe.host_reason,
     )  # fmt: skip
 

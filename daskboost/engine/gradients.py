@@ -1,4 +1,4 @@
-"""Float gradients of rows while trees grow over them: computed, sketched, kept or not; and columns of them."""
+"""Float gradients of rows while trees grow over them: computed, kept or not; and columns of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daskboost.devices.device import Device, RowGradients
+from daskboost.devices.following import Following
 from daskboost.devices.gpu.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.dtypes import Array, Float32, Float64
+from daskboost.dtypes import Array, Float64
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
-from daskboost.fit.messages import GradientRange, StartRound
+from daskboost.fit.messages import GradientRange, StartRound, StartTree
 from daskboost.objectives.base import kernel_of
 
 T = TypeVar("T")
@@ -146,7 +147,7 @@ class ExpressionGradients:
 
 
 class Gradients:
-    """Gradients of the rows that trees grow over, and sketches of them.
+    """Gradients of the rows that trees grow over.
 
     Parameters
     ----------
@@ -166,13 +167,11 @@ class Gradients:
                  given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
         self._setup, self._device = setup, device
         self._expressions = ExpressionGradients(setup, device, keep=keep)
-        self._sketches: list[tuple[Array, Array]] = []
-        """Sketch of each chunk's gradients, where trees are searched on a sketch."""
         self.hold(rows, given)
 
     def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
         """Take other rows, which may bring their gradients."""
-        self.rows, self._sketches, setup = rows, [], self._setup
+        self.rows, setup = rows, self._setup
         self._expressions.hold(rows, given)
         kernels = self._device.loss_rows(
             kernel_of(setup.objective) if given is None else None, rows.labels, rows.train.margins, rows.weights,
@@ -182,36 +181,25 @@ class Gradients:
         self.source = self._expressions if kernels is None else kernels
 
     def start_round(self, message: StartRound) -> GradientRange:
-        """Compute the gradients of all rows, and a sketch of them where there is a projection; their range."""
-        n_sketched = 0 if message.projection is None else message.projection.shape[1]
-        tops = [np.zeros((2, n_sketched))]
+        """Compute what the trees of a round are searched on, of all rows; its range."""
         for index in range(len(self.rows.train.margins)):
-            self.source.find_range(index)
-            if message.projection is not None:
-                tops += self._sketch(index, message.projection)
-        return range_of(np.concatenate([self.source.found_ranges(), largest_of(tops)], axis=1))
+            self._take_in(index)
+        return range_of(self._found_ranges())
 
-    def _sketch(self, index: int, projection: Float32) -> list[Float64]:
-        """Project the gradients of a chunk; the largest |g| and h of ranges of its rows."""
-        if len(self._sketches) <= index:
-            shape = len(self.rows.train.margins[index]), projection.shape[1]
-            xp = self._device.xp
-            self._sketches.append((xp.empty(shape, np.float32), xp.empty(shape, np.float32)))
-        n_rows = len(self.rows.train.margins[index])
-        return self._device.each_range(n_rows, partial(self._sketch_rows, index, projection))
+    def _take_in(self, index: int) -> None:
+        """Compute what trees are searched on, of a chunk, and take it into the range."""
+        self.source.find_range(index)
 
-    def _sketch_rows(self, index: int, projection: Float32, begin: int, end: int) -> Float64:
-        signs = (projection, np.abs(projection))  # a step along a column moves its outputs up or down
-        for values, own, into in zip(self.source.gradients(index), signs, self._sketches[index], strict=True):
-            self._device.project(values[begin:end], own, into[begin:end])
-        return np.stack([self._device.largest(part[begin:end]) for part in self._sketches[index]])
+    def _found_ranges(self) -> Float64:
+        """Return the largest |g|, then h, of each column over the chunks of a round; float64, shape (2, columns)."""
+        return self.source.found_ranges()
 
-    def columns_of(self, first: int, index: int) -> tuple[Array, Array]:
-        """A chunk's gradients, or the sketch of them if column `first` is one of the sketch."""
-        return self._sketches[index] if first >= self._setup.objective.n_outputs else self.source.gradients(index)
+    def all_searched(self, index: int) -> tuple[Array, Array]:
+        """Return all columns of a chunk that a tree of vector leaves is searched on."""
+        return self.source.gradients(index)
 
     def searched(self, column: int, index: int) -> GradientPair:
-        """A column of a chunk's gradients as trees are searched on it."""
+        """Return a column of a chunk's gradients as trees are searched on it."""
         return self.column(column, index, by_weight=self._by_weight)
 
     @property
@@ -219,17 +207,20 @@ class Gradients:
         """Whether trees are searched on weights in place of hessians."""
         return self._setup.recipe.searched == "weights"
 
-    def column(self, column: int, index: int, *, by_weight: bool = False) -> GradientPair:
-        """One column of a chunk's gradients, or what a kernel makes it of; with weights in place of hessians if that is
-        asked for."""
-        sketched = column - self._setup.objective.n_outputs
-        if sketched >= 0:
-            g, h = self._sketches[index]
-            return g[:, sketched], h[:, sketched]
+    def column(self, output: int, index: int, *, by_weight: bool = False) -> GradientPair:
+        """Return one output's column of a chunk's gradients, or what a kernel makes it of; with weights in place of
+        hessians if that is asked for."""
         self.source.recall(index)
-        return self.source.columns(index, column, by_weight=by_weight)
+        return self.source.columns(index, output, by_weight=by_weight)
 
-    def fresh(self, column: int, index: int) -> GradientPair:
-        """A column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
+    def following(self, start: StartTree) -> Following | None:
+        """Return the tree whose root the pass that finishes another one is to build; None where that would save no
+        pass, or its gradients would not be there."""
+        if len(start.columns) > 1 or self.rows.train.is_resident:
+            return None
+        return Following(partial(self._fresh, start.columns[0]), start.roundings[0])
+
+    def _fresh(self, column: int, index: int) -> GradientPair:
+        """Return a column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
         self.source.compute(index)
         return self.source.columns(index, column, by_weight=self._by_weight)

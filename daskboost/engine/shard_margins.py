@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,12 +83,8 @@ class ShardMargins:
 
     def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
         """What adds a tree to the margins of one chunk."""
-        return partial(self._add, self.device.walker(tree), None if tree.value.ndim == 2 else output)
-
-    def _add(self, walk: Callable[[View, Array], None], output: int | None, index: int, view: View) -> None:
-        """`output` : None for trees with vectors."""
-        margins = self.margins[index]
-        walk(view, margins if output is None else margins[:, output])
+        walk = self.device.walker(tree)
+        return lambda index, view: walk(view, tree.own(self.margins[index], output))
 
 
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:

@@ -14,7 +14,7 @@ from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.device import Device, Rows
 from daskboost.devices.following import Following, Root
-from daskboost.dtypes import Array, Float32, Int32, Int64
+from daskboost.dtypes import Array, Float32, Int32
 from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, GrowingRows
 from daskboost.engine.setup import EngineSetup
@@ -48,7 +48,7 @@ class HistogramSearch:
 
     def partial(self, built: Array, *, compact: bool) -> m.PartialHistograms:
         """Return this engine's own histograms, for the coordinator."""
-        own = self._on_host(built)
+        own = self._device.fetch_histograms(built)
         return m.PartialHistograms(narrow(own, self._buffers) if compact else own)
 
     def candidates(self, nodes: OpenNodes, built: Callable[[bool], Array]) -> Candidates:
@@ -61,7 +61,7 @@ class HistogramSearch:
         n_peers = self._peers.n_peers
         if n_peers == 1:
             return self._own(self._peers).search(nodes, built(True))
-        own = self._on_host(built(False))
+        own = self._device.fetch_histograms(built(False))
         layout = self._setup.layout
         entries = layout.offsets * layout.width
         parts = [
@@ -69,11 +69,6 @@ class HistogramSearch:
         ]
         received = self._peers.exchange([narrow(part, self._buffers) for part in parts])
         return self._own(self._peers).search(nodes, total(received, self._buffers))
-
-    def _on_host(self, built: Array) -> Int64:
-        """Histograms in the host's memory, those of several outputs side by side."""
-        own: Int64 = self._device.fetch(built)
-        return own.reshape(len(own), -1, 2) if own.ndim == 4 else own
 
     def _own(self, peers: Peers) -> SplitSearch | DeviceSearch:
         """Return the search of this engine's share of the features: where histograms lie if it is the only engine, else
@@ -135,7 +130,7 @@ class TreeRows:
             return m.RootSums(begun[1].sums)
         first, gradients = message.columns[0], self.gradients
         if len(message.columns) > 1:
-            return m.RootSums(self.rows.start_vector_tree(partial(gradients.columns_of, first), message.roundings))
+            return m.RootSums(self.rows.start_vector_tree(gradients.all_searched, message.roundings))
         return m.RootSums(self.rows.start_tree(partial(gradients.searched, first), message.roundings[0]))
 
     def start_below(self, message: m.StartBelow) -> m.NodeSums:
@@ -172,20 +167,15 @@ class TreeRows:
     def finish_tree(self, message: m.FinishTree) -> None:
         """Take the rows to their leaves, and add these leaves' values to their margins."""
         margins = self.gradients.rows.train.margins
-        vectors = message.tree.value.ndim == 2
         root = self.rows.finish(
-            message.splits, message.tree,
-            lambda index: margins[index] if vectors else margins[index][:, message.output],
+            message.splits, message.tree, lambda index: message.tree.own(margins[index], message.output),
             self._following(message.following),
         )  # fmt: skip
         self._begun = None if root is None or message.following is None else (message.following, root)
 
     def _following(self, start: m.StartTree | None) -> Following | None:
-        """The tree whose root the pass that finishes another one is to build; None where that would save no pass."""
-        one_column = start is not None and len(start.columns) == 1 and self._setup.recipe.searched != "sketch"
-        if start is None or not one_column or self.gradients.rows.train.is_resident:
-            return None
-        return Following(partial(self.gradients.fresh, start.columns[0]), start.roundings[0])
+        """The tree whose root the pass that finishes another one is to build."""
+        return None if start is None else self.gradients.following(start)
 
 
 def make_rows(setup: EngineSetup, device: Device, rows: GrowingRows) -> Rows:

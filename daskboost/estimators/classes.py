@@ -19,10 +19,9 @@ from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.estimators.rows import map_rows
 from daskboost.model.booster import Booster
 from daskboost.model.device_route import array_module
+from daskboost.model.output import class_codes, class_probabilities
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
 from daskboost.objectives.custom import CustomObjective
-from daskboost.objectives.multiclass import SoftProb
 from daskboost.params import shown
 
 ATTRIBUTE = "daskboost_classes"
@@ -172,7 +171,7 @@ class ClassLabels:
 
 
 def _labels(margins: Float32, classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    codes = (margins > 0).astype(np.intp) if margins.ndim == 1 else margins.argmax(axis=1)
+    codes = class_codes(margins)
     labels = to_host(codes) if classes.dtype.kind == "O" else codes
     known = classes if classes.dtype.kind == "O" else array_module(margins).asarray(classes)
     found: npt.NDArray[Any] = known[labels]
@@ -180,11 +179,7 @@ def _labels(margins: Float32, classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _probabilities(margins: Float32) -> Float32:
-    xp = array_module(margins)
-    if margins.ndim == 1:
-        p = Logistic().prediction(margins.reshape(-1, 1), xp)
-        return xp.stack([1 - p, p], axis=1)
-    return SoftProb(margins.shape[1]).prediction(xp.ascontiguousarray(margins), xp)
+    return class_probabilities(margins, array_module(margins))
 
 
 def _fraction(classes: npt.NDArray[Any]) -> float:

@@ -14,7 +14,7 @@ from daskboost.data.source import Source
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
-from daskboost.model.output import PredictRequest
+from daskboost.model.output import PredictRequest, class_codes
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def r2(source: Source, request: PredictRequest) -> float:
 
 
 def _hits(batch: RowBatch, request: PredictRequest) -> Sums:
-    margins = request.run(batch)
-    codes = margins > 0 if margins.ndim == 1 else margins.argmax(axis=1)
+    codes = class_codes(request.run(batch))
     weights, labels = _weights_and_labels(batch)
     return Sums(batch.n_rows, (ExactSum.of(weights[codes == labels]), ExactSum.of(weights)))
 

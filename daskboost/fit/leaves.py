@@ -93,8 +93,7 @@ class MarginBounds:
         DataError
             Some row's margin could exceed float32 from this tree on.
         """
-        values = np.atleast_1d(np.abs(tree.value[tree.left_child < 0]).max(axis=0))
-        into = slice(output, output + len(values))
+        values, into = np.abs(tree.values[tree.is_leaf]).max(axis=0), tree.outputs(output)
         self._largest[into] += values
         if not (self._largest[into] < FLOAT32_MAX).all():  # values beyond it are clipped to it
             raise DataError(

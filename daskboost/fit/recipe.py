@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import Literal
 
 from daskboost.devices.plan import RowSource
+from daskboost.dtypes import Float32
+from daskboost.fit.gradient_sketch import make_projection
 from daskboost.fit.rounding import is_small
 from daskboost.objectives.base import Objective, scores_weights
 from daskboost.params import TrainParams
@@ -66,9 +68,19 @@ class Recipe:
         every = range(self.n_outputs)
         return [tuple(every)] if self.vector_leaves else [(output,) for output in every]
 
+    @property
+    def sketch(self) -> range:
+        """The columns of the sketch that trees are searched on, which count from the number of outputs on; none where
+        they are searched on outputs."""
+        return range(self.n_outputs, self.n_outputs + self.columns if self.searched == "sketch" else self.n_outputs)
+
+    def projection(self, seed: int, iteration: int) -> Float32 | None:
+        """Return what makes the sketch of a round; None where trees are searched on outputs."""
+        return make_projection(seed, iteration, self.n_outputs, self.columns) if self.sketch else None
+
     def searched_columns(self, outputs: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the columns of a tree of some outputs; those of a sketch count from the number of outputs on."""
-        return tuple(range(self.n_outputs, self.n_outputs + self.columns)) if self.searched == "sketch" else outputs
+        """Return the columns that a tree of some outputs is searched on."""
+        return tuple(self.sketch) or outputs
 
     def __str__(self) -> str:
         rows = {

@@ -25,7 +25,6 @@ import numpy as np
 from daskboost.devices.sampling import MOST_CANDIDATES, NORM_LAMBDA, SLACK_ROWS, cell_norms
 from daskboost.dtypes import Float64, Int64
 from daskboost.fit import messages as m
-from daskboost.fit.gradient_sketch import make_projection
 from daskboost.fit.outbox import Answers, Outbox, SampleOutbox
 from daskboost.fit.rounding import Scales, joined_range
 from daskboost.fit.spec import FitSpec
@@ -70,10 +69,7 @@ class Sampler(Protocol):
 
 def start_round(spec: FitSpec, iteration: int) -> m.StartRound:
     """Return the request that computes a round's gradients."""
-    recipe = spec.recipe
-    if recipe.searched != "sketch":
-        return m.StartRound()
-    return m.StartRound(make_projection(spec.params.random_state, iteration, recipe.n_outputs, recipe.columns))
+    return m.StartRound(spec.recipe.projection(spec.params.random_state, iteration))
 
 
 def scales_of(spec: FitSpec, iteration: int, largest: Float64, total_weight: float | None,

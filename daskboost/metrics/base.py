@@ -17,6 +17,7 @@ import numpy.typing as npt
 from daskboost.dtypes import Array
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
+from daskboost.shapes import flat
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -170,20 +171,22 @@ def evaluate(metric: Metric[Any], label: Array, prediction: Array, weight: Array
 
 def one_per_row(name: str, label: Array, prediction: Array) -> Array:
     """The prediction as shape (n,); DataError for several outputs per row or another number of rows."""
-    flat = prediction[:, 0] if prediction.ndim == 2 and prediction.shape[1] == 1 else prediction
-    if flat.shape != label.shape:
+    found = flat(prediction)
+    if found.shape != label.shape:
         raise DataError(
             f"prediction of shape {prediction.shape} for labels of shape {label.shape}: metric {name!r} needs one "
             "prediction per row; use mlogloss or merror for several classes, quantile for several quantiles"
         )
-    return flat
+    return found
 
 
-def row_blocks(label: Array, prediction: Array, weight: Array | None, n_rows: int
+def row_blocks(label: Array, prediction: Array, weight: Array | None, n_values: int
                ) -> Iterator[tuple[Array, Array, Array | None]]:  # fmt: skip
-    """Label, prediction and weight of at most `n_rows` rows at a time; DataError where weights are not one per row."""
+    """Label, prediction and weight of rows of at most `n_values` predicted values at a time, or of a row; DataError
+    where weights are not one per row."""
     if weight is not None and weight.shape != label.shape:
         raise DataError(f"weight of shape {weight.shape} for labels of shape {label.shape}; give one per row")
+    n_rows = max(1, n_values * len(label) // max(prediction.size, 1))
     for start in range(0, len(label), n_rows):
         rows = slice(start, start + n_rows)
         yield label[rows], prediction[rows], None if weight is None else weight[rows]

@@ -77,7 +77,7 @@ class MulticlassMetric(MeanMetric):
     """A loss of (class, probabilities per class)."""
 
     def shaped(self, label: Array, prediction: Array) -> Array:
-        if prediction.ndim != 2 or len(prediction) != len(label):
+        if prediction.shape[:-1] != label.shape:
             raise DataError(
                 f"prediction of shape {prediction.shape} for metric {self.name!r} of {len(label)} rows: it needs one "
                 "probability per row and class; use logloss or error for two classes"

@@ -16,6 +16,7 @@ from daskboost.dtypes import Array
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Arrays, Metric
 from daskboost.params import shown
+from daskboost.shapes import flat
 
 MetricFunction = Callable[..., float | tuple[str, float]]
 
@@ -144,8 +145,7 @@ class CustomMetric(Metric[RowsState]):
             raise DataError(f"prediction has {len(prediction)} rows, labels have {len(label)}; they must be aligned")
         if len(label) == 0:
             return RowsState()
-        flat = prediction[:, 0] if prediction.ndim == 2 and prediction.shape[1] == 1 else prediction
-        return RowsState((Rows(first_row, label, np.ascontiguousarray(flat), weight),))
+        return RowsState((Rows(first_row, label, np.ascontiguousarray(flat(prediction)), weight),))
 
     def value(self, state: RowsState) -> float:
         return self.named_value(state)[1]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
     from daskboost.devices.gpu.metrics import MetricKernels
 
-BLOCK_ROWS = 1 << 16  # 512 KB per float64 array of one output
+BLOCK_VALUES = 1 << 16  # 512 KB per float64 array
 _LEAST_OF_LOG = -1 + 1e-6
 TINY = 1e-16
 """Where XGBoost clips means and probabilities before a logarithm or a division."""
@@ -83,8 +83,7 @@ class MeanMetric(Metric[RatioState]):
     ) -> RatioState:
         prediction = self.shaped(label, prediction)
         state = RatioState()
-        step = max(1, BLOCK_ROWS // (prediction.shape[1] if prediction.ndim == 2 else 1))
-        for block in row_blocks(label, prediction, weight, step):
+        for block in row_blocks(label, prediction, weight, BLOCK_VALUES):
             state += self._block(*block)
         return state
 

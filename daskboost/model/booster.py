@@ -75,7 +75,7 @@ class Booster:
                 f"{len(self.trees)} trees with {len(self.tree_outputs)} tree_outputs and iteration_indptr from "
                 f"{pointers[0]} to {pointers[-1]}: all must be as many as the trees"
             )
-        widths = {tree.value.shape[1] if tree.has_vectors else 1 for tree in self.trees}
+        widths = {tree.leaf_width for tree in self.trees}
         if len(widths) > 1 or not widths <= {1, self.n_outputs}:
             raise ParameterError(
                 f"trees have leaves of {sorted(widths)} values for {self.n_outputs} outputs; all must have one value, "
@@ -101,8 +101,8 @@ class Booster:
     @property
     def n_outputs(self) -> int:
         """Margins per row; more than the objective's where one loss is applied to several targets."""
-        vectors = self.trees[0].value.shape[1] if self.has_vectors else 1
-        return max(self.objective.n_outputs, len(self.base_score), max(self.tree_outputs, default=0) + 1, vectors)
+        of_leaves = max((tree.leaf_width for tree in self.trees), default=1)
+        return max(self.objective.n_outputs, len(self.base_score), max(self.tree_outputs, default=0) + 1, of_leaves)
 
     @property
     def has_vectors(self) -> bool:

@@ -23,6 +23,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.dtypes import ArrayModule, Float32
 from daskboost.errors import DataError, DataTypeError
 from daskboost.model.output import PredictRequest
+from daskboost.shapes import in_columns
 from daskboost.tracebacks import without_locals
 
 
@@ -113,7 +114,6 @@ def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Flo
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "
             "or per row and output"
         )
-    margin = as_float32(runtime, runtime.xp.asarray(margin))
-    margin = margin if margin.ndim == 2 else margin.reshape(-1, 1)
+    margin = in_columns(as_float32(runtime, runtime.xp.asarray(margin)))
     require_length(margin, n_rows, "base_margin")
     return spec.checked_margin(margin)

@@ -118,8 +118,7 @@ def _shap_tree(tree: TreeTable, output: int, n_outputs: int) -> dict[str, Any]:
     """A tree in shap's own form; it goes left at ``<=``, so thresholds move down to the float before."""
     leaf = tree.is_leaf
     values = np.zeros((tree.n_nodes, n_outputs))
-    outputs = slice(None) if tree.has_vectors else slice(output, output + 1)
-    values[:, outputs] = np.where(leaf[:, None], tree.value.reshape(len(leaf), -1), 0)
+    values[:, tree.outputs(output)] = np.where(leaf[:, None], tree.values, 0)
     return {
         "children_left": tree.left_child,
         "children_right": tree.right_child,

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from daskboost.data.rows import RowBatch, host_features
 from daskboost.dtypes import Array, ArrayModule, Float32, Int32
 from daskboost.errors import DataError, ParameterError
-from daskboost.objectives.base import flatten_single
+from daskboost.objectives.binary import Logistic
+from daskboost.objectives.multiclass import SoftProb
+from daskboost.shapes import flat, in_columns
 
 if TYPE_CHECKING:
     from daskboost.devices.gpu.predict import DeviceForest, Values
@@ -102,12 +104,9 @@ class PredictRequest:
     def finish(self, margins: Float32, xp: ArrayModule = np) -> Array:
         """Margins of shape (rows, outputs) to what was asked for."""
         if self.output == "class":
-            if self.booster.n_outputs == 1:
-                return (margins[:, 0] > 0).astype(np.int32)
-            classes: Array = margins.argmax(axis=1).astype(np.int32)
-            return classes
+            return class_codes(margins).astype(np.int32)
         if self.output == "margin":
-            return flatten_single(margins)
+            return flat(margins)
         return self.booster.objective.prediction(margins, xp)
 
     def empty(self) -> npt.NDArray[Any]:
@@ -127,6 +126,37 @@ class PredictRequest:
         if self.output == "contributions":
             return [*(self.booster.schema.label(i) for i in range(width - 1)), "bias"]
         return [f"{self.output}_{k}" for k in range(width)]
+
+
+def class_codes(margins: Array) -> Array:
+    """Return the most probable class of every row.
+
+    Parameters
+    ----------
+    margins : array of NumPy or CuPy, shape (rows,) or (rows, outputs)
+        A single output's is that of class 1.
+
+    Returns
+    -------
+    intp array, shape (rows,)
+    """
+    scores = in_columns(margins)
+    found: Array = scores.argmax(axis=1) if scores.shape[1] > 1 else (scores[:, 0] > 0).astype(np.intp)
+    return found
+
+
+def class_probabilities(margins: Array, xp: ArrayModule) -> Array:
+    """Return the probability of every class, float32 of shape (rows, classes); `margins` as `class_codes` takes them.
+
+    `xp` : the arrays' module.
+    """
+    scores = xp.ascontiguousarray(in_columns(margins))
+    if scores.shape[1] > 1:
+        found: Array = SoftProb(scores.shape[1]).prediction(scores, xp)
+        return found
+    p = Logistic().prediction(scores, xp)
+    both: Array = xp.stack([1 - p, p], axis=1)
+    return both
 
 
 def device_forest(

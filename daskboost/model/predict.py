@@ -66,8 +66,7 @@ def pack_forest(
     heap_depths = heap_depths_of(deepest, np.array([tree.n_leaves for tree in trees], np.int32)).astype(np.int32)
     heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
     splits, column_feature, missing, feature_columns = _splits(trees)
-    vectors = [tree.value.reshape(tree.n_nodes, -1) for tree in trees]
-    values = np.concatenate(vectors) if vectors else np.empty((0, 1), np.float32)
+    values = np.concatenate([tree.values for tree in trees]) if trees else np.empty((0, 1), np.float32)
     forest = PackedForest(
         output=np.asarray(outputs, np.int32),
         depth=heap_depths,

@@ -185,7 +185,7 @@ def _tree(index: int, tree: TreeTable, n_features: int) -> dict[str, Any]:
             "num_deleted": "0",
             "num_feature": str(n_features),
             "num_nodes": str(n),
-            "size_leaf_vector": str(values.shape[1] if tree.has_vectors else 1),
+            "size_leaf_vector": str(tree.leaf_width),
         },
     }
 

@@ -17,6 +17,7 @@ from daskboost.devices.losses import DeviceLoss
 from daskboost.dtypes import ArrayModule, Float32, Float64
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.params import shown
+from daskboost.shapes import flat
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -110,7 +111,7 @@ class Objective(ABC):
         -------
         float32 array, shape (n,) for one output, else (n, n_outputs)
         """
-        return flatten_single(margin)
+        return flat(margin)
 
     def evaluation(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         """What metrics see; differs from `prediction` where that has lost what metrics need (classes, raw margins)."""
@@ -214,11 +215,6 @@ def _describes_gradients(objective: Objective, name: str) -> bool:
 def float32_pair(a: float, b: float = 0.0) -> tuple[tuple[float, float]]:
     """Parameters of a kernel for one output, rounded as array code rounds them."""
     return ((float(np.float32(a)), float(np.float32(b))),)
-
-
-def flatten_single(margin: Float32) -> Float32:
-    """(n, 1) becomes (n,); anything wider stays."""
-    return margin[:, 0] if margin.shape[1] == 1 else margin
 
 
 def number_parameter(

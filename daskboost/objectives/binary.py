@@ -16,12 +16,12 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import (
     Objective,
     config_section,
-    flatten_single,
     float32_pair,
     json_number,
     number_parameter,
 )
 from daskboost.objectives.elementary import sigmoid
+from daskboost.shapes import flat
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -69,7 +69,7 @@ class Logistic(Objective):
         return DeviceLoss(LossKernel.LOGISTIC, float32_pair(self.scale_pos_weight))
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
-        return flatten_single(sigmoid(margin, xp))
+        return flat(sigmoid(margin, xp))
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
         """Return XGBoost's margins to the last float32: -log(1 / p - 1) of float32, p moved 1e-6 away from 0 and 1."""
@@ -138,7 +138,7 @@ class LogisticRaw(Logistic):
         return float(super().to_margin(super().base_score_of(mean)))
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
-        return flatten_single(margin)
+        return flat(margin)
 
     def evaluation(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return super().prediction(margin, xp)

@@ -15,12 +15,12 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.base import (
     Objective,
     config_section,
-    flatten_single,
     float32_pair,
     json_number,
     number_parameter,
 )
 from daskboost.objectives.elementary import exp
+from daskboost.shapes import flat
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
@@ -36,7 +36,7 @@ class LogLinkObjective(Objective):
     zero_allowed: ClassVar[bool] = True
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
-        return flatten_single(exp(margin, xp))
+        return flat(exp(margin, xp))
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
         score = np.asarray(base_score, dtype=np.float64)

@@ -24,8 +24,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.growth import GrowingTree
-from daskboost.tree.leaves import split_values
-from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, SplitRules
+from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, SplitRules, scores_of
 from daskboost.tree.table import LEAF
 
 NODE = np.dtype([
@@ -124,7 +123,7 @@ class Draft:
         inner = self._inner(fresh)
         sums, left = nodes["sums"][inner], nodes["sums"][nodes["left"][inner]]
         bounds = np.tile([-np.inf, np.inf], (len(inner), 1))
-        nodes["gain"][inner] = split_values(self._rules, sums, left, units, bounds)[0]
+        nodes["gain"][inner] = scores_of(self._rules, units).split_values(sums, left, bounds)[0]
         lighter = np.minimum(left[:, 1], sums[:, 1] - left[:, 1])
         allowed = lighter * units[1] >= self._rules.least_h
         for node, fine in zip(inner.tolist(), allowed.tolist(), strict=True):

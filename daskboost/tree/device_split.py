@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.devices.gpu.runtime import DeviceArray, to_host
-from daskboost.devices.gpu.split import SplitKernels, address_of
-from daskboost.devices.gpu.split_vectors import VectorNodes, best_splits, empty_histograms, output_bytes
+from daskboost.devices.gpu.split import HostNodes, SplitKernels, address_of, empty_histograms
 from daskboost.dtypes import UInt64
 from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, sibling
@@ -34,7 +33,8 @@ class DeviceSearch:
     def search(self, nodes: OpenNodes, built: DeviceArray) -> Candidates:
         """Best splits of `nodes`; `built` : of the nodes that rows have built, as `empty_histograms` gives them."""
         places = self._places(nodes, built)
-        found = to_host(self._vectors(nodes, places) if built.ndim == 4 else self._scalars(nodes, places[0]))
+        given = HostNodes(places[0], places[1], nodes.sums, nodes.bounds, nodes.allowed, np.array(nodes.units))
+        found = to_host(self._kernels.search(given, self._regular, symmetric=self._symmetric))
         for parent in set(nodes.parents.tolist()):  # not before: the kernels read them
             self._searched.pop(parent, None)
         return Candidates(
@@ -42,24 +42,14 @@ class DeviceSearch:
             found[:, 2].astype(np.int32), found[:, 3].astype(np.uint8), np.ascontiguousarray(found[:, 4:]),
         )  # fmt: skip
 
-    def _scalars(self, nodes: OpenNodes, addresses: UInt64) -> DeviceArray:
-        level = self._kernels.upload(addresses, nodes.sums, nodes.bounds, nodes.allowed, nodes.one_unit)
-        search = self._kernels.best_of_level if self._symmetric else self._kernels.best_per_node
-        return search(level, self._regular)
-
-    def _vectors(self, nodes: OpenNodes, places: UInt64) -> DeviceArray:
-        given = VectorNodes(places[0], places[1], nodes.sums, nodes.allowed, np.array(nodes.units))
-        return best_splits(self._kernels, given, self._regular, symmetric=self._symmetric)
-
     def _places(self, nodes: OpenNodes, built: DeviceArray) -> UInt64:
         """Where histograms of the nodes, their parents and their siblings lie, and how far it is from one output's to
-        the next one's; shape (2, 3, nodes), see `Level` and `VectorNodes`."""
+        the next one's; shape (2, 3, nodes), see `HostNodes`."""
         layout, node_bytes = self._kernels.layout, built.strides[0]
         built_places = {int(node): place for place, node in enumerate(nodes.built)}
         ids, parents, siblings = (array.tolist() for array in (nodes.ids, nodes.parents, sibling(nodes.ids)))
         rest = [i for i, node in enumerate(ids) if node not in built_places]
-        width = built.shape[2] if built.ndim == 4 else 1
-        made = empty_histograms(layout.runtime, len(rest), layout.host.n_slots, width)
+        made = empty_histograms(layout.runtime, len(rest), layout.host.n_slots, built.shape[2])
         found: UInt64 = np.zeros((2, 3, len(ids)), np.uint64)
         searched = {
             node: (built, address_of(built) + built_places[node] * node_bytes) for node in ids if node in built_places
@@ -67,10 +57,10 @@ class DeviceSearch:
         for place, i in enumerate(rest):
             searched[ids[i]] = (made, address_of(made) + place * node_bytes)
             parent, address = self._searched[parents[i]]
-            found[:, 1, i] = address, output_bytes(parent)
-            found[:, 2, i] = address_of(built) + built_places[siblings[i]] * node_bytes, output_bytes(built)
+            found[:, 1, i] = address, parent.strides[2]
+            found[:, 2, i] = address_of(built) + built_places[siblings[i]] * node_bytes, built.strides[2]
         for i, node in enumerate(ids):
             array, address = searched[node]
-            found[:, 0, i] = address, output_bytes(array)
+            found[:, 0, i] = address, array.strides[2]
         self._searched |= searched
         return found

@@ -17,8 +17,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.leaves import leaf_weights, split_values
-from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, OpenNodes, SplitRules
+from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, OpenNodes, SplitRules, scores_of
 from daskboost.tree.table import LEAF, TreeTable
 
 
@@ -52,7 +51,7 @@ class GrowingTree:
     def __init__(self, params: TrainParams, rules: SplitRules, cuts: Cuts, features: FeatureRules, sums: Sequence[int],
                  units: Sequence[float], depth_limit: int | None = None) -> None:  # fmt: skip
         self._params, self._rules, self._cuts, self._features = params, rules, cuts, features
-        self._units = tuple(units)
+        self._units, self._scores = tuple(units), scores_of(rules, units)
         self._unit_h = np.array(self._units[1::2])
         self._nodes = np.zeros(64, node_dtype(len(sums)))
         self._nodes[0] = (-1, 0, sums, -np.inf, np.inf, LEAF, LEAF, 0, -1, 0, 0.0)
@@ -84,9 +83,7 @@ class GrowingTree:
         if self._params.max_leaves and self.n_leaves >= self._params.max_leaves:
             return []
         nodes = self._nodes[np.asarray(ids, np.int64)]
-        h, least = nodes["sums"][:, 1::2], self._rules.least_h
-        # Each child needs one output that weighs enough, which need not be the same for both.
-        heavy = (h * self._unit_h >= (2 * least if len(self._unit_h) == 1 else least)).any(axis=1)
+        heavy = (nodes["sums"][:, 1::2] * self._unit_h >= self._scores.least_h).any(axis=1)
         possible = (nodes["depth"] < self._depth_limit) & (heavy | self._rules.symmetric)
         return [node for node, open_ in zip(ids, possible.tolist(), strict=True) if open_]
 
@@ -124,7 +121,7 @@ class GrowingTree:
         parents = self._nodes[ids]
         sums, left = np.ascontiguousarray(parents["sums"]), candidates.left[rows]
         bounds = np.stack([parents["low"], parents["high"]], axis=1)
-        gain, left_weight, right_weight = split_values(self._rules, sums, left, self._units, bounds)
+        gain, left_weight, right_weight = self._scores.split_values(sums, left, bounds)
         columns = {
             "left": left_ids, "right": right_ids, "feature": feature, "split_bin": candidates.split_bin[rows],
             "default_left": candidates.default_left[rows], "gain": gain,
@@ -189,12 +186,13 @@ class GrowingTree:
         else:
             (sums, units), rules = self._all_sums(*exact[:2]), exact[2]
         bounds = np.stack([nodes["low"], nodes["high"]], axis=1)
-        weights = leaf_weights(rules, sums, units, bounds)
+        scores = scores_of(rules, units)
+        weights = scores.leaf_values(sums, bounds)
         gain = nodes["gain"]
         if exact is not None:
             inner = nodes["left"] != LEAF
             gain = np.zeros(len(nodes))
-            gain[inner] = split_values(rules, sums[inner], sums[nodes["left"][inner]], units, bounds[inner])[0]
+            gain[inner] = scores.split_values(sums[inner], sums[nodes["left"][inner]], bounds[inner])[0]
         return finished_tree(
             self._cuts, left=nodes["left"].copy(), right=nodes["right"].copy(), feature=nodes["feature"].copy(),
             split_bin=nodes["split_bin"].copy(), default_left=nodes["default_left"].astype(np.bool_), gain=gain,

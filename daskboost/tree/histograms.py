@@ -30,6 +30,14 @@ class Stack:
     """Histograms of the nodes' siblings."""
     sibling_places: Int64
 
+    @property
+    def arrays(self) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64, Int64]:
+        """The fields, as the kernels of `devices/cpu/split.py` take them."""
+        return (
+            self.histograms, self.places, self.parents, self.parent_places, self.siblings, self.sibling_places,
+            self.rows,
+        )  # fmt: skip
+
     def compute(self) -> None:
         """Compute what is yet to be."""
         for n in range(len(self.rows) if len(self.parents) else 0):
@@ -84,14 +92,15 @@ class Searched:
         self._live[self._made] += len(ids)
         self._array_of[ids], self._place_of[ids] = self._made, places
 
-    def by_array(self, ids: Int32) -> list[tuple[Int64, Int64, Int64]]:
-        """For each array that has some of the nodes: it, which of `ids` they are, and their places in it."""
+    def by_form(self, ids: Int32) -> list[list[tuple[Int64, Int64, Int64]]]:
+        """For each array that has some of the nodes: it, which of `ids` they are, and their places in it; arrays of
+        words together, and arrays of pairs."""
         arrays = self._array_of[ids]
-        found = []
+        found: dict[tuple[int, ...], list[tuple[Int64, Int64, Int64]]] = {}
         for key in sorted(set(arrays.tolist())):
-            which = np.flatnonzero(arrays == key)
-            found.append((self._arrays[key], which, self._place_of[ids[which]]))
-        return found
+            which, array = np.flatnonzero(arrays == key), self._arrays[key]
+            found.setdefault(array.shape[1:], []).append((array, which, self._place_of[ids[which]]))
+        return list(found.values())
 
     def drop(self, ids: Int32) -> None:
         """Forget nodes; an array goes with the last of its nodes."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -82,10 +83,9 @@ class OpenNodes:
         return len(self.ids)
 
     @property
-    def one_unit(self) -> tuple[float, float]:
-        """`units` of a single output."""
-        g, h = self.units
-        return g, h
+    def all_allowed(self) -> UInt8:
+        """Return `allowed` with a line for each node."""
+        return np.ascontiguousarray(np.broadcast_to(self.allowed, (len(self), self.allowed.shape[1])))
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,11 @@ class Candidates:
     default_left: UInt8
     left: Int64
     """Integer sums of the rows that go left; int64, shape as `OpenNodes.sums`."""
+
+    @property
+    def arrays(self) -> tuple[Float64, Int32, Int32, UInt8, Int64]:
+        """The fields, as kernels fill them."""
+        return self.gain, self.feature, self.split_bin, self.default_left, self.left
 
 
 def combine(parts: Sequence[Candidates]) -> Candidates:
@@ -120,6 +125,118 @@ def _no_candidates(nodes: OpenNodes) -> Candidates:
         np.full(n, -np.inf), np.full(n, -1, np.int32), np.zeros(n, np.int32), np.zeros(n, np.uint8),
         np.zeros_like(nodes.sums),
     )  # fmt: skip
+
+
+class Scores(Protocol):
+    """What splits gain and what leaves are worth, by the sums of their rows."""
+
+    @property
+    def least_h(self) -> float:
+        """Least sum of hessians, in some output, of a node that can be split."""
+
+    def leaf_values(self, sums: Int64, bounds: Float64) -> Float64:
+        """Leaf values before the learning rate; float64, shape (nodes,), or (nodes, outputs) of several outputs.
+
+        Parameters
+        ----------
+        sums : int64, shape (nodes, 2 * outputs)
+        bounds : float64, shape (nodes, 2)
+            Limits of the values of one output; vectors have none.
+        """
+
+    def split_values(self, sums: Int64, left: Int64, bounds: Float64) -> tuple[Float64, Float64, Float64]:
+        """Gains of splits, and the values of their left and of their right children; `left` are the left ones' sums."""
+
+    def best_per_node(self, stack: Stack, nodes: OpenNodes, shown: Shown, members: tuple[int, int], into: Candidates
+                      ) -> None:  # fmt: skip
+        """Find the best splits of some members of a stack among the features that are shown."""
+
+    def best_of_level(self, histograms: Int64, nodes: OpenNodes, shown: Shown) -> tuple[float, int, int, int]:
+        """(gain, feature, bin, default left) of the best split for all nodes among the features that are shown."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A range of features, and how the histograms that show it are laid out."""
+
+    layout: SlotLayout
+    first_slot: int
+    """Slot with which histograms begin."""
+    features: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ScalarScores:
+    """`Scores` of trees of one output."""
+
+    rules: SplitRules
+    units: tuple[float, float]
+
+    @property
+    def least_h(self) -> float:
+        return 2 * self.rules.least_h
+
+    def leaf_values(self, sums: Int64, bounds: Float64) -> Float64:
+        return kernels.leaf_weights(sums, *self.units, self.rules.regular, bounds)
+
+    def split_values(self, sums: Int64, left: Int64, bounds: Float64) -> tuple[Float64, Float64, Float64]:
+        return kernels.split_values(sums, left, *self.units, self.rules.regular, bounds)
+
+    def best_per_node(self, stack: Stack, nodes: OpenNodes, shown: Shown, members: tuple[int, int], into: Candidates
+                      ) -> None:  # fmt: skip
+        kernels.best_per_node(
+            *stack.arrays, shown.first_slot, nodes.sums, nodes.bounds, nodes.allowed, shown.layout.offsets,
+            shown.layout.n_bins, self.rules.monotone, shown.features, members, self.units, self.rules.regular,
+            self.rules.plain, *into.arrays,
+        )  # fmt: skip
+
+    def best_of_level(self, histograms: Int64, nodes: OpenNodes, shown: Shown) -> tuple[float, int, int, int]:
+        found: tuple[float, int, int, int] = level_kernels.best_of_level(
+            histograms, shown.first_slot, nodes.sums, nodes.bounds, nodes.all_allowed, shown.layout.offsets,
+            shown.layout.n_bins, self.rules.monotone, shown.features, self.units, self.rules.regular, self.rules.plain,
+        )  # fmt: skip
+        return found
+
+
+@dataclass(frozen=True)
+class VectorScores:
+    """`Scores` of trees of several outputs, each child of which needs one that weighs enough, not both the same."""
+
+    rules: SplitRules
+    units: Float64
+
+    @property
+    def least_h(self) -> float:
+        return self.rules.least_h
+
+    def leaf_values(self, sums: Int64, bounds: Float64) -> Float64:
+        return vector_kernels.vector_weights(sums, self.units, self.rules.regular)
+
+    def split_values(self, sums: Int64, left: Int64, bounds: Float64) -> tuple[Float64, Float64, Float64]:
+        gain = vector_kernels.vector_gains(sums, left, self.units, self.rules.regular)
+        return gain, self.leaf_values(left, bounds), self.leaf_values(sums - left, bounds)
+
+    def best_per_node(self, stack: Stack, nodes: OpenNodes, shown: Shown, members: tuple[int, int], into: Candidates
+                      ) -> None:  # fmt: skip
+        vector_kernels.best_per_node(
+            *stack.arrays, shown.first_slot, nodes.sums, nodes.allowed, shown.layout.offsets, shown.layout.n_bins,
+            shown.features, members, self.units, self.rules.regular, self.rules.plain, *into.arrays,
+        )  # fmt: skip
+
+    def best_of_level(self, histograms: Int64, nodes: OpenNodes, shown: Shown) -> tuple[float, int, int, int]:
+        found: tuple[float, int, int, int] = vector_kernels.best_of_level(
+            histograms, shown.first_slot, nodes.sums, nodes.all_allowed, shown.layout.offsets, shown.layout.n_bins,
+            shown.features, self.units, self.rules.regular, self.rules.plain,
+        )  # fmt: skip
+        return found
+
+
+def scores_of(rules: SplitRules, units: Sequence[float]) -> Scores:
+    """Return the scores of trees whose sums are worth `units`: of g and of h of one output after the other."""
+    if len(units) > 2:
+        return VectorScores(rules, np.array(units))
+    g, h = units
+    return ScalarScores(rules, (g, h))
 
 
 class SplitSearch:
@@ -153,7 +270,8 @@ class SplitSearch:
         (built nodes, entries). The other open nodes' histograms are their parents' less their siblings'.
         """
         stacks = self._stacks(nodes, built)
-        found = self._level(stacks, nodes) if self._rules.symmetric else self._per_node(stacks, nodes)
+        best = self._level if self._rules.symmetric else self._per_node
+        found = best(stacks, nodes, scores_of(self._rules, nodes.units))
         self._searched.drop(np.array(sorted(set(nodes.parents[nodes.parents >= 0].tolist())), np.int32))
         for stack in stacks:
             self._searched.put(nodes.ids[stack.rows], stack.histograms, stack.places)
@@ -171,11 +289,7 @@ class SplitSearch:
         if not len(rest):
             return stacks
         sibling_places = place_of[sibling(nodes.ids[rest])]
-        sources = self._searched.by_array(nodes.parents[rest])
-        for ndim in (2, 3):
-            same = [source for source in sources if source[0].ndim == ndim]
-            if not same:
-                continue
+        for same in self._searched.by_form(nodes.parents[rest]):
             ends = np.cumsum([len(which) for _, which, _ in same]).tolist()
             own = self._buffers.empty((ends[-1], *same[0][0].shape[1:]))
             for end, (parents, which, parent_places) in zip(ends, same, strict=True):
@@ -185,37 +299,16 @@ class SplitSearch:
                 )
         return stacks
 
-    def _best(self, stack: Stack, nodes: OpenNodes, features: tuple[int, int], members: tuple[int, int],
-              into: Candidates) -> None:  # fmt: skip
-        """Find the best splits of some members of a stack among some features."""
-        layout, rules = self._layout, self._rules
-        histograms = (
-            stack.histograms, stack.places, stack.parents, stack.parent_places, stack.siblings, stack.sibling_places,
-            stack.rows, self.first_slot,
-        )  # fmt: skip
-        out = (into.gain, into.feature, into.split_bin, into.default_left, into.left)
-        if layout.width > 1:
-            vector_kernels.best_per_node(
-                *histograms, nodes.sums, nodes.allowed, layout.offsets, layout.n_bins, features, members,
-                np.array(nodes.units), rules.regular, rules.plain, *out,
-            )  # fmt: skip
-            return
-        kernels.best_per_node(
-            *histograms, nodes.sums, nodes.bounds, nodes.allowed, layout.offsets, layout.n_bins, rules.monotone,
-            features, members, nodes.one_unit, rules.regular, rules.plain, *out,
-        )  # fmt: skip
-
-    def _per_node(self, stacks: list[Stack], nodes: OpenNodes) -> Candidates:
-
+    def _per_node(self, stacks: list[Stack], nodes: OpenNodes, scores: Scores) -> Candidates:
         if len(nodes) >= self._threads.count:
-            found = _no_candidates(nodes)
+            found, every = _no_candidates(nodes), self._shown(self.features)
 
             def best_of(low: int, high: int) -> None:
                 start = 0
                 for stack in stacks:
                     members = (max(low - start, 0), min(high - start, len(stack.rows)))
                     if members[0] < members[1]:
-                        self._best(stack, nodes, self.features, members, found)
+                        scores.best_per_node(stack, nodes, every, members, found)
                     start += len(stack.rows)
 
             self._threads.run([partial(best_of, *r) for r in self._threads.ranges(len(nodes), least=1)])
@@ -224,15 +317,16 @@ class SplitSearch:
         def best_among(features: tuple[int, int]) -> Candidates:
             own = _no_candidates(nodes)
             for stack in stacks:
-                self._best(stack, nodes, features, (0, len(stack.rows)), own)
+                scores.best_per_node(stack, nodes, self._shown(features), (0, len(stack.rows)), own)
             return own
 
         return combine(self._threads.run([partial(best_among, r) for r in self._feature_ranges()]))
 
-    def _level(self, stacks: list[Stack], nodes: OpenNodes) -> Candidates:
+    def _level(self, stacks: list[Stack], nodes: OpenNodes, scores: Scores) -> Candidates:
         histograms, layout = joined(stacks), self._layout
         parts = self._threads.run([
-            partial(self._best_of_level, histograms, nodes, features) for features in self._feature_ranges()
+            partial(scores.best_of_level, histograms, nodes, self._shown(features))
+            for features in self._feature_ranges()
         ])  # fmt: skip
         gain, feature, split_bin, default_left = max(parts, key=lambda part: part[0])  # the first of equals
         found = _no_candidates(nodes)
@@ -246,23 +340,8 @@ class SplitSearch:
                 )  # fmt: skip
         return found
 
-    def _best_of_level(self, histograms: Int64, nodes: OpenNodes, features: tuple[int, int]
-                       ) -> tuple[float, int, int, int]:  # fmt: skip
-        """(gain, feature, bin, default left) of the best split for all nodes among some features."""
-        layout, rules = self._layout, self._rules
-        allowed = np.ascontiguousarray(np.broadcast_to(nodes.allowed, (len(nodes), nodes.allowed.shape[1])))
-        found: tuple[float, int, int, int]
-        if layout.width > 1:
-            found = vector_kernels.best_of_level(
-                histograms, self.first_slot, nodes.sums, allowed, layout.offsets, layout.n_bins, features,
-                np.array(nodes.units), rules.regular, rules.plain,
-            )  # fmt: skip
-        else:
-            found = level_kernels.best_of_level(
-                histograms, self.first_slot, nodes.sums, nodes.bounds, allowed, layout.offsets, layout.n_bins,
-                rules.monotone, features, nodes.one_unit, rules.regular, rules.plain,
-            )  # fmt: skip
-        return found
+    def _shown(self, features: tuple[int, int]) -> Shown:
+        return Shown(self._layout, self.first_slot, features)
 
     def _feature_ranges(self) -> list[tuple[int, int]]:
         first, last = self.features

@@ -50,6 +50,21 @@ class TreeTable:
         return self.value.ndim == 2
 
     @property
+    def values(self) -> Float32:
+        """Return a view of `value` in which each value of a node has a column; shape (nodes, values)."""
+        return self.value.reshape(self.n_nodes, -1)
+
+    @property
+    def leaf_width(self) -> int:
+        """Return how many values a leaf has: one, or one per output."""
+        return int(self.values.shape[1])
+
+    def outputs(self, first: int) -> slice:
+        """Return the outputs that the tree's leaves add to, of which `first` is the first: that of a tree of vectors
+        is 0."""
+        return slice(first, first + self.leaf_width)
+
+    @property
     def is_leaf(self) -> Bool:
         leaf: Bool = self.left_child == LEAF
         return leaf

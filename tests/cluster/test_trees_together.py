@@ -211,7 +211,6 @@ def test_plans_count_what_grows_together() -> None:
     assert whole.order_bytes == 12 * 16 * 100_000 == 12 * alone.order_bytes
     assert whole.histograms_bytes == 12 * 48 * 16 * SIZE.n_slots
     assert plans.gpu_plan(replace(SIZE, without_host=False), None).trees_together == 1
-    assert plans.gpu_plan(replace(SIZE, width=12), None).trees_together == 1
 
 
 def test_fewer_grow_together_where_there_is_little_room() -> None:

@@ -24,9 +24,10 @@ from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkA
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.device import GpuDevice
+from daskboost.devices.gpu.device_tree import device_tree
 from daskboost.devices.gpu.kernel_source import source_folder
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.vector_rows import VectorRows
+from daskboost.devices.gpu.tree_kind import tree_kind
 from daskboost.dtypes import Int64
 
 LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]
@@ -148,7 +149,7 @@ def make_rows(view: Any, n_rows: int, layout: SlotLayout, threads: Threads, data
     """One chunk's row state."""
     weights = [np.ones(n_rows, np.float32)] if data == "small" else None
     if isinstance(view, (gpu_views.DenseView, gpu_views.SparseView)):
-        return VectorRows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
+        return tree_kind(layout).rows(view.runtime, lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, weights)
     rows = CpuRows(lambda: [(0, view)], [n_rows], [[(0, 0)]], layout, threads, weights)
     rows._buffers = DirtyBuffers()
     return rows
@@ -201,15 +202,15 @@ def walk_rows(view: Any, tree: WalkArrays, some: Any, margins: Any, output: int,
         return margins
     assert len(some) == len(margins)
     on_device = view.runtime.xp.asarray(margins)
-    gpu_views.walk_nodes(view.runtime, view, gpu_views.tree_columns(view.runtime, tree), on_device[:, output])
+    device_tree(view.runtime, tree).walk(view, on_device[:, output])
     return to_host(on_device)
 
 
 def built(rows: Any, splits: Any, nodes: Any, form: str = "pairs") -> Int64:
     """Histograms that `grow` built, in the form that was expected of them, as pairs."""
     found = to_host(rows.grow(splits, nodes, words=form == "words"))
-    if found.ndim == 4:  # a GPU's, of several outputs
-        found = found.reshape(len(found), -1, 2)
+    if found.ndim == 4:  # a GPU's
+        found = found.reshape(len(found), found.shape[1] * found.shape[2], 2)
     assert found.ndim == {"words": 2, "pairs": 3}[form]
     return np.stack([found >> 32, found & 0xFFFFFFFF], axis=2) if form == "words" else found
 

@@ -16,7 +16,7 @@ from daskboost.data.cuts import MAX_BIN_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.growth import node_bytes
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.split import FEW_FEATURES, SplitKernels, address_of
+from daskboost.devices.gpu.split import FEW_FEATURES, HostNodes, SplitKernels, address_of
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Int64
 from daskboost.tree.device_split import DeviceSearch
@@ -29,6 +29,11 @@ KEPT_NODES = 128
 
 def searching(runtime: Runtime, rules: SplitRules, layout: SlotLayout = LAYOUT) -> DeviceSearch:
     return DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules)
+
+
+def on_device(runtime: Runtime, built: Int64) -> Any:
+    """Histograms of one output as a GPU has them."""
+    return runtime.xp.asarray(built)[:, :, None]
 
 
 def assert_same(found: Candidates, expected: Candidates) -> None:
@@ -44,7 +49,7 @@ def test_best_split_of_each_node(name: str, runtime: Runtime, rng: np.random.Gen
     for sizes in SIZES:
         built, nodes = make_level(rng, sizes, rules)
         allowed = rng.random((len(nodes), len(N_BINS))) < 0.7
-        found = searching(runtime, rules_of(rules, False)).search(open_nodes(nodes, allowed), runtime.xp.asarray(built))
+        found = searching(runtime, rules_of(rules, False)).search(open_nodes(nodes, allowed), on_device(runtime, built))
         for row, node in enumerate(nodes):
             expected = reference.best(rules, node, np.flatnonzero(allowed[row]).tolist())
             check(found, row, expected, expected.left)
@@ -56,7 +61,7 @@ def test_best_split_of_a_level(name: str, runtime: Runtime, rng: np.random.Gener
     for sizes in SIZES:
         built, nodes = make_level(rng, sizes, rules)
         allowed = rng.random((1, len(N_BINS))) < 0.8
-        found = searching(runtime, rules_of(rules, True)).search(open_nodes(nodes, allowed), runtime.xp.asarray(built))
+        found = searching(runtime, rules_of(rules, True)).search(open_nodes(nodes, allowed), on_device(runtime, built))
         expected = reference.best_of_level(rules, nodes, np.flatnonzero(allowed[0]).tolist())
         for row, node in enumerate(nodes):
             left = reference.left_of(node, expected.feature, expected.bin, expected.default_left)
@@ -74,7 +79,7 @@ def test_ties_go_to_the_first_feature(symmetric: bool, runtime: Runtime, rng: np
     built = histogram.histogram(symbols, list(range(n)), g, h, layout, True)[None]
     nodes = open_nodes([reference.Rows(symbols, g, h, [6] * 300, UNITS)], np.ones((1, 300)))
     rules = SplitRules(1.0, 0.0, 0.0, 0.0, np.zeros(300, np.int32), symmetric)
-    found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
+    found = searching(runtime, rules, layout).search(nodes, on_device(runtime, built))
     assert found.feature.tolist() == [0]
     assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, 300)).search(nodes, built))
 
@@ -140,7 +145,7 @@ def assert_searched_alike(runtime: Runtime, rules: SplitRules, layout: SlotLayou
     bounds = np.tile([-np.inf, np.inf], (n, 1)) if rules.plain else np.sort(rng.normal(size=(n, 2)), axis=1)
     allowed = np.ones((1, n_features), np.uint8)
     nodes = OpenNodes(ids, np.full(n, -1, np.int32), ids, totals, bounds, allowed, UNITS)
-    found = searching(runtime, rules, layout).search(nodes, runtime.xp.asarray(built))
+    found = searching(runtime, rules, layout).search(nodes, on_device(runtime, built))
     assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, n_features)).search(nodes, built))
     return found
 
@@ -162,7 +167,7 @@ def test_siblings_are_subtracted(symmetric: bool, runtime: Runtime, rng: np.rand
             open_nodes(rows, everything), ids=np.array(ids, np.int32), parents=np.array(parents, np.int32),
             built=np.array(built_ids, np.int32),
         )  # fmt: skip
-        return nodes, own.search(nodes, runtime.xp.asarray(np.ascontiguousarray(sums)))
+        return nodes, own.search(nodes, on_device(runtime, np.ascontiguousarray(sums)))
 
     search([0], [-1], [join(leaves)], [0], built.sum(axis=0)[None])
     search([1, 2], [0, 0], [join(leaves[:2]), join(leaves[2:])], [2], built[2:].sum(axis=0)[None])
@@ -181,8 +186,8 @@ def test_what_is_built_elsewhere_is_copied_by_the_search(name: str, runtime: Run
     kernels, none = SplitKernels(DeviceLayout(runtime, LAYOUT)), np.zeros(2, np.uint64)
 
     def search(*addresses: Any) -> Any:
-        rest = (nodes.sums, nodes.bounds, nodes.allowed, UNITS)
-        return to_host(kernels.best_per_node(kernels.upload(np.stack(addresses), *rest), regular_of(rules)))
+        rest = (np.zeros((3, 2), np.uint64), nodes.sums, nodes.bounds, nodes.allowed, np.array(UNITS))
+        return to_host(kernels.best_per_node(kernels.upload(HostNodes(np.stack(addresses), *rest)), regular_of(rules)))
 
     places, copies = (
         (address_of(each) + np.arange(2) * node_bytes(each)).astype(np.uint64) for each in (there, own)

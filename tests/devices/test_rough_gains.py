@@ -16,7 +16,7 @@ from kernels.emulation import EmulatedRuntime
 from reference import split as reference
 
 from daskboost.devices.gpu.runtime import Runtime, to_device, to_host
-from daskboost.devices.gpu.split import Level, SplitKernels, address_of
+from daskboost.devices.gpu.split import HostNodes, Level, SplitKernels, address_of
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Int32, Int64
 from daskboost.tree.device_trees import regular_of
@@ -121,9 +121,10 @@ def test_the_least_weight_counts_whole_quanta(rng: np.random.Generator) -> None:
 def level_of(runtime: Runtime, kernels: SplitKernels, addresses: Any, totals: Any, units: tuple[float, float]) -> Level:
     n, n_features = len(totals), len(kernels.layout.host.n_bins)
     bounds = np.tile([-np.inf, np.inf], (n, 1))
-    return kernels.upload(
-        np.array(addresses, np.uint64), np.asarray(totals, np.int64), bounds, np.ones((1, n_features), np.uint8), units
-    )
+    return kernels.upload(HostNodes(
+        np.array(addresses, np.uint64), np.zeros((3, n), np.uint64), np.asarray(totals, np.int64), bounds,
+        np.ones((1, n_features), np.uint8), np.array(units),
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("units", UNITS[:3])

@@ -39,7 +39,7 @@ from daskboost.devices.cpu import chunk_order
 from daskboost.devices.cpu import histogram as kernels
 from daskboost.devices.cpu.rows import CpuRows, Rounding, walk
 from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SlotLayout, WalkArrays
-from daskboost.devices.gpu import views as gpu_views
+from daskboost.devices.gpu.device_tree import device_tree
 from daskboost.devices.gpu.runtime import to_host
 from daskboost.devices.gpu.vector_rows import VectorRows
 from daskboost.dtypes import Int64
@@ -306,7 +306,7 @@ def test_values_are_added_to_all_margins(
         expected[row] += tree.value[partition.leaf(tree, symbols[row], layout.n_bins)]
     walked, margins, gathered = (put_beside(rows.chunks[0].order, given.copy()) for _ in range(3))
     if walks_all(view):
-        gpu_views.walk_nodes(view.runtime, view, gpu_views.tree_columns(view.runtime, tree), walked)
+        device_tree(view.runtime, tree).walk(view, walked)
     else:
         walk(view, tree, np.arange(150, dtype=np.uint32), walked, EagerThreads(threads))
     assert to_host(walked).tobytes() == expected.tobytes()

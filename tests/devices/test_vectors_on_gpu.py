@@ -13,8 +13,8 @@ from reference import vectors
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.runtime import Runtime
-from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.split_vectors import empty_histograms
+from daskboost.devices.gpu.split import empty_histograms
+from daskboost.devices.gpu.split_vectors import VectorKernels
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Int64
 from daskboost.tree.device_split import DeviceSearch
@@ -29,7 +29,7 @@ def on_device(runtime: Runtime, layout: SlotLayout, histograms: Int64) -> Any:
 
 
 def searching(runtime: Runtime, rules: SplitRules, layout: SlotLayout) -> DeviceSearch:
-    return DeviceSearch(SplitKernels(DeviceLayout(runtime, layout)), rules)
+    return DeviceSearch(VectorKernels(DeviceLayout(runtime, layout)), rules)
 
 
 def device_rules(name: str, symmetric: bool, n_features: int = 5) -> SplitRules:

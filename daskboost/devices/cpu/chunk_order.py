@@ -42,32 +42,57 @@ class Share:
     """For each of these nodes, the place of its split among `splits`."""
 
 
-def empty_pairs(n_rows: int, small_data: bool, width: int = 1) -> Pairs:
-    """Room for rows' quantized gradients (see `gradients.py`), shape (rows,) or (rows, width)."""
-    shape = (n_rows,) if width == 1 else (n_rows, width)
-    return np.empty(shape, np.int64) if small_data else np.empty(shape, np.int32)
+@dataclass(frozen=True)
+class PairLayout:
+    """How the rows' quantized gradients lie: those of one output in the order of nodes, as rows do; those of several
+    (`width`) in the order of rows, since to move them all would take longer than to gather them (`quantize_vectors`).
+    """
+
+    width: int
+    small_data: bool
+
+    @property
+    def moves(self) -> bool:
+        """Whether pairs move with the rows."""
+        return self.width == 1
+
+    def empty(self, n_rows: int) -> Pairs:
+        """Return room for pairs (see `gradients.py`), shape (rows,) or (rows, width)."""
+        shape = (n_rows, self.width)
+        pairs: Pairs = np.empty(shape, np.int64) if self.small_data else np.empty(shape, np.int32)
+        return pairs[:, 0] if self.moves else pairs
+
+    def spare(self, n_rows: int) -> Pairs:
+        """Return room for the pairs of rows that move through it: none where pairs stay."""
+        return self.empty(n_rows if self.moves else 0)
+
+    def nbytes(self, n_rows: int, n_spare: int) -> int:
+        """Return the bytes of `empty(n_rows)` and `spare(n_spare)`."""
+        return (n_rows * self.width + self.moves * n_spare) * (8 if self.small_data else 4)
 
 
 class ChunkOrder:
-    """Rows of one chunk in node order; `weight` of the rows where data are small.
-
-    Pairs lie in node order too, those of several outputs (`width`) in the order of rows (see `quantize_vectors`).
-    """
+    """Rows of one chunk in node order, and their pairs; `weight` of the rows where data are small."""
 
     def __init__(self, n_rows: int, weight: Float32 | None = None, width: int = 1) -> None:
         self.n_rows, self.weight = n_rows, weight
+        self._layout = PairLayout(width, weight is not None)
         self.order: UInt32 = np.empty(n_rows, np.uint32)
-        self.pairs: Pairs = empty_pairs(n_rows, weight is not None, width)
+        self.pairs: Pairs = self._layout.empty(n_rows)
         self.kept = 0
         self.bounds: Int64 = np.zeros((1, 2), np.int64)
         """Segment of each tree node; int64, shape (nodes, 2)."""
 
+    @property
+    def moved(self) -> Sequence[UInt32 | Pairs]:
+        """What lies in node order."""
+        return (self.order, self.pairs) if self._layout.moves else (self.order,)
+
     def start(self, begins: Sequence[int], kept: Sequence[int]) -> None:
         """Put the rows that a thread each kept, from `begins` on, side by side, all in the root."""
-        moved = (self.order, self.pairs) if self.pairs.ndim == 1 else (self.order,)
         self.kept = 0
         for begin, n in zip(begins, kept, strict=True):
-            for array in moved if self.kept != begin else ():  # close the gaps that sampled-out rows left
+            for array in self.moved if self.kept != begin else ():  # close the gaps that sampled-out rows left
                 array[self.kept : self.kept + n] = array[begin : begin + n]
             self.kept += n
         self.bounds[:] = 0

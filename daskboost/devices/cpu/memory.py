@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from daskboost.devices.cpu.chunk_order import PairLayout
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.plan import FitSize, Plan, RowSource
 from daskboost.devices.sampling import most_candidates, most_drawn
@@ -37,7 +38,7 @@ def exact_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Plan
         chunks_bytes=train.stored_bytes + view_bytes(train),
         columns_bytes=min(train.column_bytes(train.resident_rows), column_bytes),
         order_bytes=order_bytes(train, size.small_data, size.width),
-        gradients_bytes=8 * size.width * size.sketched * train.n_rows
+        gradients_bytes=8 * size.sketch_columns * train.n_rows
         + 8 * k * (train.n_rows if size.keep_gradients else min(train.n_rows, train.chunk_rows)),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=4 * train.n_rows * (1 + size.has_weight),
@@ -88,7 +89,7 @@ def sampled_plan(size: FitSize, free_bytes: int | None, column_bytes: int) -> Pl
         columns_bytes=columns if columns <= column_bytes else 0,
         order_bytes=order,
         gradients_bytes=(24 + 8 * k) * chunk + per_row * (candidates + sampled) + 24 * k * sampled
-        + 8 * size.width * size.sketched * sampled,
+        + 8 * size.sketch_columns * sampled,
     )  # fmt: skip
 
 
@@ -122,8 +123,8 @@ def view_bytes(rows: SetSize) -> int:
 def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:
     """Return the bytes of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through
     it; pairs of several outputs do not move."""
-    moving, pair = min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS)), 8 if small_data else 4
-    return (rows.n_rows + moving) * 4 + (rows.n_rows * width + (moving if width == 1 else 0)) * pair
+    moving = min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS))
+    return (rows.n_rows + moving) * 4 + PairLayout(width, small_data).nbytes(rows.n_rows, moving)
 
 
 def slot_bytes(size: FitSize) -> int:
@@ -139,12 +140,11 @@ def histograms_bytes(size: FitSize) -> int:
 def scratch_bytes(size: FitSize) -> int:
     """Sums of nodes that several threads build together, each thread's temporary arrays of gradients, candidates of the
     split search, predictions of metrics, counts of residuals."""
-    gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
+    gradients = GRADIENT_TEMPORARIES * 4 * min(GRADIENT_ROWS * size.n_outputs, BLOCK_VALUES)
     edges = size.n_threads * (slot_bytes(size) * size.n_entries + gradients)
     candidates = size.deepest_nodes * (size.train.n_features * 40 + 64 * size.width)
-    if size.sketched or size.refits:  # sums of a tree's outputs over the rows of leaves, and the leaf of each row
-        n_outputs = size.n_outputs if size.sketched else size.width
-        edges += 16 * n_outputs * size.most_leaves * (size.n_threads + 1)
+    if size.summed_outputs:  # over the rows of leaves, and the leaf of each row
+        edges += 16 * size.summed_outputs * size.most_leaves * (size.n_threads + 1)
         edges += 4 * min(size.train.n_rows, max(size.train.chunk_rows, GROUP_ROWS))
     evaluation = max((4 * 4 * size.n_outputs * each.n_rows for each in size.evals), default=0)
     counts = 2 * size.leaf_count_bytes * size.most_leaves

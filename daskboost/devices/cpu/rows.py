@@ -15,13 +15,13 @@ import numpy as np
 
 from daskboost.devices.cpu import gradients, partition, residuals
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.chunk_order import ChunkOrder, RowSplits, Share, empty_pairs, whole_splits
+from daskboost.devices.cpu.chunk_order import ChunkOrder, PairLayout, RowSplits, Share, whole_splits
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.places import settle
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
+from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt32, UInt64
 
 Pieces = Sequence[tuple[int, int]] | UInt64
 """Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id); or all ids, of
@@ -107,8 +107,7 @@ class CpuRows:
         self._buffers = Buffers()
         largest = max(sizes, default=0)
         self._spare_order: UInt32 = np.empty(largest, np.uint32)
-        moved = largest if layout.width == 1 else 0
-        self._spare_pairs: Pairs = empty_pairs(moved, weights is not None, layout.width)
+        self._spare_pairs = PairLayout(layout.width, weights is not None).spare(largest)
 
     def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
@@ -362,7 +361,7 @@ class CpuRows:
             begin, end = segments[s]
             starts = begin + np.cumsum(sizes[:, s]) - sizes[:, s]
             middles, ends = starts + lefts[:, s], starts + sizes[:, s]
-            for array in (chunk.order, chunk.pairs) if chunk.pairs.ndim == 1 else (chunk.order,):
+            for array in chunk.moved:
                 pieces = [array[a:b] for a, b in zip(starts, middles, strict=True)]
                 pieces += [array[a:b] for a, b in zip(middles, ends, strict=True)]
                 array[begin:end] = np.concatenate(pieces)

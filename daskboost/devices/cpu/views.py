@@ -77,6 +77,17 @@ class WalkArrays:
     split_bin: Int32
     default_left: Bool
     value: Float32
+    """What leaves add: float32, shape (nodes,), or (nodes, outputs) for vectors."""
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether a leaf has a value per output."""
+        return self.value.ndim == 2
+
+    def own(self, margins: Float32, output: int) -> Float32:
+        """Return the margins that the tree's leaves add to: a view of one output's, shape (rows,), or for vectors all
+        of `margins`, shape (rows, outputs)."""
+        return margins if self.has_vectors else margins[:, output]
 
 
 TakenRows = Symbols | tuple[Int64, Int32]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from daskboost.byte_sizes import format_bytes
@@ -13,6 +12,7 @@ from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.candidates import GpuCandidates
+from daskboost.devices.gpu.device_tree import device_tree
 from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.frontier import GpuFrontier, PassMemory
 from daskboost.devices.gpu.lack_of_memory import lack_of_memory
@@ -20,14 +20,15 @@ from daskboost.devices.gpu.losses import LossRows, SoftmaxChunk, largest, loss_s
 from daskboost.devices.gpu.metrics import SCORE_ROWS, MetricKernels
 from daskboost.devices.gpu.projection import project
 from daskboost.devices.gpu.ring import PackedChunks, Ring
+from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.symbols import DeviceSymbols
 from daskboost.devices.gpu.taken_rows import RoomSize
+from daskboost.devices.gpu.tree_kind import tree_kind
 from daskboost.devices.gpu.uniform_sample import GpuUniformSample
-from daskboost.devices.gpu.vector_rows import VectorRows
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView, tree_columns, walk_nodes
+from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.plan import Plan
 from daskboost.devices.sampling import UniformSize
@@ -68,11 +69,12 @@ class GpuDevice:
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads
+        self._kind = tree_kind(layout)
         self._passes = PassMemory(runtime, layout, *plan.frontier)
         self.name, self.xp = f"cuda:{runtime.device}", runtime.xp
         with self.errors():
             self._layout = DeviceLayout(runtime, layout)
-            self.split_kernels: SplitKernels | None = SplitKernels(self._layout)
+            self.split_kernels: SplitKernels | None = self._kind.kernels(self._layout)
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
@@ -81,6 +83,10 @@ class GpuDevice:
 
     def fetch(self, array: DeviceArray) -> Any:
         return download(self._runtime, array, self.threads.count)
+
+    def fetch_histograms(self, built: DeviceArray) -> Int64:
+        found: Int64 = self.fetch(built)
+        return found.reshape(len(found), self._slots.n_entries, 2)
 
     def column_room(self, most_bytes: int) -> int:
         return self._plan.columns_bytes
@@ -128,16 +134,13 @@ class GpuDevice:
         return rows.opened(self, copy_columns=copy_columns)
 
     def rows(self, views: Callable[[], Iterable[tuple[int, GpuView]]], sizes: Sequence[int], pieces: Sequence[Pieces],
-             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> VectorRows:  # fmt: skip
-        return VectorRows(
+             weights: Sequence[Float32] | None, *, room_rows: int = 0) -> GpuRows:  # fmt: skip
+        return self._kind.rows(
             self._runtime, views, sizes, pieces, self._slots, weights, self._plan.trees_together, room_rows=room_rows
         )
 
     def walker(self, tree: WalkArrays) -> Callable[[GpuView, DeviceArray], None]:
-        return partial(self._walk, tree_columns(self._runtime, tree))
-
-    def _walk(self, columns: tuple[DeviceArray, ...], view: GpuView, margin: DeviceArray) -> None:
-        walk_nodes(self._runtime, view, columns, margin)
+        return device_tree(self._runtime, tree).walk
 
     def each_range(self, n_rows: int, work: Callable[[int, int], T]) -> list[T]:
         return [work(0, n_rows)]

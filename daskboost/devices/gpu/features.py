@@ -6,12 +6,14 @@ What walks a matrix (`kernels/matrix.cuh`) takes it with any strides, so float32
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.gpu.runtime import DeviceArray, Kernel, KernelArgument, Runtime, to_host
 from daskboost.dtypes import Int64
+from daskboost.shapes import in_columns
 
 THREADS = 256
 """Threads of a block, as in `kernels/features.cu`, `sketch.cu` and `quantize.cu`."""
@@ -78,12 +80,17 @@ class Matrix:
         return result
 
 
+def order_of(values: DeviceArray) -> Literal["C", "F"]:
+    """Return the order of axes, NumPy's word for it, in which an array's values lie in memory."""
+    steps = [abs(stride) for stride in values.strides]
+    return "C" if steps == sorted(steps, reverse=True) else "F"
+
+
 def as_float32(runtime: Runtime, values: DeviceArray) -> DeviceArray:
     """Numbers as float32, rounded once; the same array where they are that, else a copy in the same order of axes."""
     if values.dtype == np.float32:
         return values
-    rows_first = values.ndim == 1 or abs(values.strides[0]) >= abs(values.strides[1])
-    out = runtime.xp.empty(values.shape, np.float32, order="C" if rows_first else "F")
+    out = runtime.xp.empty(values.shape, np.float32, order=order_of(values))
     convert(runtime, values, out)
     found: DeviceArray = out
     return found
@@ -92,9 +99,7 @@ def as_float32(runtime: Runtime, values: DeviceArray) -> DeviceArray:
 def convert(runtime: Runtime, values: DeviceArray, out: DeviceArray, nulls: DeviceArray | None = None) -> None:
     """Write numbers into float32 `out`, a vector or matrix of that shape; NaN where uint8 `nulls` of a vector is 1."""
     name = str(values.dtype)
-    given = values.view(_BITS[name]) if name in _BITS else values
-    if given.ndim == 1:
-        given, out = given[:, None], out[:, None]
+    given, out = in_columns(values.view(_BITS[name]) if name in _BITS else values), in_columns(out)
     if abs(given.strides[0]) < abs(given.strides[1]) and nulls is None:
         given, out = given.T, out.T
     if given.size == 0:

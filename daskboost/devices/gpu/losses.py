@@ -73,7 +73,9 @@ class StoredChunk:
         _find_largest(self._runtime, self._h, tops[1])
 
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
-        return given_columns(self._g, self._weight if by_weight else self._h, output)
+        if by_weight:
+            return weighted_columns(self._g, self._weight, output)
+        return given_columns(self._g, self._h, output)
 
 
 class SoftmaxChunk:
@@ -107,13 +109,17 @@ class SoftmaxChunk:
 
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
         g, h = self.gradients
-        return given_columns(g, self._multiplied if by_weight else h, output)
+        return weighted_columns(g, self._multiplied, output) if by_weight else given_columns(g, h, output)
 
 
 def given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
-    """Gradients of an output that are there; `h` : of all outputs, or one column for all of them."""
-    own, step = (h, 0) if h.ndim == 1 else (h[:, output], _column_stride(h))
-    return Columns(g[:, output], own, next_first=_column_stride(g), next_second=step)
+    """Gradients of an output that are there; `g`, `h` : float32, shape (rows, outputs)."""
+    return Columns(g[:, output], h[:, output], next_first=_column_stride(g), next_second=_column_stride(h))
+
+
+def weighted_columns(g: DeviceArray, weight: DeviceArray, output: int) -> Columns:
+    """Gradients of an output that are there, with weights, shape (rows,) and shared by all outputs, for hessians."""
+    return Columns(g[:, output], weight, next_first=_column_stride(g), next_second=0)
 
 
 def _column_stride(matrix: DeviceArray) -> int:

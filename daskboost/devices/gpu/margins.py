@@ -24,19 +24,27 @@ def add_leaf_values(runtime: Runtime, chunk: Segments, nodes: DeviceArray, value
     """`margin[row] += values[node]` for the rows of each of `nodes`; waits for nothing.
 
     `nodes` : int32, each once; -1 stands for none. `values` : float32, by node of the tree. `margin` : float32, shape
-    (rows,), any stride. `chunk.bounds` must have room for all nodes. Of vectors, `values` and `margin` have a column
-    for each output, and are C-contiguous.
+    (rows,), any stride. `chunk.bounds` must have room for all nodes.
     """
     if chunk.n_rows == 0 or len(nodes) == 0:
         return
     tile_rows = rows_per_tile(runtime, chunk.n_rows)
     tiles = count_tiles(runtime, chunk.bounds, nodes, tile_rows, chunk.n_rows)
-    if margin.ndim == 2:
-        runtime.kernel("margins", "add_leaf_vectors")(
-            tiles.most, THREADS, *tiles.arguments, chunk.order, values, margin.shape[1], margin
-        )
-        return
     runtime.kernel("margins", "add_leaf_values")(
         tiles.most, THREADS, tiles.bounds, nodes, tiles.starts, len(nodes), tile_rows, chunk.order, values,
         element_stride(margin), margin,
     )  # fmt: skip
+
+
+def add_leaf_vectors(runtime: Runtime, chunk: Segments, nodes: DeviceArray, values: DeviceArray, margin: DeviceArray
+                     ) -> None:  # fmt: skip
+    """Add leaves that are vectors as `add_leaf_values` does single values.
+
+    `values`, `margin` : with a column for each output, C-contiguous.
+    """
+    if chunk.n_rows == 0 or len(nodes) == 0:
+        return
+    tiles = count_tiles(runtime, chunk.bounds, nodes, rows_per_tile(runtime, chunk.n_rows), chunk.n_rows)
+    runtime.kernel("margins", "add_leaf_vectors")(
+        tiles.most, THREADS, *tiles.arguments, chunk.order, values, margin.shape[1], margin
+    )

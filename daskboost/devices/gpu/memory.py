@@ -133,7 +133,7 @@ def label_bytes(size: FitSize) -> int:
 
 def gradients_bytes(size: FitSize) -> int:
     """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
-    n, k = size.train.n_rows, size.n_outputs + size.width * size.sketched
+    n, k = size.train.n_rows, size.n_outputs + size.sketch_columns
     if size.gpu_gradients == "computed":
         return 0
     by_chunk = size.by_expressions and not size.keep_gradients
@@ -196,7 +196,7 @@ def growth_of(size: FitSize) -> Growth:
 
 def _host_growth(size: FitSize) -> Growth:
     """Return what trees take that grow with the host: the nodes that are there, and vectors of leaves."""
-    leaf_bytes = LEAF_VECTOR_BYTES * size.n_outputs * size.most_leaves if size.width > 1 or size.sketched else 0
+    leaf_bytes = LEAF_VECTOR_BYTES * size.leaf_vector * size.most_leaves
     segments_bytes = SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups))
     n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
     return Growth(

@@ -197,7 +197,7 @@ def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
 def most_together(size: FitSize) -> int:
     """Trees of a round that grow together where there is room. Those that grow best first do not, as each ends when it
     does, nor those that search sorted entries, which look up their row's only node."""
-    if not size.without_host or size.grow_policy == "lossguide" or size.width > 1 or searches_entries(size):
+    if not size.without_host or size.grow_policy == "lossguide" or searches_entries(size):
         return 1
     return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
@@ -286,8 +286,8 @@ def sampled_plan(size: FitSize, free_bytes: int | None) -> Plan:
         chunks_bytes=view_bytes(train), samples_bytes=rooms,
         columns_bytes=0,
         order_bytes=order,
-        gradients_bytes=state_bytes(size) + 8 * size.width * size.sketched * sample.n_rows
-        + (8 * k * turn if by_turn else gradients_bytes(replace(size, sketched=False))),
+        gradients_bytes=state_bytes(size) + 8 * size.sketch_columns * sample.n_rows
+        + (8 * k * turn if by_turn else gradients_bytes(replace(size, sketch_columns=0))),
         margins_bytes=4 * k * train.n_rows,
         labels_bytes=label_bytes(size),
         histograms_bytes=histograms_bytes(own),

@@ -15,14 +15,15 @@ from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
+from daskboost.devices.gpu.device_tree import ScalarTree, device_tree
 from daskboost.devices.gpu.gradients import ALL, Columns, GradientPair, Quantizer
 from daskboost.devices.gpu.known_tree import KnownTree, known_tree, sum_segments
-from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.refit import mark_leaves
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
+from daskboost.devices.gpu.split import empty_histograms
 from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
-from daskboost.devices.gpu.views import GpuView, small_data, tree_columns, walk_nodes
+from daskboost.devices.gpu.views import GpuView, small_data
 from daskboost.dtypes import ArrayModule, Float32, Int32, Int64, UInt32
 
 TILE_ROWS = 2048
@@ -35,8 +36,13 @@ USUAL_SPLITS = 256
 """Splits in one pass that memory is taken for at first."""
 BUILD_ROWS = 256
 """Rows of a tile of histograms: blocks take equal numbers of them, whatever the nodes' sizes."""
+QUANTIZE_THREADS = 256
+"""Threads of a block, as in `kernels/quantize_vectors.cu`."""
 NEW_LEAVES = 4
 """A split for so many leaves, at least, makes walking the faster way to them."""
+
+Gradients = Callable[[int], tuple[DeviceArray, DeviceArray]]
+"""Gives the gradients of a chunk: float32, shape (rows, columns), C-contiguous."""
 
 
 class DeviceOrder:
@@ -49,16 +55,14 @@ class DeviceOrder:
     """
 
     def __init__(self, runtime: Runtime, n_rows: int, weight: Float32 | None = None, n_trees: int = 1,
-                 width: int = 1, room_rows: int = 0) -> None:  # fmt: skip
+                 room_rows: int = 0) -> None:  # fmt: skip
         xp = runtime.xp
         self.n_rows, self.n_trees, self.room_rows = n_rows, n_trees, max(n_rows, room_rows)
         self.weight = None if weight is None else xp.asarray(weight)
         self.order = xp.empty(2 * n_trees * self.room_rows, np.uint32)[: 2 * self.half]
         """Row by position; uint32, shape (2 * trees * rows,)."""
-        shape = 2 * n_trees * self.room_rows if width == 1 else (self.room_rows, width)
-        pairs = xp.empty(shape, np.int32 if weight is None else np.int64)
-        self.pairs = pairs[: 2 * self.half if width == 1 else n_rows]
-        """Quantized g and h by position; of several outputs by row, shape (rows, width)."""
+        self.pairs = self._empty_pairs(xp, np.int32 if weight is None else np.int64)
+        """Quantized g and h."""
         self.kept = 0
         """Rows that grow the tree, or each of several."""
         self.bounds = xp.zeros((64, 2), np.int64)
@@ -70,6 +74,15 @@ class DeviceOrder:
     def half(self) -> int:
         """Positions."""
         return self.n_trees * self.n_rows
+
+    @property
+    def moved(self) -> DeviceArray | None:
+        """What moves with the rows: pairs by position, shape (2 * trees * rows,); None where pairs stay."""
+        return self.pairs
+
+    def _empty_pairs(self, xp: ArrayModule, dtype: type) -> DeviceArray:
+        found: DeviceArray = xp.empty(2 * self.n_trees * self.room_rows, dtype)
+        return found[: 2 * self.half]
 
     def start(self, kept: int) -> None:
         """At most `kept` rows are about to be in the root, and nowhere else."""
@@ -139,8 +152,7 @@ class GpuRows:
         self._runtime, self._views, self._layout = runtime, views, layout
         of_chunks = [None] * len(sizes) if weights is None else weights
         self.chunks = [
-            DeviceOrder(runtime, size, weight, n_trees, layout.width, room_rows)
-            for size, weight in zip(sizes, of_chunks, strict=True)
+            self._order(size, weight, n_trees, room_rows) for size, weight in zip(sizes, of_chunks, strict=True)
         ]
         self.scratch = SplitScratch(runtime)
         self.reserve(0, USUAL_SPLITS)
@@ -150,6 +162,10 @@ class GpuRows:
         ]
         """Quantizer of each chunk's gradients."""
         self._rounding = DeviceRounding(runtime, 1)
+
+    def _order(self, n_rows: int, weight: Float32 | None, n_trees: int, room_rows: int) -> DeviceOrder:
+        """Return the order of a chunk's rows."""
+        return DeviceOrder(self._runtime, n_rows, weight, n_trees, room_rows)
 
     def start_tree(self, gradient: Callable[[int], Columns | tuple[DeviceArray, DeviceArray]], rounding: Rounding
                    ) -> tuple[int, int]:  # fmt: skip
@@ -216,8 +232,41 @@ class GpuRows:
         found: Int64 = to_host(sums)
         return found
 
+    def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
+        """Quantize the gradients of all columns that a tree searches; sums of g and h of each."""
+        (rounding,) = roundings
+
+        def column(index: int) -> tuple[DeviceArray, DeviceArray]:
+            g, h = gradient(index)
+            return g[:, 0], h[:, 0]
+
+        return self.start_tree(column, rounding)
+
+    def leaf_sums(self, gradient: Gradients, roundings: Sequence[Rounding], leaves: Int32) -> Int64:
+        """Integer sums of the gradients of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs)."""
+        rounding, nodes = rounding_of(self._runtime, roundings), to_device(self._runtime, leaves)
+        sums = self._runtime.xp.zeros((len(leaves), 2 * len(roundings)), np.int64)
+        for index, chunk in enumerate(self.chunks):
+            chunk.make_room(self._runtime.xp, int(leaves.max()) + 1)
+            self._sum_rows(index, gradient(index), rounding, nodes, None, sums)
+        found: Int64 = to_host(sums)
+        return found
+
+    def _sum_rows(self, index: int, gradients: tuple[DeviceArray, DeviceArray], rounding: DeviceRounding,
+                  nodes: DeviceArray, pairs: DeviceArray | None, sums: DeviceArray) -> None:  # fmt: skip
+        """Enqueue: the sums of nodes grow by their rows of a chunk, whose pairs are kept unless `pairs` is None."""
+        chunk = self.chunks[index]
+        if not chunk.n_rows:
+            return
+        tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
+        tiles = count_tiles(self._runtime, chunk.bounds, nodes, tile_rows, chunk.n_rows)
+        self._runtime.kernel("quantize_vectors", "sum_rows", SMALL=small_data(chunk.pairs))(
+            tiles.most, QUANTIZE_THREADS, *gradients, chunk.weight, rounding.n_outputs, rounding.scales, rounding.keys,
+            *self.quantizers[index].pieces, *tiles.arguments, chunk.order, pairs, sums.view(np.uint64),
+        )  # fmt: skip
+
     def grow(self, splits: RowSplits | None, nodes: Int32, words: bool = False) -> DeviceArray:
-        """Apply splits, then build the histograms of `nodes`; int64, shape (nodes, slots, 2), on the GPU.
+        """Apply splits, then build the histograms of `nodes`: as `empty_histograms` gives them.
 
         `words` would allow the CPU's form for small nodes, which has nothing to offer here.
         """
@@ -230,7 +279,7 @@ class GpuRows:
                 self.split_rows(view, chunk, applied)
             if len(nodes) and chunk.kept:
                 chunk.make_room(self._runtime.xp, n_nodes)
-                self.build(view, chunk, built, out, adds=is_built)
+                self.build_outputs(view, chunk, built, out, adds=is_built)
                 is_built = True
         if not is_built:  # no chunk has rows
             out.fill(0)
@@ -238,8 +287,7 @@ class GpuRows:
 
     def _histograms(self, n_nodes: int) -> DeviceArray:
         """Room for those of so many nodes."""
-        found: DeviceArray = self._runtime.xp.empty((n_nodes, self._layout.n_slots, 2), np.int64)
-        return found
+        return empty_histograms(self._runtime, n_nodes, self._layout.n_slots, self._layout.width)
 
     def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
               in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
@@ -256,40 +304,45 @@ class GpuRows:
             tiles = map_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
             view.build(tiles, order, chunk.pairs, out[own], adds=adds)
 
+    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool
+                      ) -> None:  # fmt: skip
+        """Build the histograms of all outputs as `build` does those of one; `out` : as `empty_histograms` gives it."""
+        self.build(view, chunk, nodes, out[:, :, 0], adds=adds)
+
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray],
                following: Following | None = None) -> Root | None:  # fmt: skip
         """Apply the last splits and add the tree's leaf values to `margin(chunk)`, float32 of shape (rows,), or (rows,
         outputs) for vectors. If that takes a pass, the root of the `following` tree comes out of it."""
         leaves = to_device(self._runtime, np.flatnonzero(tree.left_child < 0).astype(np.int32))
-        applied, columns = self._upload(splits), tree_columns(self._runtime, tree)
+        applied, on_device = self._upload(splits), device_tree(self._runtime, tree)
         self.reserve(len(tree.value), 0)
         if applied is None and all(chunk.kept == chunk.n_rows for chunk in self.chunks):
             for index, chunk in enumerate(self.chunks):
-                add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin(index))
+                on_device.add_leaf_values(chunk, leaves, margin(index))
             return None
         if following is None:
             for index, view in self._views():
-                self.add_tree(view, self.chunks[index], applied, leaves, columns, margin(index))
+                self.add_tree(view, self.chunks[index], applied, leaves, on_device, margin(index))
             return None
         out, root, is_built = self._histograms(1), to_device(self._runtime, np.zeros(1, np.int32)), False
         self._rounding.put(0, following.rounding)
         for index, view in self._views():
             chunk = self.chunks[index]
-            self.add_tree(view, chunk, applied, leaves, columns, margin(index))
+            self.add_tree(view, chunk, applied, leaves, on_device, margin(index))
             self._fill_root(index, following.gradient(index), following.rounding)
             if chunk.kept:
-                self.build(view, chunk, root, out, adds=is_built)
+                self.build_outputs(view, chunk, root, out, adds=is_built)
                 is_built = True
         if not is_built:
             out.fill(0)
         return Root(self._filled_roots(following.rounding), out)
 
     def add_tree(self, view: GpuView, chunk: DeviceOrder, splits: DeviceArray | None, leaves: DeviceArray,
-                 columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:  # fmt: skip
+                 tree: ScalarTree, margin: DeviceArray) -> None:  # fmt: skip
         """Add the leaf values of a tree, of which `splits` are still to be applied, to the margins of all rows.
 
         Rows may not be in the order of the leaves afterwards. `splits` : as `split_rows` takes them. `leaves` : int32,
-        each once; -1 stands for none. `columns` : the tree, as `walk_nodes` takes it.
+        each once; -1 stands for none.
 
         Rows that were sampled out must walk. Dense rows do if many leaves are new: to find a leaf in the order of the
         rows takes less than to move rows once more and to scatter over the margins, and rows of CSR look up symbols
@@ -297,11 +350,11 @@ class GpuRows:
         """
         n_splits = 0 if splits is None else splits.shape[1]
         if chunk.kept < chunk.n_rows or (view.walks_fast and NEW_LEAVES * n_splits > len(leaves)):
-            walk_nodes(self._runtime, view, columns, margin)
+            tree.walk(view, margin)
             return
         if splits is not None:
             self.split_rows(view, chunk, splits)
-        add_leaf_values(self._runtime, chunk, leaves, columns[-1], margin)
+        tree.add_leaf_values(chunk, leaves, margin)
 
     def reserve(self, n_nodes: int, n_splits: int) -> None:
         """Have memory for trees of so many nodes, and for `split_rows` of so many splits at a time.
@@ -332,8 +385,7 @@ class GpuRows:
         count, move = (self._runtime.kernel("partition", entry, **variant) for entry in ("count_left", "move_rows"))
         common = (splits, chunk.bounds, tiles.starts, n, tile_rows)
         count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
-        moved = chunk.pairs if chunk.pairs.ndim == 1 else None
-        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, moved)
+        move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 
     def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
                         weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
@@ -364,6 +416,13 @@ class GpuRows:
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
         columns = (splits.node, splits.left, splits.right, splits.feature, splits.split_bin, splits.default_left)
         return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
+
+
+def rounding_of(runtime: Runtime, roundings: Sequence[Rounding]) -> DeviceRounding:
+    """Return roundings of several columns on the device."""
+    found = DeviceRounding(runtime, len(roundings))
+    found.put_all(roundings)
+    return found
 
 
 def as_columns(gradient: GradientPair) -> Columns:

@@ -82,6 +82,25 @@ class Level:
         return self.n_nodes // self.per_tree
 
 
+@dataclass(frozen=True)
+class HostNodes:
+    """Nodes to search, in the host's memory; arrays of shape (..., nodes)."""
+
+    addresses: UInt64
+    """Addresses of the first output's histogram of each node, of its parent, which is 0 where rows have built the
+    node's own, and of its sibling; shape (3, nodes)."""
+    steps: UInt64
+    """Bytes from there to the next output's; shape (3, nodes)."""
+    sums: Int64
+    """Shape (nodes, 2 * outputs)."""
+    bounds: Float64
+    """Shape (nodes, 2), of trees of one output."""
+    allowed: UInt8
+    """Shape (nodes or 1, features)."""
+    units: Float64
+    """Shape (2 * outputs,)."""
+
+
 @dataclass
 class SplitKernels:
     """Searches all features of histograms in one GPU's memory."""
@@ -94,11 +113,18 @@ class SplitKernels:
     def runtime(self) -> Runtime:
         return self.layout.runtime
 
-    def upload(self, addresses: UInt64, sums: Int64, bounds: Float64, allowed: UInt8, units: tuple[float, float]
-               ) -> Level:  # fmt: skip
-        """The nodes of one tree, in one copy; `addresses` has shape (3, nodes), see `Level`."""
-        n = len(sums)
-        numbers = [*addresses, sums, np.ascontiguousarray(bounds), np.array(units)]
+    def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
+        """Each node's best split, or with `symmetric` the one that gains most over all.
+
+        int64, shape (nodes, RESULTS - 2 + 2 * outputs), on the device: as `RESULTS`, with the sums of all outputs.
+        """
+        search = self.best_of_level if symmetric else self.best_per_node
+        return search(self.upload(nodes), regular)
+
+    def upload(self, nodes: HostNodes) -> Level:
+        """The nodes of one tree, in one copy."""
+        n, allowed = len(nodes.sums), nodes.allowed
+        numbers = [*nodes.addresses, nodes.sums, np.ascontiguousarray(nodes.bounds), nodes.units]
         packed = to_device(self.runtime, np.concatenate([np.ravel(part).view(np.int64) for part in numbers]))
         own, parents, siblings = (packed[i * n : (i + 1) * n].view(np.uint64) for i in range(3))
         floats = packed[5 * n :].view(np.float64)
@@ -173,6 +199,15 @@ class SplitKernels:
         if self._monotone is None or self._monotone[0] is not regular.monotone:
             self._monotone = (regular.monotone, to_device(self.runtime, regular.monotone))
         return self._monotone[1]
+
+
+def empty_histograms(runtime: Runtime, n_nodes: int, n_slots: int, width: int) -> DeviceArray:
+    """Histograms of `width` outputs; int64, shape (nodes, slots, width, 2).
+
+    They lie output by output in memory, so that each output's are those of a single one.
+    """
+    found: DeviceArray = runtime.xp.empty((width, n_nodes, n_slots, 2), np.int64).transpose(1, 2, 0, 3)
+    return found
 
 
 def address_of(array: DeviceArray) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.gpu.cuda_copies import staging
-from daskboost.devices.gpu.features import TYPES, as_float32, convert
+from daskboost.devices.gpu.features import TYPES, as_float32, convert, order_of
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite
 
 PIECE_BYTES = 1 << 24
@@ -63,15 +63,14 @@ class Uploader:
 
     def array(self, values: npt.NDArray[Any]) -> DeviceArray:
         """A copy on the device, of the same type, contiguous in the order of axes that the array has."""
-        rows_first = values.ndim == 1 or abs(values.strides[0]) >= abs(values.strides[1])
-        made = self._runtime.xp.empty(values.shape, values.dtype, order="C" if rows_first else "F")
+        made = self._runtime.xp.empty(values.shape, values.dtype, order=order_of(values))
         self._copy(made, values)
         found: DeviceArray = made
         return found
 
     def _copy(self, target: DeviceArray, values: npt.NDArray[Any]) -> None:
         """Into a contiguous array of the same shape and type."""
-        if values.ndim == 2 and not target.flags.c_contiguous:
+        if not target.flags.c_contiguous:
             target, values = target.T, values.T
         if isinstance(target, np.ndarray) or values.nbytes <= DIRECT_BYTES:
             overwrite(self._runtime, target, values)

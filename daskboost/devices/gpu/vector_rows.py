@@ -1,4 +1,4 @@
-"""Rows on a GPU that trees of vector leaves may grow over: `GpuRows` with the pairs of several outputs.
+"""Rows on a GPU that trees of vector leaves grow over: `GpuRows` with the pairs of several outputs.
 
 Rows are moved as those of one output are, but pairs stay in the order of rows (as on the CPU): moving 80 of them with
 every row of every level would cost more than to gather them, for the nodes that are built, a few outputs at a time.
@@ -7,42 +7,54 @@ The histograms of an output are then those of a single one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.gradients import ALL, Columns
-from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
-from daskboost.devices.gpu.rows import BUILD_ROWS, DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray, to_device, to_host
-from daskboost.devices.gpu.split_vectors import empty_histograms
-from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
+from daskboost.devices.gpu.rounding import OutputRounding
+from daskboost.devices.gpu.rows import BUILD_ROWS, DeviceOrder, GpuRows, Gradients, rounding_of
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import GpuView, small_data
-from daskboost.dtypes import Int32, Int64
+from daskboost.dtypes import ArrayModule, Float32
 
 THREADS = 256
-"""Threads of a block, as in `kernels/quantize_vectors.cu` and `gather_pairs.cu`, where it is the rows of a tile
-(`BUILD_ROWS`), too."""
+"""Threads of a block, as in `kernels/gather_pairs.cu`, where it is the rows of a tile (`BUILD_ROWS`), too."""
 AT_ONCE = 8
 """Outputs gathered at a time, as in `kernels/gather_pairs.cu`."""
 
-Gradients = Callable[[int], tuple[DeviceArray, DeviceArray]]
-"""Gives the gradients of a chunk: float32, shape (rows, columns), C-contiguous."""
+
+class VectorOrder(DeviceOrder):
+    """`DeviceOrder` with pairs of several outputs in the order of rows, shape (rows, width)."""
+
+    def __init__(self, runtime: Runtime, n_rows: int, width: int, weight: Float32 | None = None, n_trees: int = 1,
+                 room_rows: int = 0) -> None:  # fmt: skip
+        self.width = width
+        super().__init__(runtime, n_rows, weight, n_trees, room_rows)
+
+    @property
+    def moved(self) -> DeviceArray | None:
+        return None
+
+    def _empty_pairs(self, xp: ArrayModule, dtype: type) -> DeviceArray:
+        found: DeviceArray = xp.empty((self.room_rows, self.width), dtype)
+        return found[: self.n_rows]
 
 
 class VectorRows(GpuRows):
-    """`GpuRows` whose layout may have several outputs side by side (`SlotLayout.width`)."""
+    """`GpuRows` whose layout has several outputs side by side (`SlotLayout.width`)."""
 
     _gathered: DeviceArray | None = None
     """Pairs of up to AT_ONCE outputs by position, of one chunk after the other; shape (outputs, positions)."""
 
-    def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
-        """Quantize the gradients of all columns that a tree of vector leaves searches; sums of g and h of each.
+    def _order(self, n_rows: int, weight: Float32 | None, n_trees: int, room_rows: int) -> DeviceOrder:
+        return VectorOrder(self._runtime, n_rows, self._layout.width, weight, n_trees, room_rows)
 
-        Rows are sampled by the first column's rounding.
-        """
-        rounding, sample_below = self._rounding_of(roundings), roundings[0].sample_below
+    def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
+        """Quantize as `GpuRows` does; rows are sampled by the first column's rounding."""
+        rounding, sample_below = rounding_of(self._runtime, roundings), roundings[0].sample_below
         first, nothing = rounding.of(0), self._runtime.xp.zeros(2, np.uint64)
         root = to_device(self._runtime, np.zeros(1, np.int32))
         for index, chunk in enumerate(self.chunks):
@@ -59,56 +71,19 @@ class VectorRows(GpuRows):
                 chunk.kept = int(to_host(chunk.bounds[0])[1])
         return sums
 
-    def leaf_sums(self, gradient: Gradients, roundings: Sequence[Rounding], leaves: Int32) -> Int64:
-        """Integer sums of the gradients of all outputs over the rows of leaves; int64, shape (leaves, 2 * outputs)."""
-        rounding, nodes = self._rounding_of(roundings), to_device(self._runtime, leaves)
-        sums = self._runtime.xp.zeros((len(leaves), 2 * len(roundings)), np.int64)
-        for index, chunk in enumerate(self.chunks):
-            chunk.make_room(self._runtime.xp, int(leaves.max()) + 1)
-            self._sum_rows(index, gradient(index), rounding, nodes, None, sums)
-        found: Int64 = to_host(sums)
-        return found
-
-    def build(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
-              in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
-        """Build histograms as `GpuRows.build` does; of several outputs, `out` is of shape (nodes, slots, outputs,
-        2)."""
-        if out.ndim == 3:
-            super().build(view, chunk, nodes, out, in_order=in_order, adds=adds, n_trees=n_trees)
-            return
-        order, width = None if in_order else chunk.order, out.shape[2]
+    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool
+                      ) -> None:  # fmt: skip
+        width = out.shape[2]
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
         room = self._room(chunk)
         kernel = self._runtime.kernel("gather_pairs", "gather_pairs", SMALL=small_data(chunk.pairs))
         for first in range(0, width, AT_ONCE):
             n = min(AT_ONCE, width - first)
             kernel(
-                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, order, room, room.shape[1]
+                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, chunk.order, room, room.shape[1]
             )
             for k in range(n):
-                view.build(tiles, order, room[k], out[:, :, first + k], adds=adds)
-
-    def _histograms(self, n_nodes: int) -> DeviceArray:
-        layout = self._layout
-        return empty_histograms(self._runtime, n_nodes, layout.n_slots, layout.width)
-
-    def _rounding_of(self, roundings: Sequence[Rounding]) -> DeviceRounding:
-        rounding = DeviceRounding(self._runtime, len(roundings))
-        rounding.put_all(roundings)
-        return rounding
-
-    def _sum_rows(self, index: int, gradients: tuple[DeviceArray, DeviceArray], rounding: DeviceRounding,
-                  nodes: DeviceArray, pairs: DeviceArray | None, sums: DeviceArray) -> None:  # fmt: skip
-        """Enqueue: the sums of nodes grow by their rows of a chunk, whose pairs are kept unless `pairs` is None."""
-        chunk = self.chunks[index]
-        if not chunk.n_rows:
-            return
-        tile_rows = rows_per_tile(self._runtime, chunk.n_rows)
-        tiles = count_tiles(self._runtime, chunk.bounds, nodes, tile_rows, chunk.n_rows)
-        self._runtime.kernel("quantize_vectors", "sum_rows", SMALL=small_data(chunk.pairs))(
-            tiles.most, THREADS, *gradients, chunk.weight, rounding.n_outputs, rounding.scales, rounding.keys,
-            *self.quantizers[index].pieces, *tiles.arguments, chunk.order, pairs, sums.view(np.uint64),
-        )  # fmt: skip
+                view.build(tiles, chunk.order, room[k], out[:, :, first + k], adds=adds)
 
     def _room(self, chunk: DeviceOrder) -> DeviceArray:
         if self._gathered is None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.feature_groups import (
     CELL_BYTES,
     MOST_COLUMNS,
@@ -19,7 +19,7 @@ from daskboost.devices.gpu.feature_groups import (
     FeatureGroups,
     room_bytes,
 )
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device
+from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
 from daskboost.devices.gpu.sorted_entries import SortedEntries
 from daskboost.devices.gpu.sparse_columns import SparseColumns, copying_bytes, fits_block, is_copied
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
@@ -294,45 +294,18 @@ def small_data(pairs: DeviceArray) -> int:
 
 
 def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
-    """The leaf of every row of a tree on the device; `columns` as in `walk_nodes`, `leaves` int32, shape (rows,)."""
+    """Find the leaf of every row of a tree on the device.
+
+    `columns` : as `ScalarTree` has them. `leaves` : int32, shape (rows,).
+    """
     _walk(runtime, view, tuple(column[None] for column in columns), leaves[:, None], find=1)
 
 
-def tree_columns(runtime: Runtime, tree: WalkArrays) -> tuple[DeviceArray, ...]:
-    """A tree on the device, as `walk_nodes` takes it; one copy, since each takes as long as a launch."""
-    n, n_words = len(tree.left_child), tree.value.size
-    numbers = (tree.left_child, tree.right_child, tree.feature, tree.split_bin, tree.value.ravel().view(np.int32))
-    words = np.zeros(4 * n + n_words + -(-n // 4), np.int32)
-    np.concatenate(numbers, out=words[: 4 * n + n_words])
-    words[4 * n + n_words :].view(np.uint8)[:n] = tree.default_left
-    made = to_device(runtime, words)
-    links = tuple(made[k * n : (k + 1) * n] for k in range(4))
-    default_left = made[4 * n + n_words :].view(np.uint8)[:n]
-    return (*links, default_left, made[4 * n : 4 * n + n_words].view(np.float32).reshape(tree.value.shape))
-
-
-def walk_nodes(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
-    """Add a tree's leaf values to the margins of all rows, by bins.
-
-    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32. Of vectors, the value
-    and `margin` have a column for each output, and are C-contiguous.
-    """
-    n = len(margin)
-    if n == 0:
-        return
-    if margin.ndim == 1:
-        walk_trees(runtime, view, tuple(column[None] for column in columns), margin[:, None])
-        return
-    blocks = min(-(-n // WALK_THREADS), runtime.multiprocessors * WALK_BLOCKS)
-    runtime.kernel("walk_vectors", "walk_vectors", SYMBOL_BYTES=view.symbol_bytes)(
-        blocks, WALK_THREADS, *view.symbols, *columns, margin.shape[1], n, margin
-    )
-
-
 def walk_trees(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
-    """The same for several trees in one launch.
+    """Add the leaf values of several trees to the margins of all rows, by bins, in one launch.
 
-    `columns` : of shape (trees, nodes), the last two C-contiguous. `margin` : float32, shape (rows, trees), any stride.
+    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32: of shape (trees,
+    nodes), the last two C-contiguous. `margin` : float32, shape (rows, trees), any stride.
     """
     _walk(runtime, view, columns, margin, find=0)
 
