@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -30,3 +32,13 @@ Bool = npt.NDArray[np.bool_]
 Pairs = Int32 | Int64
 """g above h: int16 each in an int32, or, of small data, int32 each in an int64."""
 Symbols = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+
+class Csr(NamedTuple):
+    """A sparse matrix: row `i` has the entries `indptr[i]` to `indptr[i + 1]`."""
+
+    indptr: Int64
+    indices: Int32
+    """Feature of each entry, increasing within a row."""
+    values: Float32 | UInt32
+    """Value of each entry: float32, or its bits."""

@@ -24,6 +24,7 @@ from daskboost.data.pack import (
     unpack_dense,
 )
 from daskboost.data.rows import DeviceColumn, Features, RowBatch
+from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -123,34 +124,26 @@ class Quantizer:
     ----------
     cuts : Cuts
     layout : DenseLayout or CsrLayout
-    tables, table_offsets, depths
-        Search tables of the features (see `devices.cpu.quantize`), made by `Quantizer.of`.
+    search : SearchTables
+        Cut points of the features as kernels search them.
     missing : int32 array, shape (features,)
         Symbol of a missing value in a dense layout; -1 where the layout has no room for it.
     """
 
     cuts: Cuts
     layout: Layout
-    tables: Float32
-    table_offsets: Int64
-    depths: UInt8
+    search: SearchTables
     missing: Int32
 
     @classmethod
     def of(cls, cuts: Cuts, layout: Layout) -> Quantizer:
-        n_cuts = np.diff(cuts.offsets).astype(np.int64)
-        depths = np.frexp(n_cuts.astype(np.float64))[1].astype(np.uint8)
-        table_offsets = np.concatenate([[0], np.cumsum((1 << depths.astype(np.int64)) - 1)]).astype(np.int64)
-        tables = np.full(table_offsets[-1], np.nan, np.float32)
-        moved = np.repeat(table_offsets[:-1] - cuts.offsets[:-1], n_cuts)
-        tables[np.arange(len(cuts.values)) + moved] = cuts.values
         missing = cuts.n_bins
         if isinstance(layout, DenseLayout):
             if layout.n_features != cuts.n_features:
                 raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
             _check_room_for_bins(cuts, layout)
             missing = np.where(missing >> layout.bits, -1, missing).astype(np.int32)
-        return cls(cuts, layout, tables, table_offsets, depths, missing)
+        return cls(cuts, layout, SearchTables.of(cuts.values, cuts.offsets), missing)
 
     def quantize(self, features: Features, first_row: int, threads: int = 1) -> QuantizedChunk:
         """Quantize rows, the first of which has global id `first_row`.
@@ -174,21 +167,19 @@ class Quantizer:
             raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
 
     def _dense_words(self, features: Features, layout: DenseLayout, threads: int) -> UInt32:
-        search = (self.tables, self.table_offsets, self.depths, self.missing)
         words = dense_words(features.n_rows, layout)
         symbols = dense_view(words, features.n_rows, layout) if layout.is_aligned else np.empty(
             (features.n_rows, layout.n_features), layout.symbol_dtype
         )  # fmt: skip
-        check_representable(features.fill_symbols(search, symbols, threads))
+        check_representable(features.fill_symbols(self.search, self.missing, symbols, threads))
         return words if layout.is_aligned else pack_dense(symbols, layout, threads)
 
     def _csr_words(self, features: Features, layout: CsrLayout, threads: int) -> tuple[Int64, UInt32]:
-        search = (self.tables, self.table_offsets, self.depths, self.cuts.bin_offsets)
         indptr = features.entry_starts(threads)
         n_entries = int(indptr[-1])
         check_entries(n_entries)
         words = np.zeros(n_words(32 * n_entries), SYMBOL_WORD)
-        features.fill_bins(search, indptr, words[:n_entries], threads)
+        features.fill_bins(self.search, self.cuts.bin_offsets, indptr, words[:n_entries], threads)
         return indptr, words if layout.bits == 32 else pack_csr(words[:n_entries], layout, threads)
 
 

@@ -18,7 +18,7 @@ from daskboost.data.pack import CsrLayout, DenseLayout, Layout, n_words, pack_cs
 from daskboost.data.rows import DeviceRows, DeviceSparseRows
 from daskboost.devices.gpu.download import download
 from daskboost.devices.gpu.input import runtime_of
-from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
+from daskboost.devices.gpu.quantize import quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 
@@ -140,7 +140,7 @@ def fill_symbols(quantizer: Quantizer, features: DeviceRows, symbols: DeviceSymb
 
     `scatter_bytes` : of device memory, what sparse rows may take besides.
     """
-    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
+    search = quantizer.search
     return max((
         quantize_rows(features.runtime, rows, search, quantizer.missing, symbols, first_row + begin)
         for rows, begin in features.matrices(min(scatter_bytes, SCATTER_BYTES))
@@ -149,7 +149,7 @@ def fill_symbols(quantizer: Quantizer, features: DeviceRows, symbols: DeviceSymb
 
 def _sparse_chunks(quantizer: Quantizer, rows: DeviceSparseRows, layout: CsrLayout, first_row: int,
                    spans: Sequence[tuple[int, int]]) -> Iterator[DeviceChunk]:  # fmt: skip
-    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
+    search = quantizer.search
     bins = quantize_entries(rows.runtime, rows.indices, rows.values, search, quantizer.cuts.bin_offsets)
     for start, stop in spans:
         begin, end = int(rows.indptr[start]), int(rows.indptr[stop])

@@ -30,7 +30,7 @@ from daskboost.data.device_read import on_device
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceRows, UploadedRows
 from daskboost.devices.gpu.download import Download, download
-from daskboost.devices.gpu.quantize import SearchTables, quantize_entries
+from daskboost.devices.gpu.quantize import quantize_entries
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.dtypes import Int64
@@ -203,7 +203,7 @@ def _sparse_chunks(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: S
                    home: DeviceHome | None, threads: int) -> Iterator[Chunk]:  # fmt: skip
     layout, runtime = quantizer.layout, rows.runtime
     assert not isinstance(layout, DenseLayout)
-    search = SearchTables(quantizer.tables, quantizer.table_offsets, quantizer.depths)
+    search = quantizer.search
     bins: list[DeviceArray] = []
     lengths: list[DeviceArray] = []
     for _, block, at, is_last in _blocks_of(rows, spans, threads):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,51 @@ class RowSplits:
 
     def __len__(self) -> int:
         return len(self.node)
+
+    @property
+    def predicates(self) -> Predicates:
+        return Predicates(self.feature, self.split_bin, self.default_left)
+
+
+class Predicates(NamedTuple):
+    """Where splits send rows: left by a bin of at most `split_bin`, or by `default_left` for want of one."""
+
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+
+    def of(self, splits: Int64) -> Predicates:
+        """Return the predicates of some splits."""
+        return Predicates(self.feature[splits], self.split_bin[splits], self.default_left[splits])
+
+
+class RowOrder(NamedTuple):
+    """Rows in the order of their nodes."""
+
+    order: UInt32
+    """The row at each position, shape (rows,)."""
+    pairs: Pairs
+    """Quantized gradients: at each position, shape (rows,); or of several outputs by row, shape (rows, outputs)."""
+
+
+class Stretch(NamedTuple):
+    """Positions `[first, last)` of the rows of some segments, one after the other: what one thread works on."""
+
+    segments: Int64
+    """Positions `[begin, end)` of each in a `RowOrder`, shape (segments, 2)."""
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, segments: Int64) -> Stretch:
+        """All rows of the segments."""
+        return cls(segments, 0, n_rows_of(segments))
+
+
+def n_rows_of(segments: Int64) -> int:
+    """Return how many rows segments have together."""
+    ends: Int64 = segments.sum(axis=0)
+    return int(ends[1] - ends[0])
 
 
 @dataclass(frozen=True)
@@ -72,6 +118,10 @@ class ChunkOrder:
             self.kept += n
         self.bounds[:] = 0
         self.bounds[0, 1] = self.kept
+
+    @property
+    def rows(self) -> RowOrder:
+        return RowOrder(self.order, self.pairs)
 
     def segments(self, nodes: Int32) -> Int64:
         """Segments of `nodes`; int64, shape (nodes, 2)."""

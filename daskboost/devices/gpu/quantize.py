@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from daskboost.devices.gpu.features import THREADS, Matrix
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols
-from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.devices.search_tables import SearchTables
+from daskboost.dtypes import Int32
 
 TABLE_BYTES = 48 << 10
 """Shared memory of a block's tables: 256 bins of 32 columns take 32 KB, four blocks a multiprocessor hide latency."""
 
 
-@dataclass(frozen=True)
-class SearchTables:
-    """Cut points for searching, see `Quantizer`; on the host."""
-
-    tables: Float32
-    offsets: Int64
-    depths: UInt8
-
-    def group_bytes(self, columns: int) -> int:
-        """Bytes of the largest of the groups of so many columns."""
-        n = len(self.depths)
-        firsts = np.arange(0, n, columns)
-        return 4 * int((self.offsets[np.minimum(firsts + columns, n)] - self.offsets[firsts]).max(initial=0))
-
-    def upload(self, runtime: Runtime) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        return to_device(runtime, self.tables), to_device(runtime, self.offsets), to_device(runtime, self.depths)
+def _uploaded(runtime: Runtime, search: SearchTables) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    return to_device(runtime, search.cuts), to_device(runtime, search.offsets), to_device(runtime, search.depths)
 
 
 def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missing: Int32, symbols: DeviceSymbols,
@@ -51,7 +36,7 @@ def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missin
     fits = table_bytes <= TABLE_BYTES
     matrix.launch(
         runtime, runtime.kernel("quantize", "quantize_rows", SYMBOL_BYTES=symbols.flat.itemsize, TABLES=int(fits)),
-        None, n_features, *search.upload(runtime), to_device(runtime, missing), symbols.flat,
+        None, n_features, *_uploaded(runtime, search), to_device(runtime, missing), symbols.flat,
         to_device(runtime, symbols.places.of(symbols.n_rows)), first_row, unrepresentable,
         columns=columns if fits else 0, shared_bytes=table_bytes if fits else 0,
     )  # fmt: skip
@@ -65,7 +50,7 @@ def quantize_entries(runtime: Runtime, indices: DeviceArray, values: DeviceArray
     if len(values):
         blocks = min(-(-len(values) // THREADS), 64 * runtime.multiprocessors)
         runtime.kernel("quantize", "quantize_entries", SYMBOL_BYTES=1, TABLES=0)(
-            blocks, THREADS, indices, values, len(values), *search.upload(runtime), to_device(runtime, bin_offsets),
+            blocks, THREADS, indices, values, len(values), *_uploaded(runtime, search), to_device(runtime, bin_offsets),
             bins,
         )  # fmt: skip
     found: DeviceArray = bins
