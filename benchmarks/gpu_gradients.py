@@ -115,7 +115,8 @@ class Round:
 
     def check(self) -> None:
         """The first rows are those of the array expressions, rounded by the host."""
-        from daskboost.devices.cpu.gradients import quantize_gradients
+        from daskboost.devices.cpu.chunk_order import RowOrder
+        from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
         from daskboost.devices.gpu.runtime import to_host
         from daskboost.fit.messages import GradientRange
         from daskboost.fit.rounding import Scales, joined_range
@@ -129,9 +130,8 @@ class Round:
         n = min(CHECKED_ROWS, self.config.n_rows)
         g, h = self.objective.gradients(to_host(self.label[:n]), to_host(self.margin[:n]))
         order, pairs = np.empty(n, np.uint32), np.empty(n, np.int32)
-        factors = made.scale_g, made.scale_h, made.scale_w
-        keys = np.uint64(made.round_key), np.uint64(made.sample_key), np.uint64(made.sample_below)
-        kept, _, _ = quantize_gradients(g[:, 0], h[:, 0], None, *factors, *keys, 0, 0, n, order, pairs)
+        columns, into = Gradients(g[:, 0], h[:, 0], None), RowOrder(order, pairs)
+        kept, _, _ = quantize_gradients(columns, made.quanta, made.draw, RowRange(0, n, 0), into)
         np.testing.assert_array_equal(to_host(self.order[:kept]), order[:kept])
         np.testing.assert_array_equal(to_host(self.pairs[:kept]), pairs[:kept])
 

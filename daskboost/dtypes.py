@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -104,3 +104,13 @@ class ArrayModule(Protocol):
     def minimum(self, x1: Array, x2: npt.ArrayLike, /) -> Array: ...
 
     def multiply(self, x1: Array, x2: npt.ArrayLike, /, out: Array) -> Array: ...
+
+
+class Csr(NamedTuple):
+    """A sparse matrix: row `i` has the entries `indptr[i]` to `indptr[i + 1]`."""
+
+    indptr: Int64
+    indices: Int32
+    """Feature of each entry, increasing within a row."""
+    values: Float32 | UInt32
+    """Value of each entry: float32, or its bits."""

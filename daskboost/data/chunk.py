@@ -24,7 +24,8 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
-from daskboost.data.rows import DeviceColumn, Features, RowBatch, Search
+from daskboost.data.rows import DeviceColumn, Features, RowBatch
+from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
@@ -202,30 +203,23 @@ class Quantizer(ABC):
     ----------
     cuts : Cuts
     layout : DenseLayout or CsrLayout
-    search : tuple
-        Search tables of the features (see `devices.cpu.quantize`), and what goes with each feature's bins: the symbol
-        of a missing value in a dense layout, -1 where that has no room for it; the first global bin in a CSR layout.
+    search : SearchTables
+        Cut points of the features as kernels search them.
     """
 
     cuts: Cuts
     layout: Layout
-    search: Search
+    search: SearchTables
 
     @classmethod
     def of(cls, cuts: Cuts, layout: Layout) -> DenseQuantizer | CsrQuantizer:
-        n_cuts = np.diff(cuts.offsets).astype(np.int64)
-        depths = np.frexp(n_cuts.astype(np.float64))[1].astype(np.uint8)
-        table_offsets = np.concatenate([[0], np.cumsum((1 << depths.astype(np.int64)) - 1)]).astype(np.int64)
-        tables = np.full(table_offsets[-1], np.nan, np.float32)
-        moved = np.repeat(table_offsets[:-1] - cuts.offsets[:-1], n_cuts)
-        tables[np.arange(len(cuts.values)) + moved] = cuts.values
         if isinstance(layout, CsrLayout):
-            return CsrQuantizer(cuts, layout, (tables, table_offsets, depths, cuts.bin_offsets))
+            return CsrQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, cuts.bin_offsets))
         if layout.n_features != cuts.n_features:
             raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
         _check_room_for_bins(cuts, layout)
         missing = np.where(cuts.n_bins >> layout.bits, -1, cuts.n_bins).astype(np.int32)
-        return DenseQuantizer(cuts, layout, (tables, table_offsets, depths, missing))
+        return DenseQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, missing))
 
     @abstractmethod
     def quantize(self, features: Features, first_row: int, threads: int = 1) -> QuantizedChunk:

@@ -10,8 +10,8 @@ from daskboost.data.cell_counts import Refinement
 from daskboost.data.key_counts import KeyTable
 from daskboost.data.rows import DeviceRows
 from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device
-from daskboost.devices.gpu.sketch import BATCH_ENTRY_SERIES, Counted, Entries, Intervals, count_keys, joined
+from daskboost.devices.gpu.runtime import Runtime, to_device
+from daskboost.devices.gpu.sketch import BATCH_ENTRY_SERIES, Entries, Intervals, count_keys, joined
 from daskboost.devices.gpu.thin_keys import count_thin, least_bytes
 from daskboost.dtypes import Int64
 
@@ -53,28 +53,29 @@ def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capaciti
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
+    own, present = capacities[columns], features.n_rows - missing[columns]
+    thin = present <= own
     rest = (on_device, intervals, scratch_bytes, threads)
-    found = _counted(runtime, source, columns, capacities[columns], features.n_rows - missing[columns], *rest)
+    sort_bytes = 0 if intervals is not None else _room_to_sort(runtime, source, present[thin], scratch_bytes)
+    if sort_bytes and isinstance(source, Entries):
+        found = count_thin(runtime, source, columns[thin], present[thin], sort_bytes, on_device, threads)
+        if not thin.all():
+            found = joined(found, count_keys(runtime, source, columns[~thin], own[~thin], *rest), thin)
+    else:
+        found = count_keys(runtime, source, columns, own, *rest)
     offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     counts = found.counts.reshape(-1, 1)
-    return KeyTable(capacities[columns], found.bits, offsets, found.lower, found.upper, counts), missing[columns]
+    return KeyTable(own, found.bits, offsets, found.lower, found.upper, counts), missing[columns]
 
 
-def _counted(runtime: Runtime, source: Matrix | Entries, columns: Int64, capacities: Int64, present: Int64,
-             weights: DeviceArray | None, intervals: Intervals | None, scratch_bytes: int | None, threads: int
-             ) -> Counted:  # fmt: skip
-    """By `count_keys`, but thin columns together, where they are so many that it would need more batches for them."""
-    rest = (weights, intervals, scratch_bytes, threads)
-    thin = present <= capacities
-    if not isinstance(source, Entries) or intervals is not None or thin.sum() < MANY_THIN:
-        return count_keys(runtime, source, columns, capacities, *rest)
+def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, scratch_bytes: int | None) -> int:
+    """Return the bytes that a sort of thin columns may take; 0 where these are too few to pay, or have no room.
+
+    `present` : entries of each, no more than its cells.
+    """
+    if not isinstance(source, Entries) or len(present) < MANY_THIN:
+        return 0
     room_bytes = runtime.free_bytes // FREE_SHARE
     if scratch_bytes is not None:
         room_bytes = min(room_bytes, scratch_bytes)
-    if room_bytes < least_bytes(len(source.values), present[thin]):
-        return count_keys(runtime, source, columns, capacities, *rest)
-    found = count_thin(runtime, source, columns[thin], present[thin], room_bytes, weights, threads)
-    if thin.all():
-        return found
-    others = count_keys(runtime, source, columns[~thin], capacities[~thin], *rest)
-    return joined(found, others, thin)
+    return room_bytes if room_bytes >= least_bytes(len(source.values), present) else 0

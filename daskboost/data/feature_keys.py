@@ -13,7 +13,7 @@ import numpy as np
 
 from daskboost.data.cell_counts import Refinement
 from daskboost.data.key_counts import KeyTable
-from daskboost.dtypes import Float32, Int32, Int64, UInt32
+from daskboost.dtypes import Csr, Float32, Int64, UInt32
 
 _BLOCK_ROWS = 1 << 19  # rows sorted at a time: a column's keys are 2 MB and sort in the second-level cache
 _BLOCK_ENTRIES = 1 << 23  # entries of sparse rows sorted at a time: 32 MB of keys
@@ -43,10 +43,11 @@ class FeatureKeys:
 
     def select(self, features: Int64, refinement: Refinement) -> None:
         """Keep, in place, only the keys inside the heavy cells of the features that the runs belong to."""
+        from daskboost.devices.cpu.key_counts import KeyRuns
         from daskboost.devices.cpu.sketch import select_keys
 
-        intervals = (refinement.offsets, refinement.lower, refinement.upper)
-        select_keys(self.keys, self.weights, self.starts, self.ends, features, *intervals)
+        runs = KeyRuns(self.keys, self.weights, self.starts, self.ends)
+        select_keys(runs, features, refinement.offsets, refinement.lower, refinement.upper)
 
     def count(self, capacities: Int64) -> KeyTable:
         """Count each run, which leaves its keys in another order."""
@@ -82,40 +83,42 @@ def dense_key_blocks(values: Float32, weights: Int64, columns: Int64, max_worker
         yield groups, _dense_extract(values[rows], weights[rows])
 
 
-def sparse_key_blocks(indptr: Int64, indices: Int32, values: Float32, n_features: int, weights: Int64, columns: Int64,
-                      max_workers: int) -> KeyBlocks:  # fmt: skip
+def sparse_key_blocks(matrix: Csr, n_features: int, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
     """Divide rows of CSR as `dense_key_blocks` divides a matrix."""
-    start, n_rows, words = 0, len(indptr) - 1, values.view(np.uint32)
+    indptr, words = matrix.indptr, matrix.values.view(np.uint32)
+    start, n_rows = 0, len(indptr) - 1
     while start < n_rows:
         limit = indptr[start] + _BLOCK_ENTRIES
         stop = max(start + 1, int(np.searchsorted(indptr, limit, side="right")) - 1)
         entries = slice(indptr[start], indptr[stop])
         groups = [group for group in np.array_split(columns, max_workers) if len(group)]
-        relative = indptr[start : stop + 1] - indptr[start]
-        yield groups, _sparse_extract(relative, indices[entries], words[entries], n_features, weights[start:stop])
+        rows = Csr(indptr[start : stop + 1] - indptr[start], matrix.indices[entries], words[entries])
+        yield groups, _sparse_extract(rows, n_features, weights[start:stop])
         start = stop
 
 
 def _dense_extract(values: Float32, weights: Int64) -> Extract:
+    from daskboost.devices.cpu.key_counts import KeyRuns
     from daskboost.devices.cpu.sketch import column_keys
 
     words = np.ascontiguousarray(values).view(np.uint32)
 
     def extract(columns: Int64) -> FeatureKeys:
         n, width = len(words), len(columns)
-        keys = np.empty(n * width, np.uint32)
         key_weights = np.empty(n * width if len(weights) else 0, np.int64)
-        ends, missing = np.empty(width, np.int64), np.zeros(width, np.int64)
-        column_keys(words, weights, columns, keys, key_weights, ends, missing)
-        return FeatureKeys(keys, key_weights, np.arange(width) * n, ends, missing)
+        runs = KeyRuns(np.empty(n * width, np.uint32), key_weights, np.arange(width) * n, np.empty(width, np.int64))
+        missing = np.zeros(width, np.int64)
+        column_keys(words, weights, columns, runs, missing)
+        return FeatureKeys(*runs, missing)
 
     return extract
 
 
-def _sparse_extract(indptr: Int64, indices: Int32, words: UInt32, n_features: int, weights: Int64) -> Extract:
+def _sparse_extract(rows: Csr, n_features: int, weights: Int64) -> Extract:
+    from daskboost.devices.cpu.key_counts import KeyRuns
     from daskboost.devices.cpu.sketch import entry_keys
 
-    n_rows, lengths = len(indptr) - 1, np.bincount(indices, minlength=n_features)
+    n_rows, lengths = len(rows.indptr) - 1, np.bincount(rows.indices, minlength=n_features)
 
     def extract(columns: Int64) -> FeatureKeys:
         """Keys of the features from the first to the last of the columns; those between are passed over."""
@@ -124,7 +127,7 @@ def _sparse_extract(indptr: Int64, indices: Int32, words: UInt32, n_features: in
         n = int(lengths[columns].sum())
         keys, key_weights = np.empty(n, np.uint32), np.empty(n if len(weights) else 0, np.int64)
         ends, stored = np.empty(n_features, np.int64), np.zeros(n_features, np.int64)
-        entry_keys(indptr, indices, words, weights, places, keys, key_weights, ends, stored)
+        entry_keys(rows, weights, KeyRuns(keys, key_weights, places, ends), stored)
         return FeatureKeys(keys, key_weights, places[columns], ends[columns], n_rows - stored[columns])
 
     return extract

@@ -30,7 +30,7 @@ from daskboost.data.device_read import on_device
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceRows, DeviceSparseRows, UploadedRows
 from daskboost.devices.gpu.download import Download, download
-from daskboost.devices.gpu.quantize import SearchTables, quantize_entries, quantize_rows
+from daskboost.devices.gpu.quantize import quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.dtypes import Int64
@@ -177,7 +177,6 @@ class DenseMaker:
 
     def __init__(self, quantizer: DenseQuantizer) -> None:
         self._quantizer, self._layout = quantizer, quantizer.layout
-        self._search = SearchTables(*quantizer.search[:3])
 
     def places(self, runtime: Runtime) -> SymbolPlaces:
         """Return where symbols lie on the device."""
@@ -209,9 +208,8 @@ class DenseMaker:
 
         `scratch_bytes` : of device memory, what sparse rows may take besides.
         """
-        missing = self._quantizer.search[3]
         return max((
-            quantize_rows(features.runtime, rows, self._search, missing, symbols, first_row + begin)
+            quantize_rows(features.runtime, rows, self._quantizer.search, symbols, first_row + begin)
             for rows, begin in features.matrices(min(scratch_bytes, SCATTER_BYTES))
         ), default=-1)  # fmt: skip
 
@@ -279,15 +277,14 @@ class CsrMaker:
     lends = False
 
     def __init__(self, quantizer: CsrQuantizer) -> None:
-        self._layout, self._search = quantizer.layout, SearchTables(*quantizer.search[:3])
-        self._bin_offsets = quantizer.search[3]
+        self._layout, self._search = quantizer.layout, quantizer.search
 
     def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
         """Return the bytes of the bins of so many rows."""
         return 4 * n_entries + 8 * n_rows
 
     def _bins(self, entries: DeviceSparseRows) -> DeviceArray:
-        return quantize_entries(entries.runtime, entries.indices, entries.values, self._search, self._bin_offsets)
+        return quantize_entries(entries.runtime, entries.indices, entries.values, self._search)
 
     def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
                  ) -> Iterator[DeviceChunk]:  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ import numpy.typing as npt
 from daskboost.dtypes import Float32, Int64, UInt8, UInt32
 from daskboost.errors import DataError
 from daskboost.shapes import in_columns
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.key_counts import CellTable
 
 KEY_BITS = 32
 CELL_BYTES = 16
@@ -82,14 +85,14 @@ class KeyTable:
             No row all zero; changed as the keys are.
         starts, ends, capacities : int64 arrays, shape (series,)
         """
-        from daskboost.devices.cpu.key_counts import count_sorted_keys
+        from daskboost.devices.cpu.key_counts import KeyRuns, count_sorted_keys
 
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             _sort(keys[start:end], None if counts is None else counts[start:end])
         cells = int(np.minimum(ends - starts, capacities).sum())
         rows = np.empty((0, 1), np.int64) if counts is None else counts
         table = cls._allocate(capacities, cells, rows.shape[1])
-        count_sorted_keys(keys, rows, starts, ends, capacities, *table._cell_arrays())
+        count_sorted_keys(KeyRuns(keys, rows, starts, ends), capacities, table._cells())
         return table._trimmed()
 
     @classmethod
@@ -145,9 +148,12 @@ class KeyTable:
         """Merge some series, with memory for as many cells of each as there may be."""
         from daskboost.devices.cpu.key_counts import merge_cells
 
-        own, theirs = ((t.bits[begin:end], t.offsets[begin : end + 1], *t._cell_arrays()[2:]) for t in (self, other))
+        own, theirs = (
+            each._cells()._replace(bits=each.bits[begin:end], offsets=each.offsets[begin : end + 1])
+            for each in (self, other)
+        )
         table = self._allocate(self.capacities[begin:end], int(most[begin:end].sum()), self.counts.shape[1])
-        merge_cells(table.capacities, *own, *theirs, *table._cell_arrays())
+        merge_cells(table.capacities, own, theirs, table._cells())
         return table
 
     def _put_cells(self, part: KeyTable, start: int) -> None:
@@ -156,8 +162,11 @@ class KeyTable:
         for name in ("lower", "upper", "counts"):
             getattr(self, name)[start : start + cells] = getattr(part, name)[:cells]
 
-    def _cell_arrays(self) -> tuple[UInt8, Int64, UInt32, UInt32, Int64]:
-        return self.bits, self.offsets, self.lower, self.upper, self.counts
+    def _cells(self) -> CellTable:
+        """The cells as kernels take them."""
+        from daskboost.devices.cpu.key_counts import CellTable
+
+        return CellTable(self.bits, self.offsets, self.lower, self.upper, self.counts)
 
     @classmethod
     def concatenate(cls, tables: list[KeyTable]) -> KeyTable:

@@ -17,14 +17,11 @@ from daskboost.devices.gpu.features import Matrix
 from daskboost.devices.gpu.labels import LabelSummary
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.sketch import Entries
-from daskboost.dtypes import Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.devices.search_tables import SearchTables
+from daskboost.dtypes import Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
-
-Search = tuple[Float32, Int64, UInt8, Int32]
-"""Search tables of the features (see `Quantizer`), with each one's symbol for missing values, or its first global
-bin."""
 
 FOUND_BYTES = 32
 """For each value of dense rows whose entries are found: two indices of 64 bits, and what is kept of them."""
@@ -90,13 +87,13 @@ class DenseRows:
         """Divide the rows into pieces of work, see `dense_key_blocks`."""
         return dense_key_blocks(self.values, weights, columns, max_workers)
 
-    def fill_symbols(self, search: Search, out: UInt8 | UInt16, threads: int) -> int:
+    def fill_symbols(self, search: SearchTables, out: UInt8 | UInt16, threads: int) -> int:
         """Write the symbols of all features; return a feature that lacks the one for missing values, or -1."""
         from daskboost.devices.cpu.quantize import quantize_dense
         from daskboost.devices.cpu.threads import by_ranges
 
         return max(by_ranges(
-            lambda start, stop: quantize_dense(self.values, *search, start, stop, out), self.n_rows, threads
+            lambda start, stop: quantize_dense(self.values, search, start, stop, out), self.n_rows, threads
         ), default=-1)  # fmt: skip
 
     def entry_starts(self, threads: int) -> Int64:
@@ -108,13 +105,13 @@ class DenseRows:
         by_ranges(lambda start, stop: count_present(self.values, start, stop, counts), self.n_rows, threads)
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
-    def fill_bins(self, search: Search, starts: Int64, out: UInt32, threads: int) -> None:
+    def fill_bins(self, search: SearchTables, starts: Int64, out: UInt32, threads: int) -> None:
         """Write the global bins of all present values; `starts` : see `entry_starts`."""
         from daskboost.devices.cpu.quantize import compress_dense
         from daskboost.devices.cpu.threads import by_ranges
 
         by_ranges(
-            lambda start, stop: compress_dense(self.values, *search, starts, start, stop, out), self.n_rows, threads
+            lambda start, stop: compress_dense(self.values, search, starts, start, stop, out), self.n_rows, threads
         )
 
     def walk(self, forest: PackedForest, trees: tuple[int, int], block: int, rows: slice, leaves: Int32,
@@ -142,6 +139,11 @@ class SparseRows:
     def n_rows(self) -> int:
         return len(self.indptr) - 1
 
+    @property
+    def csr(self) -> Csr:
+        """The same as kernels take it."""
+        return Csr(self.indptr, self.indices, self.values)
+
     def part(self, start: int, stop: int) -> SparseRows:
         first, last = int(self.indptr[start]), int(self.indptr[stop])
         indptr = self.indptr[start : stop + 1] - first
@@ -161,37 +163,33 @@ class SparseRows:
         return csr_matrix((self.values, self.indices, self.indptr), (self.n_rows, self.n_features))
 
     def key_blocks(self, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
-        return sparse_key_blocks(
-            self.indptr, self.indices, self.values, self.n_features, weights, columns, max_workers
-        )
+        return sparse_key_blocks(self.csr, self.n_features, weights, columns, max_workers)
 
-    def fill_symbols(self, search: Search, out: UInt8 | UInt16, threads: int) -> int:
+    def fill_symbols(self, search: SearchTables, out: UInt8 | UInt16, threads: int) -> int:
         from daskboost.devices.cpu.quantize import scatter_sparse
         from daskboost.devices.cpu.threads import by_ranges
 
-        indptr, indices, values = self.indptr, self.indices, self.values
+        entries = self.csr
         return max(by_ranges(
-            lambda start, stop: scatter_sparse(indptr, indices, values, *search, start, stop, out), self.n_rows, threads
+            lambda start, stop: scatter_sparse(entries, search, start, stop, out), self.n_rows, threads
         ), default=-1)  # fmt: skip
 
     def entry_starts(self, threads: int) -> Int64:
         return self.indptr
 
-    def fill_bins(self, search: Search, starts: Int64, out: UInt32, threads: int) -> None:
+    def fill_bins(self, search: SearchTables, starts: Int64, out: UInt32, threads: int) -> None:
         from daskboost.devices.cpu.quantize import quantize_entries
         from daskboost.devices.cpu.threads import by_ranges
 
-        by_ranges(
-            lambda start, stop: quantize_entries(self.indices, self.values, *search, start, stop, out), len(out),
-            threads,
-        )  # fmt: skip
+        entries = self.csr
+        by_ranges(lambda start, stop: quantize_entries(entries, search, start, stop, out), len(out), threads)
 
     def walk(self, forest: PackedForest, trees: tuple[int, int], block: int, rows: slice, leaves: Int32,
              margins: Float32) -> None:  # fmt: skip
         from daskboost.devices.cpu.predict import predict_sparse
 
-        indptr, bits = self.indptr[rows.start : rows.stop + 1], self.values.view(np.uint32)
-        predict_sparse(forest, indptr, self.indices, bits, *trees, block, leaves[rows], margins[rows])
+        entries = Csr(self.indptr[rows.start : rows.stop + 1], self.indices, self.values.view(np.uint32))
+        predict_sparse(forest, entries, *trees, block, leaves[rows], margins[rows])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.residuals import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
@@ -21,7 +22,7 @@ from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import RowsToDraw, Sample, TakenSample, TurnRows, UniformSize
-from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8, UInt32
+from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols, UInt8
 
 T = TypeVar("T")
 View = Any
@@ -59,8 +60,8 @@ class Rows(Protocol):
         If that takes a pass over the chunks, the root of the `following` tree comes out of it.
         """
 
-    def count_residuals(self, index: int, leaves: Int32, label: Array, margin: Array, weight: Array | None,
-                        weight_scale: float, prefixes: UInt32, known_bits: int, next_bits: int) -> Int64:  # fmt: skip
+    def count_residuals(self, index: int, query: ResidualQuery, label: Array, margin: Array, weight: Array | None
+                        ) -> Int64:  # fmt: skip
         """Integer weights of a chunk's rows by leaf (-1: all rows) and by the next digit of the residual's key.
 
         int64, shape (leaves, 2**next_bits), in the host's memory.

@@ -190,10 +190,9 @@ def make_rows(setup: EngineSetup, device: Device, rows: GrowingRows) -> Rows:
 
 def count_residuals(state: Rows, rows: GrowingRows, message: m.ResidualCounts) -> m.Counts:
     """Return how many residuals of rows have each next digit (`ResidualCounts`)."""
-    counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
+    query = message.query
+    counts = np.zeros((len(query.leaves), 1 << query.next_bits), np.int64)
     for index, (label, weight) in enumerate(zip(rows.labels, rows.weights, strict=True)):
-        counts += state.count_residuals(
-            index, message.leaves, label, rows.train.margins[index][:, message.output], weight,
-            message.weight_scale, message.prefixes, message.known_bits, message.next_bits,
-        )  # fmt: skip
+        margin = rows.train.margins[index][:, message.output]
+        counts += state.count_residuals(index, query, label, margin, weight)
     return m.Counts(counts)

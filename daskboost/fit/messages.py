@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.residuals import ResidualQuery
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8, UInt32
+from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8
 from daskboost.tree.split import Candidates, OpenNodes
 from daskboost.tree.table import TreeTable
 
@@ -64,20 +65,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class ResidualCounts(Request[Counts]):
-    """Ask how many (weighted) residuals `label - margin` of each leaf share a key prefix and have each next digit.
-
-    One round of a radix selection: exact quantiles of any number of rows in a few rounds of integer counts.
-    """
+    """Ask for one round of a radix selection of residuals: exact quantiles of any number of rows in a few rounds of
+    integer counts."""
 
     output: int
-    leaves: Int32
-    """Nodes of the current tree, or (-1,) for all rows."""
-    prefixes: UInt32
-    """The leading bits found so far, one row per quantile; uint32, shape (leaves,)."""
-    known_bits: int
-    next_bits: int
-    weight_scale: float
-    """Power of two that makes weights integers."""
+    query: ResidualQuery
 
 
 @dataclass(frozen=True)
@@ -383,11 +375,11 @@ class Several(Request[Replies]):
 
 
 WIRE_TYPES = (
-    Done, ExactParts, LabelSums, ClassSums, ClassWeights, Counts, ResidualCounts, SetBaseMargin, AddTree,
-    GradientRange, StartRound, RootSums,
-    StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree, MetricParts, Evaluate,
-    OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms, DrawRows, SampleSize,
-    TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Replies, Several, Rounding, RowSplits, WalkArrays,
-    OpenNodes, Candidates, TreeTable,
+    Done, ExactParts, LabelSums, ClassSums, ClassWeights, Counts, ResidualQuery, ResidualCounts, SetBaseMargin,
+    AddTree, GradientRange,
+    StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
+    MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
+    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Replies, Several, Rounding,
+    RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

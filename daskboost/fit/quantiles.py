@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.key_counts import values_of
+from daskboost.devices.cpu.residuals import ResidualQuery
 from daskboost.dtypes import Float32, Int32, Int64, UInt32
 from daskboost.fit.messages import ResidualCounts
 from daskboost.fit.outbox import AsksEngines
@@ -33,7 +34,8 @@ def residual_quantiles(engines: AsksEngines, output: int, leaves: Int32, alpha: 
     target: Int64 | None = None
     known = 0
     for bits in DIGITS:
-        request = ResidualCounts(output, leaves, prefixes, known, bits, weight_scale(largest_weight))
+        query = ResidualQuery(leaves, prefixes, known, bits, weight_scale(largest_weight))
+        request = ResidualCounts(output, query)
         counts: Int64 = np.sum([reply.counts for reply in engines.ask(request)], axis=0)
         running = below[:, None] + np.cumsum(counts, axis=1)
         if target is None:

@@ -17,13 +17,14 @@ from daskboost.training.callbacks import Callback, RoundInfo
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import make_folds
-from daskboost.training.train import IN_PARAMS
+from daskboost.training.train import IN_PARAMS, with_callables
 from daskboost.training.train_many import (
     HELD_OUT,
     TrainedModel,
     as_candidates,
     check_place,
     prepare_many,
+    rows_of_models,
     run_together,
 )
 
@@ -75,10 +76,9 @@ def cv(
     check_rounds(num_boost_round, early_stopping_rounds, [(dtrain, HELD_OUT)])
     made = make_folds(dtrain, folds, chosen.random_state, stratified=stratified)
     stopper = MeanStopper(len(made), early_stopping_rounds)
-    prepared = prepare_many(
-        [chosen], dtrain, num_boost_round, made, callbacks=stopper.callbacks, objective=objective,
-        custom_metric=custom_metric, evaluate_training=True,
-    )  # fmt: skip
+    sets = rows_of_models(dtrain, made, evaluate_training=True)
+    candidate = with_callables(chosen, objective, custom_metric)
+    prepared = prepare_many([candidate], sets, num_boost_round, None, stopper.callbacks)
     stopper.maximize = prepared[0].fit.spec.metrics[-1][-1].maximize
     models = run_together(prepared, models_at_once)
     if early_stopping_rounds is not None and num_boost_round and stopper.best is None:

@@ -14,6 +14,7 @@ from daskboost.params import TrainParams
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
+from daskboost.training.train import with_callables
 from daskboost.training.train_many import (
     HELD_OUT,
     PreparedModel,
@@ -21,6 +22,7 @@ from daskboost.training.train_many import (
     as_candidates,
     check_place,
     prepare_many,
+    rows_of_models,
     run_together,
 )
 from daskboost.tree.constraints import ignored_features
@@ -116,7 +118,8 @@ def evaluate_features(
     Intervals are of each group by itself. Of twenty useless columns one "helps" or "hurts" at 95 %, so with many
     groups raise `confidence` (Bonferroni: ``1 - 0.05 / groups``) and try those that pass once more, with another seed.
     """
-    (chosen,) = as_candidates(_single(params))
+    (single,) = as_candidates(_single(params))
+    chosen = with_callables(single, objective, custom_metric)
     check_place(dtrain, "evaluate_features")
     groups = _groups(features, dtrain)
     candidates = _candidates(chosen, dtrain, groups, baseline)
@@ -131,10 +134,8 @@ def evaluate_features(
     repeats = _folds_of_repeats(dtrain, folds, chosen.random_state, n_repeats, stratified)
     for repeat, made in enumerate(repeats):
         seeded = [replace(each, random_state=chosen.random_state + repeat) for each in candidates]
-        prepared += prepare_many(
-            seeded, dtrain, num_boost_round, made, evals=evals, early_stopping_rounds=early_stopping_rounds,
-            objective=objective, custom_metric=custom_metric,
-        )  # fmt: skip
+        sets = rows_of_models(dtrain, made, evals)
+        prepared += prepare_many(seeded, sets, num_boost_round, early_stopping_rounds)
     if num_boost_round < 1:
         raise ParameterError("num_boost_round=0 trains nothing to compare; give at least 1")
     made = repeats[0]

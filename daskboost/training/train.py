@@ -104,9 +104,10 @@ def train(
     check_callbacks(callbacks)
     if not (evals_result is None or isinstance(evals_result, MutableMapping)):
         raise ParameterError(f"evals_result={shown(evals_result)} must be a dict, which is filled, or None")
+    chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
     prepared = prepare_fit(
-        params, dtrain, num_boost_round, evals, early_stopping_rounds, init_model,
-        [*callbacks, *evaluation_log(verbose)], objective, custom_metric, evals_result,
+        with_callables(chosen, objective, custom_metric), dtrain, num_boost_round, evals, early_stopping_rounds,
+        init_model, [*callbacks, *evaluation_log(verbose)], evals_result,
     )  # fmt: skip
     return run_or_await(getattr(dtrain.shards, "client", None), lambda: prepared.run(prepared.fit))
 
@@ -150,23 +151,26 @@ class PreparedFit:
         return fit_on_cluster(self.spec, self.dtrain.shards, sets, report)
 
 
+def with_callables(params: TrainParams, objective: Any, custom_metric: Any) -> TrainParams:
+    """Put an objective and a metric that were given beside the parameters in among these."""
+    if objective is not None:
+        params = replace(params, objective=objective)
+    if custom_metric is None:
+        return params
+    if not (callable(custom_metric) or isinstance(custom_metric, Metric)):
+        raise ParameterError(f"custom_metric={shown(custom_metric)} must be a function f(y_true, y_pred) -> value")
+    return replace(params, eval_metric=(*params.eval_metric, custom_metric))
+
+
 def prepare_fit(
-    params: Mapping[str, Any] | TrainParams, dtrain: QuantizedDataset, num_boost_round: int,
-    evals: Sequence[tuple[QuantizedDataset, str]], early_stopping_rounds: int | None, init_model: Any,
-    callbacks: Sequence[Callback], objective: Any, custom_metric: Any,
+    params: TrainParams, dtrain: QuantizedDataset, num_boost_round: int, evals: Sequence[tuple[QuantizedDataset, str]],
+    early_stopping_rounds: int | None, init_model: Any, callbacks: Sequence[Callback],
     evals_result: MutableMapping[str, dict[str, list[float]]] | None,
 ) -> PreparedFit:  # fmt: skip
     """Check the arguments of `train`."""
-    chosen = params if isinstance(params, TrainParams) else TrainParams.from_mapping(params)
-    if objective is not None:
-        chosen = replace(chosen, objective=objective)
-    loss = make_objective(chosen.objective, objective_params(chosen))
-    if not (custom_metric is None or callable(custom_metric) or isinstance(custom_metric, Metric)):
-        raise ParameterError(f"custom_metric={shown(custom_metric)} must be a function f(y_true, y_pred) -> value")
-    if custom_metric is not None:
-        chosen = replace(chosen, eval_metric=(*chosen.eval_metric, custom_metric))
+    loss = make_objective(params.objective, objective_params(params))
     earlier = as_booster(init_model)
-    spec = make_spec(chosen, loss, dtrain, num_boost_round, evals, early_stopping_rounds, earlier, callbacks)
+    spec = make_spec(params, loss, dtrain, num_boost_round, evals, early_stopping_rounds, earlier, callbacks)
     return PreparedFit(spec, dtrain, [data for data, _ in evals], callbacks, earlier, evals_result)
 
 

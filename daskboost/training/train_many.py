@@ -17,7 +17,7 @@ from daskboost.training.callbacks import Callback
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
-from daskboost.training.train import IN_PARAMS, PreparedFit, prepare_fit
+from daskboost.training.train import IN_PARAMS, PreparedFit, prepare_fit, with_callables
 
 HELD_OUT = "valid"
 """Name of a fold's held-out rows among the evaluation sets."""
@@ -91,13 +91,12 @@ def train_many(
     Exception
         Of any model's fit or callback: it ends all of them. Ctrl-C does too.
     """
-    candidates = as_candidates(params)
+    candidates = [with_callables(each, objective, custom_metric) for each in as_candidates(params)]
     check_place(dtrain, "train_many")
     made = None if folds is None else make_folds(dtrain, folds, candidates[0].random_state)
-    prepared = prepare_many(
-        candidates, dtrain, num_boost_round, made, evals=evals, early_stopping_rounds=early_stopping_rounds,
-        callbacks=callbacks, init_model=init_model, objective=objective, custom_metric=custom_metric,
-    )  # fmt: skip
+    check_rounds(num_boost_round, None, evals)
+    sets = rows_of_models(dtrain, made, evals)
+    prepared = prepare_many(candidates, sets, num_boost_round, early_stopping_rounds, callbacks, init_model)
     return run_together(prepared, models_at_once)
 
 
@@ -111,31 +110,46 @@ class PreparedModel:
     fold: int | None
 
 
+@dataclass(frozen=True)
+class ModelRows:
+    """Rows that a model of each candidate trains on and is evaluated on."""
+
+    dtrain: QuantizedDataset
+    evals: Sequence[tuple[QuantizedDataset, str]]
+    fold: int | None = None
+
+
+def rows_of_models(
+    dtrain: QuantizedDataset, folds: Sequence[Fold] | None, evals: Sequence[tuple[QuantizedDataset, str]] = (), *,
+    evaluate_training: bool = False,
+) -> list[ModelRows]:  # fmt: skip
+    """Return all rows, or those of each fold, whose held-out rows are the last to be evaluated on; `evaluate_training`
+    rows of folds too, named "train"."""
+    if folds is None:
+        return [ModelRows(dtrain, evals)]
+    return [
+        ModelRows(rows, [*evals, *([(rows, "train")] if evaluate_training else []), (held_out, HELD_OUT)], fold)
+        for fold, (rows, held_out) in enumerate(folds)
+    ]
+
+
 def prepare_many(
-    candidates: Sequence[TrainParams], dtrain: QuantizedDataset, n_rounds: int, folds: Sequence[Fold] | None, *,
-    evals: Sequence[tuple[QuantizedDataset, str]] = (), early_stopping_rounds: int | None = None,
-    callbacks: Callable[[int], Sequence[Callback]] | None = None, init_model: Any = None, objective: Any = None,
-    custom_metric: Any = None, evaluate_training: bool = False,
+    candidates: Sequence[TrainParams], sets: Sequence[ModelRows], n_rounds: int, early_stopping_rounds: int | None,
+    callbacks: Callable[[int], Sequence[Callback]] | None = None, init_model: Any = None,
 ) -> list[PreparedModel]:  # fmt: skip
-    """Check the arguments of `train_many` for each model; `evaluate_training` rows of folds too, named "train"."""
-    check_rounds(n_rounds, None, evals)
+    """Check the arguments of `train_many` for each model: of each candidate those of all sets of rows."""
     if callbacks is not None and not callable(callbacks):
         raise ParameterError("callbacks must be a function of a model's number that gives its callbacks, as these keep "
                              "state: callbacks=lambda i: [Checkpoint(f'model-{i}.ubj')]")  # fmt: skip
-    every: Sequence[tuple[int | None, QuantizedDataset, Sequence[tuple[QuantizedDataset, str]]]]
-    every = [(None, dtrain, evals)] if folds is None else [
-        (fold, rows, [*evals, *([(rows, "train")] if evaluate_training else []), (held_out, HELD_OUT)])
-        for fold, (rows, held_out) in enumerate(folds)
-    ]  # fmt: skip
     prepared: list[PreparedModel] = []
     for candidate, params in enumerate(candidates):
-        for fold, rows, sets in every:
+        for rows in sets:
             own = () if callbacks is None else callbacks(len(prepared))
             history: dict[str, dict[str, list[float]]] = {}
             fit = prepare_fit(
-                params, rows, n_rounds, sets, early_stopping_rounds, init_model, own, objective, custom_metric, history
+                params, rows.dtrain, n_rounds, rows.evals, early_stopping_rounds, init_model, own, history
             )
-            prepared.append(PreparedModel(fit, history, candidate, fold))
+            prepared.append(PreparedModel(fit, history, candidate, rows.fold))
     return prepared
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.cuts import Cuts
+from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.best_first import MOST_LEAVES
 from daskboost.devices.gpu.growth import GrowthRules, TreeTables
 from daskboost.devices.gpu.split import Regular
@@ -75,9 +76,8 @@ def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
     found = []
     for tree, (size, _) in enumerate(tables.sizes.tolist()):
         _, _, left, right, feature, split_bin = (column[:size].copy() for column in tables.links[tree])
-        found.append(finished_tree(
-            cuts, left=left, right=right, feature=feature, split_bin=split_bin,
-            default_left=tables.default_left[tree, :size] != 0, gain=tables.gains[tree, :size],
-            hessian=tables.sums[tree, :size, 1] * tables.rounding[tree, 1], value=tables.values[tree, :size].copy(),
-        ))  # fmt: skip
+        default_left, value = tables.default_left[tree, :size] != 0, tables.values[tree, :size].copy()
+        grown = WalkArrays(left, right, feature, split_bin, default_left, value)
+        hessian = tables.sums[tree, :size, 1] * tables.rounding[tree, 1]
+        found.append(finished_tree(cuts, grown, tables.gains[tree, :size], hessian))
     return found

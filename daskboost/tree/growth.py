@@ -193,11 +193,11 @@ class GrowingTree:
             inner = nodes["left"] != LEAF
             gain = np.zeros(len(nodes))
             gain[inner] = scores.split_values(sums[inner], sums[nodes["left"][inner]], bounds[inner])[0]
-        return finished_tree(
-            self._cuts, left=nodes["left"].copy(), right=nodes["right"].copy(), feature=nodes["feature"].copy(),
-            split_bin=nodes["split_bin"].copy(), default_left=nodes["default_left"].astype(np.bool_), gain=gain,
-            hessian=(sums[:, 1::2] * np.array(units[1::2])).sum(axis=1), value=_saturated(weights * learning_rate),
+        tree = WalkArrays(
+            nodes["left"].copy(), nodes["right"].copy(), nodes["feature"].copy(), nodes["split_bin"].copy(),
+            nodes["default_left"].astype(np.bool_), _saturated(weights * learning_rate),
         )  # fmt: skip
+        return finished_tree(self._cuts, tree, gain, hessian=(sums[:, 1::2] * np.array(units[1::2])).sum(axis=1))
 
     def _all_sums(self, of_leaves: Int64, units: Sequence[float]) -> tuple[Int64, tuple[float, ...]]:
         """Sums of all nodes from those of the leaves; children come after their parents."""
@@ -209,15 +209,15 @@ class GrowingTree:
         return sums, tuple(units)
 
 
-def finished_tree(cuts: Cuts, *, left: Int32, right: Int32, feature: Int32, split_bin: Int32, default_left: Bool,
-                  gain: Float64, hessian: Float64, value: Float32) -> TreeTable:  # fmt: skip
-    """A tree as models have it, from arrays per node; `hessian` : of each node's rows."""
-    inner = left != LEAF
-    threshold = np.zeros(len(left), np.float32)
-    threshold[inner] = cuts.thresholds(feature[inner], split_bin[inner])
+def finished_tree(cuts: Cuts, tree: WalkArrays, gain: Float64, hessian: Float64) -> TreeTable:
+    """A tree as models have it; `gain`, `hessian` : per node, of its split and of its rows."""
+    inner = tree.left_child != LEAF
+    threshold = np.zeros(len(inner), np.float32)
+    threshold[inner] = cuts.thresholds(tree.feature[inner], tree.split_bin[inner])
     return TreeTable(
-        left_child=left, right_child=right, feature=feature, split_bin=split_bin, threshold=threshold,
-        default_left=default_left, gain=_saturated(np.where(inner, gain, 0)), cover=_saturated(hessian), value=value,
+        left_child=tree.left_child, right_child=tree.right_child, feature=tree.feature, split_bin=tree.split_bin,
+        threshold=threshold, default_left=tree.default_left, gain=_saturated(np.where(inner, gain, 0)),
+        cover=_saturated(hessian), value=tree.value,
     )  # fmt: skip
 
 

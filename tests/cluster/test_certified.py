@@ -20,6 +20,7 @@ from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
 from daskboost.cluster.in_process import LocalShards
+from daskboost.devices.cpu.gradients import RowDraw, RowRange
 from daskboost.devices.cpu.sampling import draw_share
 from daskboost.dtypes import UInt64
 from daskboost.errors import DataError, ParameterError
@@ -225,7 +226,9 @@ def is_sampled(key: int, share: float, ids: UInt64) -> Any:
     found[of_share(ids, key, share)] = True
     for first, n in ((0, len(ids)), (1_000, 1), (17, 0)):  # consecutive ids, as a chunk has them
         rows = np.empty(n, np.uint32)
-        kept = draw_share(np.uint64(key), np.uint64(math.ceil(share * 2**32)), ids[first] if n else 0, 0, n, rows)
+        kept = draw_share(
+            RowDraw(np.uint64(key), np.uint64(math.ceil(share * 2**32))), RowRange(0, n, ids[first] if n else 0), rows
+        )
         assert (rows[:kept] == np.flatnonzero(found[first : first + n])).all()
     return found
 

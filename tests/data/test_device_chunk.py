@@ -16,9 +16,9 @@ from daskboost.data.device_chunk import DenseDeviceChunk, DeviceChunk, joined_sy
 from daskboost.data.gpu_chunks import quantize_on_device
 from daskboost.data.pack import CsrLayout, DenseLayout, Layout
 from daskboost.data.rows import DenseRows, SparseRows
-from daskboost.devices.gpu import quantize as gpu
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols
+from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 
@@ -132,5 +132,6 @@ def test_no_rows(runtime: Runtime, rng: np.random.Generator) -> None:
 
 
 def test_groups_of_columns_have_room_for_their_tables() -> None:
-    search = gpu.SearchTables(np.empty(0, np.float32), np.array([0, 255, 510, 513, 513]), np.array([8, 8, 2, 0]))
+    offsets, depths = np.array([0, 255, 510, 513, 513]), np.array([8, 8, 2, 0], np.uint8)
+    search = SearchTables(np.empty(0, np.float32), offsets, depths, np.full(4, -1, np.int32))
     assert [search.group_bytes(columns) for columns in (1, 2, 3, 4, 8)] == [1020, 2040, 2052, 2052, 2052]

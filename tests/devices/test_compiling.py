@@ -67,3 +67,20 @@ def test_a_process_says_it_where_numba_has_to_compile_and_the_next_finds_the_cac
         )  # fmt: skip
         assert done.stderr == "others' functions are theirs to speak of\n" + said
         assert done.stdout == ""
+
+
+def test_a_cache_that_names_a_tuple_that_has_moved_is_made_anew(tmp_path: Path) -> None:
+    """As another version of the package may have left it: numba alone would raise whenever the function is called."""
+    kernel = "from daskboost.devices.cpu import njit\n@njit(cache=True)\ndef total(pair): return pair.a + pair.b\n"
+    (tmp_path / "kernel.py").write_text(kernel)
+    calls = "from kernel import total\nprint(total(Pair(1, 2.0)), sum(total.stats.cache_hits.values()))"
+    for module in ("before", "after"):
+        pair = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    a: int\n    b: float\n"
+        (tmp_path / f"{module}.py").write_text(pair)
+        for hits in (0, 1):
+            done = subprocess.run(
+                [sys.executable, "-B", "-c", f"from {module} import Pair\n{calls}"], capture_output=True, text=True,
+                check=True, cwd=tmp_path, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+            )  # fmt: skip
+            assert done.stdout == f"3.0 {hits}\n"
+        (tmp_path / f"{module}.py").unlink()

@@ -120,7 +120,7 @@ def test_children_are_built_from_the_rows_that_splits_send_them(
 def test_more_slots_than_the_scratch_array(name: str, threads: int, form: str, rng: np.random.Generator) -> None:
     n_bins = [254, 1, 200] * 45
     layout, symbols = make_layout(n_bins), make_symbols(rng, 330, n_bins)
-    assert len(layout.blocks) > 2 and layout.scratch_slots <= SCRATCH_SLOTS < layout.n_slots
+    assert len(layout.blocks) > 2 and layout.scratch_entries <= SCRATCH_SLOTS < layout.n_slots
     g, h = make_pairs(rng, 330)
     segments = segments_of(rng, [180, 3, 140], 330)
     found = build(name, symbols, layout, segments, g, h, threads, form=form)

@@ -11,7 +11,7 @@ import pytest
 from devices.backends import make_layout
 from reference import residuals as reference
 
-from daskboost.devices.cpu.residuals import count_residuals, sortable_key
+from daskboost.devices.cpu.residuals import Residuals, count_residuals, sortable_key
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Float32
@@ -28,13 +28,12 @@ class Counting:
     def ask(self, message: Any, /) -> list[Any]:
         replies = []
         for label, margin, weight, leaf in self._parts:
-            counts = np.zeros((len(message.leaves), 1 << message.next_bits), np.int64)
-            for i, node in enumerate(message.leaves):
+            query = message.query
+            counts = np.zeros((len(query.leaves), 1 << query.next_bits), np.int64)
+            residuals = Residuals(label, margin, weight, query.weight_scale)
+            for i, node in enumerate(query.leaves):
                 rows = np.flatnonzero(leaf == node).astype(np.uint32)
-                count_residuals(
-                    label, margin, weight, message.weight_scale, rows, message.prefixes[i], message.known_bits,
-                    message.next_bits, counts[i],
-                )  # fmt: skip
+                count_residuals(residuals, rows, query.prefixes[i], query.known_bits, query.next_bits, counts[i])
             replies.append(m.Counts(counts))
         return replies
 
@@ -88,11 +87,7 @@ class CountingOnGpu:
         self._columns = xp.asarray(label), xp.asarray(margin), None if weight is None else xp.asarray(weight)
 
     def ask(self, message: Any, /) -> list[Any]:
-        counts = self._rows.count_residuals(
-            0, message.leaves, *self._columns, message.weight_scale, message.prefixes, message.known_bits,
-            message.next_bits,
-        )  # fmt: skip
-        return [m.Counts(counts)]
+        return [m.Counts(self._rows.count_residuals(0, message.query, *self._columns))]
 
 
 @pytest.mark.parametrize("weighted", [False, True])

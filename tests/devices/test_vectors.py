@@ -116,7 +116,8 @@ def test_rows_move_and_pairs_stay(
 def test_more_entries_than_the_scratch_array(name: str, form: str, rng: np.random.Generator) -> None:
     n_bins = [254, 1, 200] * 45
     layout, symbols = wide(make_layout(n_bins), 13), make_symbols(rng, 90, n_bins)
-    assert len(layout.blocks) > 2 and layout.scratch_slots <= SCRATCH_ENTRIES < layout.n_entries == 13 * layout.n_slots
+    assert len(layout.blocks) > 2 and layout.n_entries == 13 * layout.n_slots
+    assert layout.scratch_entries <= SCRATCH_ENTRIES < layout.n_entries
     g, h = make_outputs(rng, 90, 13)
     segments = segments_of(rng, [80, 3], 90)
     rows = make_rows(make_view(name, symbols, layout), 90, layout, EagerThreads(2))

@@ -10,7 +10,8 @@ from devices.backends import make_layout, unpack
 from kernels.runtimes import RUNTIMES
 from reference import gradients as reference
 
-from daskboost.devices.cpu.gradients import quantize_gradients
+from daskboost.devices.cpu.chunk_order import RowOrder
+from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.gradients import TILE_ROWS, Columns, Quantizer
 from daskboost.devices.gpu.losses import largest
@@ -26,9 +27,8 @@ def quantize_on(make_runtime: Any, g: Any, h: Any, weight: Float32 | None, round
     dtype: Any = np.int32 if weight is None else np.int64
     if make_runtime is None:
         order, pairs = np.zeros(len(g), np.uint32), np.zeros(len(g), dtype)
-        keys = np.uint64(rounding.round_key), np.uint64(rounding.sample_key), np.uint64(rounding.sample_below)
-        scales = rounding.scale_g, rounding.scale_h, rounding.scale_w
-        kept, *sums = quantize_gradients(g, h, weight, *scales, *keys, first_row, 0, len(g), order, pairs)
+        rows, into = RowRange(0, len(g), first_row), RowOrder(order, pairs)
+        kept, *sums = quantize_gradients(Gradients(g, h, weight), rounding.quanta, rounding.draw, rows, into)
         return order[:kept], pairs[:kept], (sums[0], sums[1])
     runtime: Runtime = make_runtime()
     xp = runtime.xp

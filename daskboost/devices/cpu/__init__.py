@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numba
 from numba.core import event
+from numba.core.base import BaseContext
+from numba.core.caching import FunctionCache
+from numba.core.compiler import CompileResult
+from numba.core.typing.templates import Signature
 
 from daskboost.devices.compiling import say_compiling
 
@@ -20,3 +27,34 @@ class _SaysCompiling(event.Listener):
 
 
 event.register("numba:compile", _SaysCompiling())  # type: ignore[no-untyped-call]
+
+
+class _KernelCache(FunctionCache):
+    """Numba's cache on disk of one function, where other versions of the package may have left theirs.
+
+    It names the classes of tuples that a function takes. Where one has moved since, numba would raise for good.
+    """
+
+    def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
+        try:
+            found: CompileResult | None = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (ImportError, AttributeError):
+            self.flush()  # type: ignore[no-untyped-call]
+            return None
+        return found
+
+
+if TYPE_CHECKING:
+    from numba import njit as njit
+else:
+
+    def njit(**options):
+        """Compile a function as `numba.njit` does; with ``cache=True`` it is kept in a `_KernelCache`."""
+
+        def compiled(function):
+            dispatcher = numba.njit(**options)(function)
+            if options.get("cache"):
+                dispatcher._cache = _KernelCache(function)
+            return dispatcher
+
+        return compiled

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from daskboost.devices.cpu.gradients import RowRange
 from daskboost.devices.cpu.rows import Pieces, row_ranges
-from daskboost.devices.cpu.sampling import draw_rows
+from daskboost.devices.cpu.sampling import RowNorms, draw_rows
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, joined_view
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, Sample
@@ -81,13 +82,12 @@ class CpuCandidates:
         if rows.searched is not None:
             h = np.ascontiguousarray(np.broadcast_to(rows.searched[:, None], g.shape))
 
-        def draw(begin: int, end: int, first_row: int | UInt64) -> tuple[Int64, tuple[Int64, Float64, Float64]]:
-            own, n = np.zeros(N_CELLS, np.int64), end - begin
-            out = np.empty(n, np.int64), np.empty(n, np.float64), np.empty(n, np.float64)
-            kept = draw_rows(g, h, self._key, self._threshold, first_row, begin, end, own, *out)
-            return own, (out[0][:kept].copy(), out[1][:kept].copy(), out[2][:kept].copy())
+        def draw(own: RowRange) -> tuple[Int64, tuple[Int64, Float64, Float64]]:
+            found = RowNorms.empty(own.end - own.begin)
+            kept = draw_rows(g, h, self._key, self._threshold, own, found)
+            return found.counts, (found.rows[:kept].copy(), found.norms[:kept].copy(), found.draws[:kept].copy())
 
-        parts = self._threads.run([partial(draw, *each) for each in row_ranges(rows.pieces, len(g), self._threads)])
+        parts = self._threads.run([partial(draw, own) for own in row_ranges(rows.pieces, len(g), self._threads)])
         for own, _ in parts:
             self._counts += own
         chosen, norms, draws = (np.concatenate(arrays) for arrays in zip(*(drawn for _, drawn in parts), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from daskboost.dtypes import Float32, Int32, Int64, Pairs, UInt8, UInt32
 UNEVEN = 1.15
 """Times the average that the largest share of the rows may be before threads rather divide the rows exactly: waiting
 for one another twice costs about as much as a few percent of the rows of a small level."""
+ANY_ROWS = 1 << 62
+"""End of a stretch that has all rows of its segments, however many they are."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,51 @@ class RowSplits:
 
     def __len__(self) -> int:
         return len(self.node)
+
+    @property
+    def predicates(self) -> Predicates:
+        return Predicates(self.feature, self.split_bin, self.default_left)
+
+
+class Predicates(NamedTuple):
+    """Where splits send rows: left by a bin of at most `split_bin`, or by `default_left` for want of one."""
+
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+
+    def of(self, splits: Int64) -> Predicates:
+        """Return the predicates of some splits."""
+        return Predicates(self.feature[splits], self.split_bin[splits], self.default_left[splits])
+
+
+class RowOrder(NamedTuple):
+    """Rows in the order of their nodes."""
+
+    order: UInt32
+    """The row at each position, shape (rows,)."""
+    pairs: Pairs
+    """Quantized gradients: at each position, shape (rows,); or of several outputs by row, shape (rows, outputs)."""
+
+
+class Stretch(NamedTuple):
+    """Positions `[first, last)` of the rows of some segments, one after the other: what one thread works on."""
+
+    segments: Int64
+    """Positions `[begin, end)` of each in a `RowOrder`, shape (segments, 2)."""
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, segments: Int64) -> Stretch:
+        """All rows of the segments."""
+        return cls(segments, 0, ANY_ROWS)
+
+
+def n_rows_of(segments: Int64) -> int:
+    """Return how many rows segments have together."""
+    ends: Int64 = segments.sum(axis=0)
+    return int(ends[1] - ends[0])
 
 
 @dataclass(frozen=True)
@@ -98,6 +146,10 @@ class ChunkOrder:
         self.bounds[:] = 0
         self.bounds[0, 1] = self.kept
 
+    @property
+    def rows(self) -> RowOrder:
+        return RowOrder(self.order, self.pairs)
+
     def segments(self, nodes: Int32) -> Int64:
         """Segments of `nodes`; int64, shape (nodes, 2)."""
         return np.ascontiguousarray(self.bounds[nodes])
@@ -124,16 +176,19 @@ def whole_splits(chunk: ChunkOrder, splits: RowSplits, nodes: Int32, threads: Th
     sizes = segments[:, 1] - segments[:, 0]
     total = int(sizes.sum())
     n_parts = len(threads.ranges(total))
-    deal = np.arange(len(splits)) % (2 * n_parts)  # by size, to and fro: 0 1 2 2 1 0 0 1 2 ...
-    part_of = np.empty(len(splits), np.int64)
-    part_of[np.argsort(-sizes, kind="stable")] = np.minimum(deal, 2 * n_parts - 1 - deal)
-    if np.bincount(part_of, sizes, n_parts).max() * n_parts > UNEVEN * total:
-        return None
+    part_of = np.zeros(len(splits), np.int64)
+    if n_parts > 1:
+        deal = np.arange(len(splits)) % (2 * n_parts)  # by size, to and fro: 0 1 2 2 1 0 0 1 2 ...
+        part_of[np.argsort(-sizes, kind="stable")] = np.minimum(deal, 2 * n_parts - 1 - deal)
+        if np.bincount(part_of, sizes, n_parts).max() * n_parts > UNEVEN * total:
+            return None
     split_of = np.full(int(max(splits.right.max(), nodes.max(initial=0))) + 1, -1, np.int64)
     split_of[splits.left] = split_of[splits.right] = np.arange(len(splits))
     origins = split_of[nodes]
     if (origins < 0).any():
         return None
+    if n_parts == 1:
+        return [Share(np.arange(len(splits)), np.arange(len(nodes)), origins)]
     shares = []
     for part in range(n_parts):
         own, built = np.flatnonzero(part_of == part), np.flatnonzero(part_of[origins] == part)

@@ -13,13 +13,15 @@ same trees: weights count rows, to the last bit, as scikit-learn's checks ask.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
-from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.chunk_order import RowOrder
+from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt64
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -47,128 +49,167 @@ def _typed_global_id(first_row: types.Type, row: types.Type) -> Callable[[Any, i
     return lambda first_row, row: np.uint64(first_row + row)
 
 
+class Gradients(NamedTuple):
+    """Gradients of a chunk's rows: of one output, shape (rows,), any stride, or of several, shape (rows, outputs)."""
+
+    g: Float32
+    h: Float32
+    weight: Float32 | None
+    """Shape (rows,), for small data; None for large, whose `g` and `h` contain it."""
+
+
+class Quanta(NamedTuple):
+    """How gradients of one output become integers."""
+
+    scale_g: float
+    """Power of two that gradients are multiplied by."""
+    scale_h: float
+    """Power of two that hessians are multiplied by."""
+    scale_w: float
+    """Power of two that weights of small data are multiplied by."""
+    round_key: np.uint64
+    """Hash key of the stochastic rounding."""
+
+
+class OutputQuanta(NamedTuple):
+    """The `Quanta` of several outputs; arrays of shape (outputs,)."""
+
+    scale_g: Float64
+    scale_h: Float64
+    scale_w: float
+    round_key: UInt64
+
+
+class RowDraw(NamedTuple):
+    """Rows that are drawn with the same probability: those whose 32 random bits are less than `below`."""
+
+    key: np.uint64
+    below: np.uint64
+    """2**32 keeps all."""
+
+
+class RowRange(NamedTuple):
+    """Rows `[begin, end)` of a chunk: what one thread works on."""
+
+    begin: int
+    end: int
+    first_row: int | UInt64
+    """The global id that row 0 of the chunk would have, or the ids of all of its rows."""
+
+
+def _weight_of(weight: Float32 | None, row: int) -> float | None:
+    """Return a row's weight, or None where there are none."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_weight_of, inline="always", strict=False)
+def _typed_weight_of(weight: types.Type, row: types.Type) -> Callable[[Float32, int], float | None]:
+    if isinstance(weight, types.Array):
+        return lambda weight, row: weight[row]
+    return lambda weight, row: None
+
+
 @njit(nogil=True)
-def _quantized(
-    g: float, h: float, weight: float | None, row: np.uint64, scale_g: float, scale_h: float, scale_w: float,
-    round_key: np.uint64,
-) -> tuple[np.int64, np.int64]:  # fmt: skip
+def _quantized(g: float, h: float, weight: float | None, row: np.uint64, quanta: Quanta) -> tuple[np.int64, np.int64]:
     """The integers of one gradient and hessian; `row` is the global id."""
     if weight is None:
         unit = 1.0 / 4294967296.0
-        bits = row_bits(round_key, row)
+        bits = row_bits(quanta.round_key, row)
         high = np.float64(bits >> np.uint64(32)) * unit
         low = np.float64(bits & np.uint64(0xFFFFFFFF)) * unit
-        return np.int64(np.floor(np.float64(g) * scale_g + high)), np.int64(np.floor(np.float64(h) * scale_h + low))
-    times = np.float64(weight) * scale_w
+        return (
+            np.int64(np.floor(np.float64(g) * quanta.scale_g + high)),
+            np.int64(np.floor(np.float64(h) * quanta.scale_h + low)),
+        )
+    times = np.float64(weight) * quanta.scale_w
     return (
-        np.int64(np.rint(np.rint(np.float64(g) * scale_g) * times)),
-        np.int64(np.rint(np.rint(np.float64(h) * scale_h) * times)),
+        np.int64(np.rint(np.rint(np.float64(g) * quanta.scale_g) * times)),
+        np.int64(np.rint(np.rint(np.float64(h) * quanta.scale_h) * times)),
     )
+
+
+@njit(inline="always")
+def _quanta_of(quanta: OutputQuanta, k: int) -> Quanta:
+    """Return those of one of several outputs."""
+    return Quanta(quanta.scale_g[k], quanta.scale_h[k], quanta.scale_w, quanta.round_key[k])
+
+
+@njit(inline="always")
+def _is_drawn(draw: RowDraw, row: np.uint64) -> bool:
+    """Whether the row of this global id is."""
+    return bool(draw.below >= np.uint64(4294967296) or (row_bits(draw.key, row) >> np.uint64(32)) < draw.below)
+
+
+@njit(inline="always")
+def _half_bits(pairs: Pairs) -> np.int64:
+    """Return the bits below g in a pair."""
+    return np.int64(4 * pairs.itemsize)
 
 
 @njit(cache=True, nogil=True)
 def quantize_gradients(
-    g: Float32,
-    h: Float32,
-    weight: Float32 | None,
-    scale_g: float,
-    scale_h: float,
-    scale_w: float,
-    round_key: np.uint64,
-    sample_key: np.uint64,
-    sample_below: np.uint64,
-    first_row: int | np.int64 | UInt64,
-    begin: int,
-    end: int,
-    order: UInt32,
-    pairs: Pairs,
+    gradients: Gradients, quanta: Quanta, draw: RowDraw, rows: RowRange, into: RowOrder
 ) -> tuple[int, int, int]:
-    """Quantize rows `[begin, end)` of one output into `order[begin:]`, `pairs[begin:]`.
+    """Quantize the drawn rows of a range, of one output, into the range's place in `into`, side by side.
 
-    `g`, `h` : float32, shape (rows,), any stride. `weight` : float32, shape (rows,), for small data; None for large,
-    whose `g` and `h` contain it. `first_row` : global id that row 0 would have, or the ids of all rows.
-    `sample_below` : a row is kept if its 32 sampling bits are below. Returns the number of kept rows and their
-    integer sums of g and h.
+    Returns the number of drawn rows and their integer sums of g and h.
     """
-    kept = begin
+    g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs
+    first_row, kept, half = rows.first_row, rows.begin, _half_bits(pairs)
     sum_g = np.int64(0)
     sum_h = np.int64(0)
-    everyone = sample_below >= np.uint64(4294967296)
-    for row in range(begin, end):
+    for row in range(rows.begin, rows.end):
         global_row = global_id(first_row, row)
-        if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
+        if not _is_drawn(draw, global_row):
             continue
-        if weight is None:
-            qg, qh = _quantized(g[row], h[row], None, global_row, scale_g, scale_h, scale_w, round_key)
-            pairs[kept] = (qg << np.int64(16)) | qh
-        else:
-            qg, qh = _quantized(g[row], h[row], weight[row], global_row, scale_g, scale_h, scale_w, round_key)
-            pairs[kept] = (qg << np.int64(32)) | qh
+        qg, qh = _quantized(g[row], h[row], _weight_of(weight, row), global_row, quanta)
+        pairs[kept] = (qg << half) | qh
         order[kept] = row
         sum_g += qg
         sum_h += qh
         kept += 1
-    return kept - begin, int(sum_g), int(sum_h)
+    return kept - rows.begin, int(sum_g), int(sum_h)
 
 
 @njit(cache=True, nogil=True)
 def quantize_vectors(
-    g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
-    round_keys: UInt64, sample_key: np.uint64, sample_below: np.uint64, first_row: int | np.int64 | UInt64,
-    begin: int, end: int, order: UInt32, pairs: Pairs, sums: Int64,
-) -> int:  # fmt: skip
-    """`quantize_gradients` of several columns: `g`, `h`, `pairs` of shape (rows, columns), scales and keys per column.
+    gradients: Gradients, quanta: OutputQuanta, draw: RowDraw, rows: RowRange, into: RowOrder, sums: Int64
+) -> int:
+    """Do what `quantize_gradients` does, of several outputs.
 
     Pairs stay in the order of rows: a row's are read together, so that moving them with `order` would cost more than
-    looking them up. Returns the number of kept rows; adds their sums to `sums`, int64 of g and h of each column.
+    looking them up. Returns the number of drawn rows; adds their sums to `sums`, int64 of g and h of each output.
     """
-    kept = begin
-    everyone = sample_below >= np.uint64(4294967296)
-    for row in range(begin, end):
+    g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs
+    first_row, kept, half = rows.first_row, rows.begin, _half_bits(pairs)
+    for row in range(rows.begin, rows.end):
         global_row = global_id(first_row, row)
-        if not everyone and (row_bits(sample_key, global_row) >> np.uint64(32)) >= sample_below:
+        if not _is_drawn(draw, global_row):
             continue
-        for k in range(len(scale_g)):
-            if weight is None:
-                qg, qh = _quantized(
-                    g[row, k], h[row, k], None, global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
-                )
-                pairs[row, k] = (qg << np.int64(16)) | qh
-            else:
-                qg, qh = _quantized(
-                    g[row, k], h[row, k], weight[row], global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
-                )
-                pairs[row, k] = (qg << np.int64(32)) | qh
+        for k in range(g.shape[1]):
+            qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))
+            pairs[row, k] = (qg << half) | qh
             sums[2 * k] += qg
             sums[2 * k + 1] += qh
         order[kept] = row
         kept += 1
-    return kept - begin
+    return kept - rows.begin
 
 
 @njit(cache=True, nogil=True)
-def add_to_leaves(
-    g: Float32, h: Float32, weight: Float32 | None, scale_g: Float64, scale_h: Float64, scale_w: float,
-    round_keys: UInt64, first_row: int | np.int64 | UInt64, begin: int, end: int, leaf: Int32, sums: Int64,
-) -> None:  # fmt: skip
-    """Add the integers that `quantize_vectors` would make of rows `[begin, end)` to `sums[leaf[row]]`.
+def add_to_leaves(gradients: Gradients, quanta: OutputQuanta, rows: RowRange, leaf: Int32, sums: Int64) -> None:
+    """Add the integers that `quantize_vectors` would make of a range of rows to `sums[leaf[row]]`.
 
-    `leaf` : int32, shape (rows,), -1 for rows that did not grow the tree. `sums` : int64, shape (leaves, 2 * columns).
+    `leaf` : int32, shape (rows,), -1 for rows that did not grow the tree. `sums` : int64, shape (leaves, 2 * outputs).
     """
-    for row in range(begin, end):
+    g, h, weight, first_row = gradients.g, gradients.h, gradients.weight, rows.first_row
+    for row in range(rows.begin, rows.end):
         if leaf[row] < 0:
             continue
         into = sums[leaf[row]]
         global_row = global_id(first_row, row)
-        for k in range(len(scale_g)):
-            if weight is None:
-                qg, qh = _quantized(
-                    g[row, k], h[row, k], None, global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
-                )
-            else:
-                qg, qh = _quantized(
-                    g[row, k], h[row, k], weight[row], global_row, scale_g[k], scale_h[k], scale_w, round_keys[k]
-                )
+        for k in range(g.shape[1]):
+            qg, qh = _quantized(g[row, k], h[row, k], _weight_of(weight, row), global_row, _quanta_of(quanta, k))
             into[2 * k] += qg
             into[2 * k + 1] += qh
 

@@ -19,13 +19,17 @@ of a slot, so that a row adds to neighbouring words and one pass over the rows s
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload
 
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.chunk_order import RowOrder, Stretch
+from daskboost.devices.cpu.matrices import DenseBins, SparseBins
 from daskboost.devices.cpu.prefetch import prefetch
-from daskboost.dtypes import Int32, Int64, Pairs, Symbols, UInt32
+from daskboost.dtypes import Int64, Pairs
 
 WORD_ROWS = 65_536
 """Rows whose sums are sure to fit a word's halves: 2**16 * 2**15 = 2**31, with sign for g and without for h."""
@@ -33,6 +37,20 @@ LOW_HALF = np.int64(0xFFFFFFFF)
 """Mask of a word's lower half, the sum of h; the sum of g is above it."""
 AHEAD = 16
 """Rows between asking for a row and using it; 8 to 16 were fastest, 32 slower."""
+
+
+class HistogramSums(NamedTuple):
+    """Where the sums of a stretch's rows go; all int64, arrays of words or of pairs."""
+
+    histograms: Int64
+    """Shape (nodes, entries), or (nodes, entries, 2); may hold anything before where they are cleared."""
+    places: Int64
+    """Which of the histograms is each segment's."""
+    edge: Int64
+    """Cleared histogram for the rows of a segment that begins before the stretch, whose other rows another thread adds
+    meanwhile; without entries where a stretch begins with a segment."""
+    clear: bool
+    """Whether histograms are cleared before rows are added."""
 
 
 def _pair(packed: np.signedinteger) -> np.int64:
@@ -81,24 +99,23 @@ def _add_pairs(words: Int64, at: np.uint64, into: Int64) -> None:
 
 
 @njit(nogil=True)
-def _dense_vectors(
-    flat: Symbols, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, slot_offsets: Int64,
-    blocks: Int64, scratch: Int64, into: Int64,
-) -> None:  # fmt: skip
+def dense_vectors(bins: DenseBins, rows: RowOrder, begin: int, end: int, scratch: Int64, into: Int64) -> None:
     """`dense_rows` of several outputs, whose sums lie side by side in each slot."""
+    flat, stride, offsets, blocks = bins.symbols, np.uint64(bins.row_stride), bins.offsets, bins.blocks
+    order, pairs = rows.order, rows.pairs
     width = pairs.shape[1]
     words, step = np.empty(width, np.int64), np.uint64(width)
-    n_features = np.int64(stride)
-    if into.ndim == 2 and (end - begin) * 2 < slot_offsets[n_features] // n_features:  # too few rows to pay for a spill
+    n_features = len(bins.n_bins)
+    if into.ndim == 2 and (end - begin) * 2 < offsets[n_features] // n_features:  # too few rows to pay for a spill
         for i in range(begin, end):
             row = np.uint64(order[i])
             _load(pairs, row, words)
             for f in range(n_features):
-                slot = np.uint64(slot_offsets[f]) + np.uint64(flat[row * stride + np.uint64(f)])
+                slot = np.uint64(offsets[f]) + np.uint64(flat[row * stride + np.uint64(f)])
                 _add_pairs(words, slot * step, into)
         return
     for b in range(len(blocks) - 1):
-        low, high = slot_offsets[blocks[b]], slot_offsets[blocks[b + 1]]
+        low, high = offsets[blocks[b]], offsets[blocks[b + 1]]
         for start in range(begin, end, WORD_ROWS):
             target = into[low * width : high * width] if into.ndim == 1 else scratch
             for i in range(start, min(start + WORD_ROWS, end)):
@@ -107,17 +124,16 @@ def _dense_vectors(
                     prefetch(flat, np.uint64(order[i + AHEAD]) * stride + np.uint64(blocks[b]))
                 _load(pairs, row, words)
                 for f in range(blocks[b], blocks[b + 1]):
-                    slot = np.uint64(slot_offsets[f] - low) + np.uint64(flat[row * stride + np.uint64(f)])
+                    slot = np.uint64(offsets[f] - low) + np.uint64(flat[row * stride + np.uint64(f)])
                     _add_words(words, slot * step, target)
             if into.ndim == 2:
                 _spill(scratch, low * width, high * width, into)
 
 
 @njit(nogil=True)
-def _sparse_vectors(
-    indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin: int, end: int, into: Int64
-) -> None:
+def sparse_vectors(bins: SparseBins, rows: RowOrder, begin: int, end: int, into: Int64) -> None:
     """`sparse_rows` of several outputs."""
+    indptr, slots, order, pairs = bins.indptr, bins.slots, rows.order, rows.pairs
     words, step = np.empty(pairs.shape[1], np.int64), np.uint64(pairs.shape[1])
     for i in range(begin, end):
         row = np.uint64(order[i])
@@ -131,52 +147,47 @@ def _sparse_vectors(
 
 
 @njit(cache=True, nogil=True)
-def dense_rows(
-    flat: Symbols, n_features: int, order: UInt32, pairs: Pairs, begin: int, end: int,
-    slot_offsets: Int64, blocks: Int64, scratch: Int64, into: Int64,
-) -> None:  # fmt: skip
-    """Add rows `order[begin:end]` of a row-major chunk to `into`: pairs or words."""
-    stride = np.uint64(n_features)
-    if pairs.ndim == 2:
-        _dense_vectors(flat, stride, order, pairs, begin, end, slot_offsets, blocks, scratch, into)
-        return
+def dense_rows(bins: DenseBins, rows: RowOrder, begin: int, end: int, scratch: Int64, into: Int64) -> None:
+    """Add rows `[begin, end)` in node order of a row-major chunk to `into`: pairs or words."""
+    flat, stride, offsets, blocks = bins.symbols, np.uint64(bins.row_stride), bins.offsets, bins.blocks
+    order, pairs = rows.order, rows.pairs
     if into.ndim == 1:
         for b in range(len(blocks) - 1):
-            first, last = np.uint64(blocks[b]), np.uint64(blocks[b + 1])
-            own = into[slot_offsets[first] :]
-            _accumulate(flat, stride, order, pairs, begin, end, end, slot_offsets, first, last, own)
+            own = into[offsets[blocks[b]] :]
+            _accumulate(bins, rows, (begin, end), end, (blocks[b], blocks[b + 1]), own)
         return
-    if (end - begin) * 2 < slot_offsets[n_features] // n_features:  # too few rows to pay for a spill
+    n_features = len(bins.n_bins)
+    if (end - begin) * 2 < offsets[n_features] // n_features:  # too few rows to pay for a spill
         for i in range(begin, end):
             base, value = np.uint64(order[i]) * stride, _pair(pairs[i])
             g, h = value >> np.int64(32), value & LOW_HALF
             for f in range(n_features):
-                slot = np.uint64(slot_offsets[f]) + np.uint64(flat[base + np.uint64(f)])
+                slot = np.uint64(offsets[f]) + np.uint64(flat[base + np.uint64(f)])
                 into[slot, 0] += g
                 into[slot, 1] += h
         return
     for b in range(len(blocks) - 1):
-        first, last = np.uint64(blocks[b]), np.uint64(blocks[b + 1])
-        low, high = slot_offsets[first], slot_offsets[last]
+        low, high = offsets[blocks[b]], offsets[blocks[b + 1]]
         for start in range(begin, end, WORD_ROWS):
-            _accumulate(
-                flat, stride, order, pairs, start, min(start + WORD_ROWS, end), end, slot_offsets, first, last, scratch
-            )
+            positions = (start, min(start + WORD_ROWS, end))
+            _accumulate(bins, rows, positions, end, (blocks[b], blocks[b + 1]), scratch)
             _spill(scratch, low, high, into)
 
 
 @njit(inline="always")
 def _accumulate(
-    flat: Symbols, stride: np.uint64, order: UInt32, pairs: Pairs, begin: int, end: int, known: int,
-    slot_offsets: Int64, first: np.uint64, last: np.uint64, scratch: Int64,
-) -> None:  # fmt: skip
-    """Add rows `order[begin:end]` to the packed sums of features `[first, last)`, four rows at a time.
+    bins: DenseBins, rows: RowOrder, positions: tuple[int, int], known: int, features: tuple[int, int], scratch: Int64
+) -> None:
+    """Add the rows at `[positions)` to the packed sums of the features in `[features)`, four rows at a time.
 
-    Four independent additions in flight hide the latency of a cache's load, add and store; `order` is valid up to
+    Four independent additions in flight hide the latency of a cache's load, add and store; the order is valid up to
     `known`, and rows are asked for before they are needed.
     """
-    low = np.uint64(slot_offsets[first])
-    i = begin
+    flat, stride, offsets = bins.symbols, np.uint64(bins.row_stride), bins.offsets
+    order, pairs = rows.order, rows.pairs
+    first, last = np.uint64(features[0]), np.uint64(features[1])
+    low = np.uint64(offsets[first])
+    i, end = positions
     while i + 4 <= end:
         if i + AHEAD + 4 <= known:
             for j in range(4):
@@ -192,7 +203,7 @@ def _accumulate(
             _pair(pairs[i + 3]),
         )
         for f in range(first, last):
-            offset = np.uint64(slot_offsets[f]) - low
+            offset = np.uint64(offsets[f]) - low
             scratch[offset + np.uint64(flat[a + f])] += value_a
             scratch[offset + np.uint64(flat[b + f])] += value_b
             scratch[offset + np.uint64(flat[c + f])] += value_c
@@ -201,16 +212,14 @@ def _accumulate(
     while i < end:
         row, value = np.uint64(order[i]) * stride, _pair(pairs[i])
         for f in range(first, last):
-            scratch[np.uint64(slot_offsets[f]) - low + np.uint64(flat[row + f])] += value
+            scratch[np.uint64(offsets[f]) - low + np.uint64(flat[row + f])] += value
         i += 1
 
 
 @njit(cache=True, nogil=True)
-def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin: int, end: int, into: Int64) -> None:
-    """Add rows `order[begin:end]` of a CSR chunk, whose entries are slots, to `into`: pairs or words."""
-    if pairs.ndim == 2:
-        _sparse_vectors(indptr, slots, order, pairs, begin, end, into)
-        return
+def sparse_rows(bins: SparseBins, rows: RowOrder, begin: int, end: int, into: Int64) -> None:
+    """Add rows `[begin, end)` in node order of a CSR chunk to `into`: pairs or words."""
+    indptr, slots, order, pairs = bins.indptr, bins.slots, rows.order, rows.pairs
     if into.ndim == 1:
         for i in range(begin, end):
             row, value = np.uint64(order[i]), _pair(pairs[i])
@@ -226,10 +235,38 @@ def sparse_rows(indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, begin:
             into[slot, 1] += h
 
 
-@njit(inline="always")
-def _target(piece_begin: int, segment_begin: int, node: int, out: Int64, edge: Int64) -> Int64:
-    """A stretch that starts inside a segment may share its node with another thread: it gets the edge buffer."""
-    return out[node] if piece_begin == segment_begin else edge
+def _scratch(bins: DenseBins | SparseBins, into: Int64) -> Int64:
+    """Return cleared room for the packed sums of a block of features, where rows are spilled from there."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_scratch, inline="always", strict=False)
+def _typed_scratch(bins: types.NamedTuple, into: types.Array) -> Callable[[DenseBins, Int64], Int64]:
+    if bins.instance_class is DenseBins and into.ndim > 2:
+        return lambda bins, into: np.zeros(bins.scratch_entries, np.int64)
+    return lambda bins, into: np.zeros(0, np.int64)
+
+
+def _add_rows(
+    bins: DenseBins | SparseBins, rows: RowOrder, begin: int, end: int, scratch: Int64, into: Int64
+) -> None:
+    """Add rows `[begin, end)` in node order to `into`, whatever their encoding and however many outputs."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_add_rows, inline="always", strict=False)
+def _typed_add_rows(
+    bins: types.NamedTuple, rows: types.NamedTuple, begin: types.Type, end: types.Type, scratch: types.Array,
+    into: types.Array,
+) -> Callable[..., None]:  # fmt: skip
+    several = rows[rows.fields.index("pairs")].ndim == 2
+    if bins.instance_class is DenseBins:
+        if several:
+            return lambda bins, rows, begin, end, scratch, into: dense_vectors(bins, rows, begin, end, scratch, into)
+        return lambda bins, rows, begin, end, scratch, into: dense_rows(bins, rows, begin, end, scratch, into)
+    if several:
+        return lambda bins, rows, begin, end, scratch, into: sparse_vectors(bins, rows, begin, end, into)
+    return lambda bins, rows, begin, end, scratch, into: sparse_rows(bins, rows, begin, end, into)
 
 
 @njit(inline="always")
@@ -240,60 +277,29 @@ def _total(segments: Int64) -> int:
     return total
 
 
-@njit(inline="always")
-def _clear(node: int, position: int, first: int, last: int, total: int, out: Int64) -> None:
-    """Clear a node's histogram if its segment, the one at `position`, begins in this stretch; empty ones at the end do
-    in the last."""
-    if first <= position and (position < last or position == total):
-        out[node] = 0
-
-
 @njit(cache=True, nogil=True)
-def dense_segments(
-    flat: Symbols, n_features: int, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
-    slot_offsets: Int64, blocks: Int64, scratch: Int64, places: Int64, out: Int64, edge: Int64, clear: bool,
-) -> int:  # fmt: skip
-    """Add positions `[first, last)` of the concatenated `segments`; that of segment s is `out[places[s]]`.
+def add_segments(bins: DenseBins | SparseBins, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
+    """Add a stretch of the rows to the histograms of their nodes.
 
-    Returns the segment whose rows went to `edge`, or -1. With `clear`, `out` may hold anything before.
+    Returns the segment whose rows went to the edge buffer, or -1.
     """
+    segments, first, last, out = stretch.segments, stretch.first, stretch.last, sums.histograms
     edge_node = -1
     position = 0
     total = _total(segments)
+    scratch = _scratch(bins, out)
     for node in range(len(segments)):
-        size = segments[node, 1] - segments[node, 0]
-        if clear:
-            _clear(places[node], position, first, last, total, out)
-        low, high = max(first, position), min(last, position + size)
+        begin, end = segments[node, 0], segments[node, 1]
+        into = out[sums.places[node]]
+        # A node is cleared where its segment begins; those of empty segments at the end, in the last stretch.
+        if sums.clear and first <= position and (position < last or position == total):
+            into[:] = 0
+        low, high = max(first, position), min(last, position + end - begin)
         if low < high:
-            if low != position:
+            shift = begin - position
+            if low != position:  # another thread may add to this node
                 edge_node = node
-            shift = segments[node, 0] - position
-            into = _target(low, position, places[node], out, edge)
-            dense_rows(flat, n_features, order, pairs, low + shift, high + shift, slot_offsets, blocks, scratch, into)
-        position += size
-    return edge_node
-
-
-@njit(cache=True, nogil=True)
-def sparse_segments(
-    indptr: Int64, slots: Int32, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int,
-    places: Int64, out: Int64, edge: Int64, clear: bool,
-) -> int:  # fmt: skip
-    """`dense_segments` for a CSR chunk."""
-    edge_node = -1
-    position = 0
-    total = _total(segments)
-    for node in range(len(segments)):
-        size = segments[node, 1] - segments[node, 0]
-        if clear:
-            _clear(places[node], position, first, last, total, out)
-        low, high = max(first, position), min(last, position + size)
-        if low < high:
-            if low != position:
-                edge_node = node
-            shift = segments[node, 0] - position
-            into = _target(low, position, places[node], out, edge)
-            sparse_rows(indptr, slots, order, pairs, low + shift, high + shift, into)
-        position += size
+                into = sums.edge
+            _add_rows(bins, rows, low + shift, high + shift, scratch, into)
+        position += end - begin
     return edge_node

@@ -6,12 +6,39 @@ are runs. Keys come sorted because NumPy's vectorised sort takes 7 ns a key, les
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import NamedTuple
 
+import numpy as np
+
+from daskboost.devices.cpu import njit
 from daskboost.dtypes import Int64, UInt8, UInt32, UInt64
 
 KEY_BITS = 32
+
+
+class KeyRuns(NamedTuple):
+    """Keys of several series, that of series `s` at `keys[starts[s]:ends[s]]`, with gaps between them."""
+
+    keys: UInt32
+    weights: Int64
+    """What each key counts, shape (keys,), or (keys, columns) to be counted; empty for ones."""
+    starts: Int64
+    ends: Int64
+
+
+class CellTable(NamedTuple):
+    """Cells of several series, in which keys are counted."""
+
+    bits: UInt8
+    """Resolution of each series; 32 means that a cell is a single key."""
+    offsets: Int64
+    """Where the cells of each series lie, in increasing order, shape (series + 1,)."""
+    lower: UInt32
+    """The least key seen in each cell."""
+    upper: UInt32
+    """The greatest."""
+    sums: Int64
+    """Shape (cells, columns)."""
 
 
 @njit(cache=True, nogil=True)
@@ -64,36 +91,20 @@ def _add(sums: Int64, cell: int, counts: Int64, row: int, fresh: bool) -> None:
 
 
 @njit(cache=True, nogil=True)
-def count_sorted_keys(
-    keys: UInt32,
-    counts: Int64,
-    starts: Int64,
-    ends: Int64,
-    capacities: Int64,
-    bits: UInt8,
-    offsets: Int64,
-    lower: UInt32,
-    upper: UInt32,
-    sums: Int64,
-) -> None:
+def count_sorted_keys(runs: KeyRuns, capacities: Int64, cells: CellTable) -> None:
     """Count several series of keys, each in the finest cells of which it occupies at most its capacity.
 
     Parameters
     ----------
-    keys : uint32 array
-        Series `s` is `keys[starts[s]:ends[s]]`, sorted.
-    counts : int64 array, shape (len(keys), columns) or (0, 1)
-        What each key adds; empty for ones.
+    runs : KeyRuns
+        Each sorted; weights of shape (keys, columns), or (0, 1) for ones.
     capacities : int64 array, shape (series,)
         Each at least 1.
-    bits : uint8 array, shape (series,), changed
-        The resolution of each series; 32 means that a cell is a single key.
-    offsets : int64 array, shape (series + 1,), changed
-        Where the cells of each series lie in the output, in increasing order.
-    lower, upper : uint32 arrays, changed
-        The least and the greatest key seen in each cell.
-    sums : int64 array, shape (cells, columns), changed
+    cells : CellTable, changed
+        With room for as many cells of each series as its capacity, or its keys if these are fewer.
     """
+    keys, counts, starts, ends = runs.keys, runs.weights, runs.starts, runs.ends
+    bits, offsets, lower, upper, sums = cells.bits, cells.offsets, cells.lower, cells.upper, cells.sums
     offsets[0] = 0
     for s in range(len(starts)):
         first, last = starts[s], ends[s]
@@ -135,37 +146,23 @@ def _interleave(
 
 
 @njit(cache=True, nogil=True)
-def merge_cells(
-    capacities: Int64,
-    bits_a: UInt8,
-    offsets_a: Int64,
-    lower_a: UInt32,
-    upper_a: UInt32,
-    sums_a: Int64,
-    bits_b: UInt8,
-    offsets_b: Int64,
-    lower_b: UInt32,
-    upper_b: UInt32,
-    sums_b: Int64,
-    bits: UInt8,
-    offsets: Int64,
-    lower: UInt32,
-    upper: UInt32,
-    sums: Int64,
-) -> None:
-    """Merge two sets of counted series, series by series; arrays as :func:`count_sorted_keys` leaves them.
+def merge_cells(capacities: Int64, a: CellTable, b: CellTable, into: CellTable) -> None:
+    """Merge two sets of counted series, series by series; tables as :func:`count_sorted_keys` leaves them.
 
     A cell's least key names the cell at its own and at every coarser resolution, so the order of the least keys is
     the order of the cells, and what one cell of the union takes in is a run.
     """
+    offsets_a, upper_a, sums_a = a.offsets, a.upper, a.sums
+    offsets_b, upper_b, sums_b = b.offsets, b.upper, b.sums
+    bits, offsets, lower, upper, sums = into.bits, into.offsets, into.lower, into.upper, into.sums
     longest = np.int64(0)
     for s in range(len(capacities)):
         longest = max(longest, offsets_a[s + 1] - offsets_a[s] + offsets_b[s + 1] - offsets_b[s])
     keys, order = np.empty(longest, np.uint32), np.empty(longest, np.int64)
     offsets[0] = 0
     for s in range(len(capacities)):
-        n = _interleave(lower_a, offsets_a[s], offsets_a[s + 1], lower_b, offsets_b[s], offsets_b[s + 1], keys, order)
-        resolution = _resolution(keys, 0, n, min(bits_a[s], bits_b[s]), capacities[s])
+        n = _interleave(a.lower, offsets_a[s], offsets_a[s + 1], b.lower, offsets_b[s], offsets_b[s + 1], keys, order)
+        resolution = _resolution(keys, 0, n, min(a.bits[s], b.bits[s]), capacities[s])
         bits[s] = resolution
         below = np.uint64(KEY_BITS - resolution)
         end = offsets[s] - 1

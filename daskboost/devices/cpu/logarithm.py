@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 
+from daskboost.devices.cpu import njit
 from daskboost.dtypes import Float64
 
 _ONE = np.int64(0x3FF0000000000000)

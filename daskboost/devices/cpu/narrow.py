@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from daskboost.devices.cpu import njit
 from daskboost.dtypes import Int32, Int64
 
 

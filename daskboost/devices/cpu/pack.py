@@ -9,12 +9,11 @@ What all four kernels share is inlined by numba before types are known: as a cal
 
 from __future__ import annotations
 
-import numba
-
+from daskboost.devices.cpu import njit
 from daskboost.dtypes import Symbols, UInt8, UInt32
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _write(out: UInt8, position: int, pending: int, n_pending: int) -> tuple[int, int, int]:
     """Move whole bytes of the pending bits to `out`; position, pending bits and their number afterwards."""
     while n_pending >= 8:
@@ -25,7 +24,7 @@ def _write(out: UInt8, position: int, pending: int, n_pending: int) -> tuple[int
     return position, pending, n_pending
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _read(packed: UInt8, position: int, pending: int, n_pending: int, width: int) -> tuple[int, int, int]:
     """Take bytes from `packed` until `width` bits are pending; position, pending bits and their number afterwards."""
     while n_pending < width:
@@ -35,7 +34,7 @@ def _read(packed: UInt8, position: int, pending: int, n_pending: int, width: int
     return position, pending, n_pending
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def pack_rows(symbols: Symbols, bits: UInt8, stride: int, start: int, stop: int, out: UInt8) -> None:
     """Pack rows `start..stop` of a (rows, features) matrix, each row from its own byte `row * stride` on."""
     for row in range(start, stop):
@@ -49,7 +48,7 @@ def pack_rows(symbols: Symbols, bits: UInt8, stride: int, start: int, stop: int,
             out[position] = pending
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def unpack_rows(packed: UInt8, bits: UInt8, stride: int, start: int, stop: int, out: Symbols) -> None:
     """Undo `pack_rows`."""
     for row in range(start, stop):
@@ -64,7 +63,7 @@ def unpack_rows(packed: UInt8, bits: UInt8, stride: int, start: int, stop: int, 
             n_pending -= width
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def pack_stream(symbols: UInt32, width: int, start: int, stop: int, out: UInt8) -> None:
     """Pack symbols `start..stop` of one stream; `start` is a multiple of 8, where a symbol starts a byte."""
     position = start * width // 8
@@ -77,7 +76,7 @@ def pack_stream(symbols: UInt32, width: int, start: int, stop: int, out: UInt8) 
         out[position] = pending
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def unpack_stream(packed: UInt8, width: int, start: int, stop: int, out: UInt32) -> None:
     """Undo `pack_stream`; `start` is a multiple of 8."""
     position = start * width // 8

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numba import njit
 
+from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.chunk_order import ChunkOrder
 from daskboost.devices.cpu.histogram import LOW_HALF, _pair
 from daskboost.devices.cpu.threads import Threads

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from daskboost.dtypes import Bool, Float32, Int32, Int64, UInt32
+from daskboost.devices.cpu import njit
+from daskboost.dtypes import Bool, Csr, Float32, Int32, Int64, UInt32
 
 LANES = 8
 """Rows that walk together; a block is a multiple of it."""
@@ -106,10 +106,10 @@ def dense_keys(forest: PackedForest, values: UInt32, first: int, stop: int, keys
 
 @njit(cache=True, nogil=True)
 def sparse_keys(
-    forest: PackedForest, indptr: Int64, indices: Int32, values: UInt32, first: int, stop: int, keys: UInt32
+    forest: PackedForest, entries: Csr, first: int, stop: int, keys: UInt32
 ) -> None:
     """Do what `dense_keys` does for a CSR matrix; absent entries are missing."""
-    n_columns = len(forest.missing)
+    indptr, indices, values, n_columns = entries.indptr, entries.indices, entries.values, len(forest.missing)
     for row in range(first, stop):
         start = _tile_start(row - first, n_columns)
         for column in range(n_columns):
@@ -269,23 +269,15 @@ def predict_dense(
 
 @njit(cache=True, nogil=True)
 def predict_sparse(
-    forest: PackedForest,
-    indptr: Int64,
-    indices: Int32,
-    values: UInt32,
-    first_tree: int,
-    stop_tree: int,
-    block: int,
-    leaves: Int32,
-    margins: Float32,
+    forest: PackedForest, entries: Csr, first_tree: int, stop_tree: int, block: int, leaves: Int32, margins: Float32
 ) -> None:
     """Do what `predict_dense` does for a CSR matrix; only the columns that trees use become dense, one block at a
     time."""
-    n_rows, n_columns = len(indptr) - 1, len(forest.missing)
+    n_rows, n_columns = len(entries.indptr) - 1, len(forest.missing)
     keys, slots = np.zeros(block * n_columns, np.uint32), np.empty(block, np.int32)
     for first in range(0, n_rows, block):
         stop = min(first + block, n_rows)
-        sparse_keys(forest, indptr, indices, values, first, stop, keys)
+        sparse_keys(forest, entries, first, stop, keys)
         padded = slots[: (stop - first + LANES - 1) // LANES * LANES]
         if len(leaves):
             find_leaves(forest, keys, first_tree, stop_tree, padded, leaves[first:stop])

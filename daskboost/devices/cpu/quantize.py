@@ -1,30 +1,31 @@
 """Quantizing kernels: a value's bin is the number of its feature's cut points that are <= the value.
 
-The search is a branchless binary search in a feature's *search table*: its cut points padded with NaN to
-`2**depth - 1` entries. NaN compares false, so padding is never counted, and neither is a NaN value.
+The search is a branchless binary search in a feature's table, see `SearchTables`: a NaN value, which compares false as
+padding does, is never counted.
 """
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from daskboost.dtypes import Float32, Int32, Int64, Symbols, UInt8, UInt32
+from daskboost.devices.cpu import njit
+from daskboost.devices.search_tables import SearchTables
+from daskboost.dtypes import Csr, Float32, Int32, Int64, Symbols, UInt32
 
 BLOCK_ROWS = 128  # values of one feature searched together: independent chains of loads hide their latency
 
 
-@numba.njit(cache=True, nogil=True)
-def _bin_of(value: np.float32, tables: Float32, first: int, depth: int) -> int:
+@njit(cache=True, nogil=True)
+def _bin_of(value: np.float32, cuts: Float32, first: int, depth: int) -> int:
     found = 0
     step = (1 << depth) >> 1
     while step > 0:
-        found += step * (tables[first + found + step - 1] <= value)
+        found += step * (cuts[first + found + step - 1] <= value)
         step >>= 1
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _bins_of(values: Float32, table: Float32, depth: int, out: Int32) -> None:
     found = out[: len(values)]
     found[:] = 0
@@ -35,21 +36,13 @@ def _bins_of(values: Float32, table: Float32, depth: int, out: Int32) -> None:
         step >>= 1
 
 
-@numba.njit(cache=True, nogil=True)
-def quantize_dense(
-    values: Float32,
-    tables: Float32,
-    table_offsets: Int64,
-    depths: UInt8,
-    missing: Int32,
-    start: int,
-    stop: int,
-    out: Symbols,
-) -> int:
-    """Symbols of rows `start..stop` of a (rows, features) matrix; NaN becomes `missing[feature]`.
+@njit(cache=True, nogil=True)
+def quantize_dense(values: Float32, search: SearchTables, start: int, stop: int, out: Symbols) -> int:
+    """Symbols of rows `start..stop` of a (rows, features) matrix; NaN becomes the feature's symbol for missing values.
 
-    Returns a feature that has a NaN though it has no symbol for it (`missing[feature] < 0`), or -1.
+    Returns a feature that has a NaN though it has no symbol for it, or -1.
     """
+    cuts, offsets, depths, missing = search.cuts, search.offsets, search.depths, search.symbols
     block = np.empty(BLOCK_ROWS, np.float32)
     bins = np.empty(BLOCK_ROWS, np.int32)
     unrepresentable = -1
@@ -60,7 +53,7 @@ def quantize_dense(
             for i in range(n):
                 block[i] = values[first_row + i, feature]
                 any_missing |= block[i] != block[i]
-            table = tables[table_offsets[feature] : table_offsets[feature + 1]]
+            table = cuts[offsets[feature] : offsets[feature + 1]]
             _bins_of(block[:n], table, depths[feature], bins)
             if any_missing:
                 if missing[feature] < 0:
@@ -73,30 +66,21 @@ def quantize_dense(
     return unrepresentable
 
 
-@numba.njit(cache=True, nogil=True)
-def scatter_sparse(
-    indptr: Int64,
-    indices: Int32,
-    values: Float32,
-    tables: Float32,
-    table_offsets: Int64,
-    depths: UInt8,
-    missing: Int32,
-    start: int,
-    stop: int,
-    out: Symbols,
-) -> int:
-    """Symbols of CSR rows `start..stop` as a matrix; absent entries become `missing[feature]`.
+@njit(cache=True, nogil=True)
+def scatter_sparse(entries: Csr, search: SearchTables, start: int, stop: int, out: Symbols) -> int:
+    """Symbols of CSR rows `start..stop` as a matrix; absent entries become the feature's symbol for missing values.
 
     Returns a feature that is absent from some row though it has no symbol for that, or -1.
     """
+    indptr, indices, values = entries.indptr, entries.indices, entries.values
+    cuts, offsets, depths, missing = search.cuts, search.offsets, search.depths, search.symbols
     n_present = np.zeros(len(missing), np.int64)
     for row in range(start, stop):
         for feature in range(len(missing)):
             out[row, feature] = max(missing[feature], 0)
         for entry in range(indptr[row], indptr[row + 1]):
             feature = indices[entry]
-            out[row, feature] = _bin_of(values[entry], tables, table_offsets[feature], depths[feature])
+            out[row, feature] = _bin_of(values[entry], cuts, offsets[feature], depths[feature])
             n_present[feature] += 1
     for feature in range(len(missing)):
         if missing[feature] < 0 and n_present[feature] < stop - start:
@@ -104,25 +88,17 @@ def scatter_sparse(
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
-def quantize_entries(
-    indices: Int32,
-    values: Float32,
-    tables: Float32,
-    table_offsets: Int64,
-    depths: UInt8,
-    bin_offsets: Int32,
-    start: int,
-    stop: int,
-    out: UInt32,
-) -> None:
+@njit(cache=True, nogil=True)
+def quantize_entries(entries: Csr, search: SearchTables, start: int, stop: int, out: UInt32) -> None:
     """Global bins of the CSR entries `start..stop`."""
+    indices, values = entries.indices, entries.values
+    cuts, offsets, depths, bin_offsets = search.cuts, search.offsets, search.depths, search.symbols
     for entry in range(start, stop):
         feature = indices[entry]
-        out[entry] = bin_offsets[feature] + _bin_of(values[entry], tables, table_offsets[feature], depths[feature])
+        out[entry] = bin_offsets[feature] + _bin_of(values[entry], cuts, offsets[feature], depths[feature])
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def count_present(values: Float32, start: int, stop: int, out: Int64) -> None:
     """Number of values that are not NaN in each of the rows `start..stop`."""
     for row in range(start, stop):
@@ -132,19 +108,10 @@ def count_present(values: Float32, start: int, stop: int, out: Int64) -> None:
         out[row] = n
 
 
-@numba.njit(cache=True, nogil=True)
-def compress_dense(
-    values: Float32,
-    tables: Float32,
-    table_offsets: Int64,
-    depths: UInt8,
-    bin_offsets: Int32,
-    indptr: Int64,
-    start: int,
-    stop: int,
-    out: UInt32,
-) -> None:
+@njit(cache=True, nogil=True)
+def compress_dense(values: Float32, search: SearchTables, indptr: Int64, start: int, stop: int, out: UInt32) -> None:
     """Global bins of the values that are not NaN of the matrix rows `start..stop`, in CSR order."""
+    cuts, offsets, depths, bin_offsets = search.cuts, search.offsets, search.depths, search.symbols
     block = np.empty(BLOCK_ROWS, np.float32)
     bins = np.empty((values.shape[1], BLOCK_ROWS), np.int32)
     for first_row in range(start, stop, BLOCK_ROWS):
@@ -152,7 +119,7 @@ def compress_dense(
         for feature in range(values.shape[1]):
             for i in range(n):
                 block[i] = values[first_row + i, feature]
-            table = tables[table_offsets[feature] : table_offsets[feature + 1]]
+            table = cuts[offsets[feature] : offsets[feature + 1]]
             _bins_of(block[:n], table, depths[feature], bins[feature])
         for i in range(n):
             entry = indptr[first_row + i]

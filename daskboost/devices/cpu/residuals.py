@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from daskboost.dtypes import Float32, Int64, UInt32
+import numpy as np
+
+from daskboost.devices.cpu import njit
+from daskboost.dtypes import Float32, Int32, Int64, UInt32
+
+
+@dataclass(frozen=True)
+class ResidualQuery:
+    """What is asked of the residuals `label - margin` of leaves: how many, by weight, share a prefix of their keys and
+    have each next digit."""
+
+    leaves: Int32
+    """Nodes of the current tree, or (-1,) for all rows."""
+    prefixes: UInt32
+    """The leading bits found so far, one row per quantile; uint32, shape (leaves,)."""
+    known_bits: int
+    next_bits: int
+    weight_scale: float
+    """Power of two that makes weights integers."""
+
+
+class Residuals(NamedTuple):
+    """What a chunk's residuals are computed from."""
+
+    label: Float32
+    margin: Float32
+    """Shape (rows,), any stride."""
+    weight: Float32
+    """Shape (rows,), or (0,) for ones."""
+    weight_scale: float
+    """Power of two that makes weights integers."""
 
 
 @njit(inline="always")
@@ -16,13 +46,13 @@ def sortable_key(bits: np.uint32) -> np.uint32:
 
 @njit(cache=True, nogil=True)
 def count_residuals(
-    label: Float32, margin: Float32, weight: Float32, weight_scale: float, rows: UInt32, prefix: np.uint32,
-    known_bits: int, next_bits: int, counts: Int64,
-) -> None:  # fmt: skip
+    residuals: Residuals, rows: UInt32, prefix: np.uint32, known_bits: int, next_bits: int, counts: Int64
+) -> None:
     """Add the integer weights of `rows` whose residual's key starts with `prefix` to `counts`, by the next digit.
 
-    `weight` : float32, shape (rows,) or (0,) for all ones. `counts` : int64, shape (2**next_bits,).
+    `counts` : int64, shape (2**next_bits,).
     """
+    label, margin, weight, weight_scale = residuals.label, residuals.margin, residuals.weight, residuals.weight_scale
     one = np.empty(1, np.float32)
     bits = one.view(np.uint32)
     weighted = len(weight) > 0

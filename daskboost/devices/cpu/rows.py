@@ -9,19 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from daskboost.devices.cpu import gradients, partition, residuals
+from daskboost.devices.cpu import partition
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.chunk_order import ChunkOrder, PairLayout, RowSplits, Share, whole_splits
-from daskboost.devices.cpu.histogram import WORD_ROWS
+from daskboost.devices.cpu.chunk_order import (
+    ChunkOrder,
+    PairLayout,
+    RowOrder,
+    RowSplits,
+    Share,
+    Stretch,
+    n_rows_of,
+    whole_splits,
+)
+from daskboost.devices.cpu.gradients import (
+    Gradients,
+    OutputQuanta,
+    Quanta,
+    RowDraw,
+    RowRange,
+    add_to_leaves,
+    quantize_gradients,
+    quantize_vectors,
+)
+from daskboost.devices.cpu.histogram import WORD_ROWS, HistogramSums
 from daskboost.devices.cpu.places import settle
+from daskboost.devices.cpu.residuals import ResidualQuery, Residuals, count_residuals
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
-from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt32, UInt64
+from daskboost.dtypes import Float32, Int32, Int64, UInt32, UInt64
 
 Pieces = Sequence[tuple[int, int]] | UInt64
 """Stretches of rows with consecutive global ids: (place of the first within the chunk, its global id); or all ids, of
@@ -52,32 +71,34 @@ class Rounding:
         """What one quantum of g and of h is worth."""
         return 1 / (self.scale_g * self.scale_w), 1 / (self.scale_h * self.scale_w)
 
+    @property
+    def quanta(self) -> Quanta:
+        """Scales and rounding as kernels take them."""
+        return Quanta(self.scale_g, self.scale_h, self.scale_w, np.uint64(self.round_key))
 
-class RoundingColumns(NamedTuple):
-    """The roundings of several columns as kernels take them."""
-
-    scale_g: Float64
-    scale_h: Float64
-    scale_w: float
-    round_keys: UInt64
-
-    @classmethod
-    def of(cls, roundings: Sequence[Rounding]) -> RoundingColumns:
-        return cls(
-            np.array([each.scale_g for each in roundings]), np.array([each.scale_h for each in roundings]),
-            roundings[0].scale_w, np.array([each.round_key for each in roundings], np.uint64),
-        )  # fmt: skip
+    @property
+    def draw(self) -> RowDraw:
+        """The row sample as kernels take it."""
+        return RowDraw(np.uint64(self.sample_key), np.uint64(self.sample_below))
 
 
-def row_ranges(pieces: Pieces, n_rows: int, threads: Threads) -> Iterator[tuple[int, int, int | UInt64]]:
-    """(begin, end, global id that a chunk's row 0 would have or all ids) of ranges of its rows, for threads."""
+def quanta_of(roundings: Sequence[Rounding]) -> OutputQuanta:
+    """Return how gradients of several outputs become integers."""
+    return OutputQuanta(
+        np.array([each.scale_g for each in roundings]), np.array([each.scale_h for each in roundings]),
+        roundings[0].scale_w, np.array([each.round_key for each in roundings], np.uint64),
+    )  # fmt: skip
+
+
+def row_ranges(pieces: Pieces, n_rows: int, threads: Threads) -> Iterator[RowRange]:
+    """Ranges of a chunk's rows, for threads."""
     if isinstance(pieces, np.ndarray):
-        yield from ((a, b, pieces) for a, b in threads.ranges(n_rows))
+        yield from (RowRange(a, b, pieces) for a, b in threads.ranges(n_rows))
         return
     ends = [begin for begin, _ in pieces[1:]] + [n_rows]
     for (begin, first_row), end in zip(pieces, ends, strict=True):
         for a, b in threads.ranges(end - begin):
-            yield begin + a, begin + b, first_row - begin
+            yield RowRange(begin + a, begin + b, int(first_row) - begin)
 
 
 class CpuRows:
@@ -106,8 +127,8 @@ class CpuRows:
         self.chunks = [ChunkOrder(size, weight, layout.width) for size, weight in zip(sizes, of_chunks, strict=True)]
         self._buffers = Buffers()
         largest = max(sizes, default=0)
-        self._spare_order: UInt32 = np.empty(largest, np.uint32)
-        self._spare_pairs = PairLayout(layout.width, weights is not None).spare(largest)
+        pairs = PairLayout(layout.width, weights is not None).spare(largest)
+        self._spare = RowOrder(np.empty(largest, np.uint32), pairs)
 
     def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
@@ -120,15 +141,11 @@ class CpuRows:
     def _fill_root(self, index: int, gradient: tuple[Float32, Float32], rounding: Rounding) -> tuple[int, int]:
         """`start_tree` of one chunk."""
         chunk, ranges = self.chunks[index], list(self._row_ranges(index))
+        columns, quanta, draw = Gradients(*gradient, chunk.weight), rounding.quanta, rounding.draw
         parts = self._threads.run([
-            partial(
-                gradients.quantize_gradients, *gradient, chunk.weight, rounding.scale_g, rounding.scale_h,
-                rounding.scale_w, np.uint64(rounding.round_key), np.uint64(rounding.sample_key),
-                np.uint64(rounding.sample_below), first_row, begin, end, chunk.order, chunk.pairs,
-            )
-            for begin, end, first_row in ranges
+            partial(quantize_gradients, columns, quanta, draw, own, chunk.rows) for own in ranges
         ])  # fmt: skip
-        chunk.start([begin for begin, _, _ in ranges], [kept for kept, _, _ in parts])
+        chunk.start([own.begin for own in ranges], [kept for kept, _, _ in parts])
         return sum(part[1] for part in parts), sum(part[2] for part in parts)
 
     def start_vector_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], roundings: Sequence[Rounding]
@@ -137,20 +154,16 @@ class CpuRows:
 
         `gradient(chunk)` gives float32 of shape (rows, columns); rows are sampled by the first column's rounding.
         """
-        first, columns = roundings[0], RoundingColumns.of(roundings)
+        quanta, draw = quanta_of(roundings), roundings[0].draw
         sums = np.zeros(2 * len(roundings), np.int64)
         for index, chunk in enumerate(self.chunks):
-            g, h = gradient(index)
-            ranges = list(self._row_ranges(index))
+            columns, ranges = Gradients(*gradient(index), chunk.weight), list(self._row_ranges(index))
             parts = [np.zeros_like(sums) for _ in ranges]
             kept = self._threads.run([
-                partial(
-                    gradients.quantize_vectors, g, h, chunk.weight, *columns, np.uint64(first.sample_key),
-                    np.uint64(first.sample_below), first_row, begin, end, chunk.order, chunk.pairs, part,
-                )
-                for (begin, end, first_row), part in zip(ranges, parts, strict=True)
+                partial(quantize_vectors, columns, quanta, draw, own, chunk.rows, part)
+                for own, part in zip(ranges, parts, strict=True)
             ])  # fmt: skip
-            chunk.start([begin for begin, _, _ in ranges], kept)
+            chunk.start([own.begin for own in ranges], kept)
             for part in parts:
                 sums += part
         return tuple(sums.tolist())
@@ -170,26 +183,24 @@ class CpuRows:
 
         `gradient(chunk)` gives float32 of shape (rows, outputs).
         """
-        columns = RoundingColumns.of(roundings)
+        quanta = quanta_of(roundings)
         sums = np.zeros((len(leaves), 2 * len(roundings)), np.int64)
         for index, chunk in enumerate(self.chunks):
-            g, h = gradient(index)
+            columns = Gradients(*gradient(index), chunk.weight)
             leaf = np.full(chunk.n_rows, -1, np.int32)
             for place, (begin, end) in enumerate(chunk.segments(leaves).tolist()):
                 leaf[chunk.order[begin:end]] = place
             ranges = list(self._row_ranges(index))
             parts = [np.zeros_like(sums) for _ in ranges]
             self._threads.run([
-                partial(
-                    gradients.add_to_leaves, g, h, chunk.weight, *columns, first_row, begin, end, leaf, part,
-                )
-                for (begin, end, first_row), part in zip(ranges, parts, strict=True)
+                partial(add_to_leaves, columns, quanta, own, leaf, part)
+                for own, part in zip(ranges, parts, strict=True)
             ])  # fmt: skip
             for part in parts:
                 sums += part
         return sums
 
-    def _row_ranges(self, index: int) -> Iterator[tuple[int, int, int | UInt64]]:
+    def _row_ranges(self, index: int) -> Iterator[RowRange]:
         """Ranges of a chunk's rows."""
         return row_ranges(self._pieces[index], self.chunks[index].n_rows, self._threads)
 
@@ -266,20 +277,20 @@ class CpuRows:
                 self._build(view, chunk, root, out, clear=clear)
         return None if out is None else Root((sum(own[0] for own in sums), sum(own[1] for own in sums)), out)
 
-    def count_residuals(self, index: int, leaves: Int32, label: Float32, margin: Float32, weight: Float32 | None,
-                        weight_scale: float, prefixes: UInt32, known_bits: int, next_bits: int) -> Int64:  # fmt: skip
-        """Integer weights of a chunk's rows by leaf and next digit of the residual's key, see `ResidualCounts`."""
-        counts = np.zeros((len(leaves), 1 << next_bits), np.int64)
-        weights = np.empty(0, np.float32) if weight is None else weight
+    def count_residuals(self, index: int, query: ResidualQuery, label: Float32, margin: Float32,
+                        weight: Float32 | None) -> Int64:  # fmt: skip
+        """Integer weights of a chunk's rows by leaf and next digit of the residual's key, see `ResidualQuery`."""
+        counts = np.zeros((len(query.leaves), 1 << query.next_bits), np.int64)
+        own = Residuals(label, margin, np.empty(0, np.float32) if weight is None else weight, query.weight_scale)
 
         def count(first: int, last: int) -> None:
             for leaf in range(first, last):
-                residuals.count_residuals(
-                    label, margin, weights, weight_scale, self._rows_of(index, int(leaves[leaf])), prefixes[leaf],
-                    known_bits, next_bits, counts[leaf],
+                count_residuals(
+                    own, self._rows_of(index, int(query.leaves[leaf])), query.prefixes[leaf], query.known_bits,
+                    query.next_bits, counts[leaf],
                 )  # fmt: skip
 
-        self._threads.run([partial(count, a, b) for a, b in self._threads.ranges(len(leaves), least=1)])
+        self._threads.run([partial(count, a, b) for a, b in self._threads.ranges(len(query.leaves), least=1)])
         return counts
 
     def _rows_of(self, index: int, node: int) -> UInt32:
@@ -308,31 +319,27 @@ class CpuRows:
         middle = np.empty(len(splits), np.int64)
 
         def work(share: Share) -> None:
-            own, which, lefts = segments[share.splits], share.splits, np.zeros(len(share.splits), np.int64)
-            view.split(
-                chunk.order, chunk.pairs, own, splits.feature[which], splits.split_bin[which],
-                splits.default_left[which], 0, int((own[:, 1] - own[:, 0]).sum()), self._spare_order,
-                self._spare_pairs, lefts,
-            )  # fmt: skip
-            middle[which] = own[:, 0] + lefts
+            own, lefts = segments[share.splits], np.zeros(len(share.splits), np.int64)
+            view.split(chunk.rows, self._spare, Stretch.of(own), splits.predicates.of(share.splits), lefts)
+            middle[share.splits] = own[:, 0] + lefts
             divided = np.stack([own[:, 0], own[:, 0] + lefts, own[:, 1]], axis=1)[share.origins]
-            is_left = nodes[share.nodes] == splits.left[which[share.origins]]
+            is_left = nodes[share.nodes] == splits.left[share.splits[share.origins]]
             children = np.where(is_left[:, None], divided[:, :2], divided[:, 1:])
-            view.histograms(
-                chunk.order, chunk.pairs, children, 0, int((children[:, 1] - children[:, 0]).sum()), share.nodes, out,
-                np.empty((0, *out.shape[2:]), np.int64), clear,
-            )  # fmt: skip
+            edge = np.empty((0, *out.shape[2:]), np.int64)
+            view.histograms(chunk.rows, Stretch.of(children), HistogramSums(out, share.nodes, edge, clear))
 
         self._threads.run([partial(work, share) for share in shares])
         chunk.set_children(splits, middle)
 
     def _build(self, view: CpuView, chunk: ChunkOrder, nodes: Int32, out: Int64, *, clear: bool) -> None:
         segments = chunk.segments(nodes)
-        ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
+        ranges = self._threads.ranges(n_rows_of(segments))
         places = np.arange(len(nodes))
         edges = [np.zeros(out.shape[1:] if first else (0, *out.shape[2:]), np.int64) for first, _ in ranges]
         shared = self._threads.run([
-            partial(view.histograms, chunk.order, chunk.pairs, segments, first, last, places, out, edge, clear)
+            partial(
+                view.histograms, chunk.rows, Stretch(segments, first, last), HistogramSums(out, places, edge, clear)
+            )
             for (first, last), edge in zip(ranges, edges, strict=True)
         ])  # fmt: skip
         for node, edge in zip(shared, edges, strict=True):
@@ -341,12 +348,11 @@ class CpuRows:
 
     def _split(self, view: CpuView, chunk: ChunkOrder, splits: RowSplits) -> None:
         segments = chunk.segments(splits.node)
-        ranges = self._threads.ranges(int((segments[:, 1] - segments[:, 0]).sum()))
+        ranges = self._threads.ranges(n_rows_of(segments))
         lefts = np.zeros((len(ranges), len(splits)), np.int64)
         self._threads.run([
             partial(
-                view.split, chunk.order, chunk.pairs, segments, splits.feature, splits.split_bin, splits.default_left,
-                first, last, self._spare_order, self._spare_pairs, lefts[part],
+                view.split, chunk.rows, self._spare, Stretch(segments, first, last), splits.predicates, lefts[part]
             )
             for part, (first, last) in enumerate(ranges)
         ])  # fmt: skip
@@ -378,4 +384,5 @@ class CpuRows:
 
 def walk(view: CpuView, tree: WalkArrays, rows: UInt32, margin: Float32, threads: Threads) -> None:
     """Add a tree's leaf values to the margins of `rows`, by bins."""
-    threads.run([partial(view.walk, tree, rows, a, b, margin) for a, b in threads.ranges(len(rows))])
+    arrays = tree.arrays
+    threads.run([partial(view.walk, arrays, rows, a, b, margin) for a, b in threads.ranges(len(rows))])

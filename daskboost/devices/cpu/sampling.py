@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import NamedTuple
 
-from daskboost.devices.cpu.gradients import global_id, row_bits
+import numpy as np
+
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.gradients import RowDraw, RowRange, global_id, row_bits
 from daskboost.devices.sampling import CELL_BITS, FIRST_CELL, N_CELLS, NORM_LAMBDA
-from daskboost.dtypes import Float32, Float64, Int64, UInt32, UInt64
+from daskboost.dtypes import Float32, Float64, Int64, UInt32
 
 _SHIFT = np.int64(52 - CELL_BITS)
 
 
-@njit(cache=True, nogil=True)
-def draw_share(
-    key: np.uint64, below: np.uint64, first_row: int | np.int64 | UInt64, begin: int, end: int, rows: UInt32
-) -> int:
-    """Keep the rows of `[begin, end)` whose draw, of 32 bits, is less than `below`; return how many they are.
+class RowNorms(NamedTuple):
+    """Norms of a range's rows, counted, and those of the rows that are kept; room for all rows of the range."""
 
-    `first_row` : as for `quantize_gradients`. `rows`, shape (end - begin,), gets them at its start.
-    """
-    kept = 0
-    for row in range(begin, end):
-        rows[kept] = row
-        kept += int((row_bits(key, global_id(first_row, row)) >> np.uint64(32)) < below)
+    counts: Int64
+    """The norms by their cells, shape (N_CELLS,); rows of norm 0 are left out."""
+    rows: Int64
+    """Kept rows, at the start, as of all that follow."""
+    norms: Float64
+    draws: Float64
+
+    @classmethod
+    def empty(cls, n_rows: int) -> RowNorms:
+        """Room for so many rows, of which none is counted."""
+        return cls(np.zeros(N_CELLS, np.int64), np.empty(n_rows, np.int64), np.empty(n_rows), np.empty(n_rows))
+
+
+@njit(cache=True, nogil=True)
+def draw_share(draw: RowDraw, rows: RowRange, drawn: UInt32) -> int:
+    """Write the rows of a range that are drawn to the start of `drawn`, shape (rows of the range,); return how many
+    they are."""
+    first_row, kept = rows.first_row, 0
+    for row in range(rows.begin, rows.end):
+        drawn[kept] = row
+        kept += int((row_bits(draw.key, global_id(first_row, row)) >> np.uint64(32)) < draw.below)
     return kept
 
 
 @njit(cache=True, nogil=True)
-def draw_rows(
-    g: Float32, h: Float32, key: np.uint64, threshold: float, first_row: int | np.int64 | UInt64, begin: int, end: int,
-    counts: Int64, rows: Int64, norms: Float64, draws: Float64,
-) -> int:  # fmt: skip
-    """Count the norms of rows `[begin, end)` and keep those with draw < norm / threshold; how many that are.
+def draw_rows(g: Float32, h: Float32, key: np.uint64, threshold: float, rows: RowRange, found: RowNorms) -> int:
+    """Count the norms of a range's rows and keep those with draw < norm / threshold; return how many that are.
 
-    `g`, `h` : float32, shape (rows, outputs). `first_row` : as for `quantize_gradients`. Norms that are 0 are not
-    counted, and such rows are never kept; those that are not finite become infinite, so that they always are, and
-    whoever looks for the range finds their gradients. `rows`, `norms`, `draws` get those of the kept rows, at their
-    start.
+    `g`, `h` : float32, shape (rows, outputs). Rows whose norms are 0 are never kept; norms that are not finite become
+    infinite, so that their rows always are, and whoever looks for the range finds their gradients.
     """
+    counts, first_row = found.counts, rows.first_row
     one = np.empty(1, np.float64)
     bits = one.view(np.int64)
     kept = 0
-    for row in range(begin, end):
+    for row in range(rows.begin, rows.end):
         square = 0.0
         for k in range(g.shape[1]):
             own_g, own_h = np.float64(g[row, k]), np.float64(h[row, k])
@@ -56,6 +66,6 @@ def draw_rows(
         counts[min(max((bits[0] >> _SHIFT) - FIRST_CELL, 0), N_CELLS - 1)] += 1
         draw = np.float64(row_bits(key, global_id(first_row, row)) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
         if draw < norm / threshold:
-            rows[kept], norms[kept], draws[kept] = row, norm, draw
+            found.rows[kept], found.norms[kept], found.draws[kept] = row, norm, draw
             kept += 1
     return kept

@@ -7,9 +7,10 @@ compare as their values do; both zeros share the key of +0.0.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from daskboost.dtypes import Int32, Int64, UInt32
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.key_counts import KeyRuns
+from daskboost.dtypes import Csr, Int64, UInt32
 
 _ROW_BLOCK = 64  # rows per transposed block: 64 rows of 28 features are 7 KB and stay in the first-level cache
 
@@ -28,10 +29,8 @@ def _is_nan(word: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def column_keys(
-    words: UInt32, weights: Int64, columns: Int64, keys: UInt32, key_weights: Int64, ends: Int64, missing: Int64
-) -> None:
-    """Copy the present values of some columns, as keys, into one row of the output per column.
+def column_keys(words: UInt32, weights: Int64, columns: Int64, runs: KeyRuns, missing: Int64) -> None:
+    """Copy the present values of some columns, as keys, into one run per column.
 
     Parameters
     ----------
@@ -40,19 +39,16 @@ def column_keys(
     weights : int64 array, shape (n,) or (0,)
         Integer weights, or empty for ones. Rows of weight zero are left out.
     columns : int64 array, shape (g,)
-    keys : uint32 array, shape (g * n,), changed
-        Column `c` starts at `c * n`.
-    key_weights : int64 array, shape (g * n,) or (0,), changed
-        The weights beside the keys, where there are weights.
-    ends : int64 array, shape (g,), changed
-        One past the last key of each column.
+    runs : KeyRuns
+        With room for `n` keys of each column; its keys, their weights and the ends of the runs are changed.
     missing : int64 array, shape (g,), changed
         Increased by the number of NaNs, rows of weight zero included.
     """
     n = words.shape[0]
     weighted = len(weights) > 0
+    keys, key_weights, starts, ends = runs.keys, runs.weights, runs.starts, runs.ends
     for c in range(len(columns)):
-        ends[c] = c * n
+        ends[c] = starts[c]
     for start in range(0, n, _ROW_BLOCK):
         stop = min(n, start + _ROW_BLOCK)
         for c in range(len(columns)):
@@ -73,35 +69,25 @@ def column_keys(
 
 
 @njit(cache=True, nogil=True)
-def entry_keys(
-    indptr: Int64,
-    indices: Int32,
-    words: UInt32,
-    weights: Int64,
-    starts: Int64,
-    keys: UInt32,
-    key_weights: Int64,
-    ends: Int64,
-    stored: Int64,
-) -> None:
-    """Sort the entries of CSR rows by feature, as keys.
+def entry_keys(entries: Csr, weights: Int64, runs: KeyRuns, stored: Int64) -> None:
+    """Sort the entries of CSR rows by feature, as keys, into one run per feature.
 
     Parameters
     ----------
-    indptr : int64 array, shape (n + 1,)
-        Row bounds, relative to the other arrays.
-    indices, words : int32, uint32 arrays, shape (entries,)
+    entries : Csr
+        The values as bits; row bounds relative to the other arrays.
     weights : int64 array, shape (n,) or (0,)
-    starts : int64 array, shape (features,)
-        Where the keys of each feature begin; negative for features to pass over.
-    keys, key_weights : uint32 array, shape (keys,), and int64 array, shape (keys,) or (0,), changed
-    ends : int64 array, shape (features,), changed
-        One past the last key of each feature.
+        As in `column_keys`.
+    runs : KeyRuns
+        Changed as in `column_keys`; features whose runs begin at negative places are passed over.
     stored : int64 array, shape (features,), changed
         Increased by the entries that are not NaN, rows of weight zero included.
     """
+    indptr, indices, words = entries.indptr, entries.indices, entries.values
+    keys, key_weights, starts, ends = runs.keys, runs.weights, runs.starts, runs.ends
     weighted = len(weights) > 0
-    ends[:] = starts
+    for feature in range(len(starts)):
+        ends[feature] = starts[feature]
     for i in range(len(indptr) - 1):
         for e in range(indptr[i], indptr[i + 1]):
             word = int(words[e])
@@ -118,27 +104,19 @@ def entry_keys(
 
 
 @njit(cache=True, nogil=True)
-def select_keys(
-    keys: UInt32,
-    key_weights: Int64,
-    starts: Int64,
-    ends: Int64,
-    series: Int64,
-    interval_offsets: Int64,
-    lower: UInt32,
-    upper: UInt32,
-) -> None:
+def select_keys(runs: KeyRuns, series: Int64, interval_offsets: Int64, lower: UInt32, upper: UInt32) -> None:
     """Keep, in place, only the keys inside some intervals.
 
     Parameters
     ----------
-    keys, key_weights, starts, ends
-        As :func:`column_keys` leaves them; `ends` is lowered.
+    runs : KeyRuns
+        As :func:`column_keys` leaves them; their ends are lowered.
     series : int64 array, shape (g,)
         Which intervals belong to each run of keys.
     interval_offsets, lower, upper : int64 array, uint32 arrays
         Intervals `lower <= key <= upper`, sorted and disjoint, of all series.
     """
+    keys, key_weights, starts, ends = runs.keys, runs.weights, runs.starts, runs.ends
     weighted = len(key_weights) > 0
     for s in range(len(starts)):
         first, last = interval_offsets[series[s]], interval_offsets[series[s] + 1]

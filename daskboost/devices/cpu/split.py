@@ -9,8 +9,8 @@ and 7, without the factor 1/2, as XGBoost reports gains.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.split import leaf_gain, leaf_weight, running_sums, scan_feature
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 

@@ -8,9 +8,16 @@ gains nothing by it. A child in which that is true of all outputs is not worth h
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from daskboost.devices.cpu.split import leaf_gain, leaf_weight, running_sums, soft_square, subtract, top_of
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.split import (
+    leaf_gain,
+    leaf_weight,
+    running_sums,
+    soft_square,
+    subtract,
+    top_of,
+)
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.cpu.gradients import RowDraw, RowRange
 from daskboost.devices.cpu.rows import Pieces, row_ranges
 from daskboost.devices.cpu.sampling import draw_share
 from daskboost.devices.cpu.taken_rows import RowRoom
@@ -29,14 +30,14 @@ class CpuUniformSample:
     """
 
     def __init__(self, layout: SlotLayout, threads: Threads, size: UniformSize, *, copies_columns: bool) -> None:
-        self._threads, self._expected, self._below = threads, size.n_rows, np.uint64(draws_below(size.share))
+        self._threads, self._expected, self._share = threads, size.n_rows, size.share
         self._room = RowRoom(layout, size.n_rows, threads, copies_columns=copies_columns)
         self._arrays: dict[str, Any] = {}
         self.start(0)
 
     def start(self, key: int) -> None:
         """Begin the sample of this key, see `UniformSample`."""
-        self._key, self._n_rows = np.uint64(key), 0
+        self._draws, self._n_rows = RowDraw(np.uint64(key), np.uint64(draws_below(self._share))), 0
         self._room.clear()
 
     def add(self, view: CpuView, rows: TurnRows) -> None:
@@ -64,14 +65,13 @@ class CpuUniformSample:
 
     def _draw(self, pieces: Pieces, n_rows: int) -> list[tuple[int | UInt64, UInt32]]:
         """Numbers of a chunk's rows of the sample, range by range, and the id that row 0 would have, or all ids."""
-        jobs = [(first_row, begin, end) for begin, end, first_row in row_ranges(pieces, n_rows, self._threads)]
-        found = self._threads.run([partial(self._drawn, *job) for job in jobs])
-        return [(first_row, rows) for rows, (first_row, _, _) in zip(found, jobs, strict=True)]
+        ranges = list(row_ranges(pieces, n_rows, self._threads))
+        found = self._threads.run([partial(self._drawn, rows) for rows in ranges])
+        return [(own.first_row, rows) for rows, own in zip(found, ranges, strict=True)]
 
-    def _drawn(self, first_row: int | UInt64, begin: int, end: int) -> UInt32:
-        rows = np.empty(end - begin, np.uint32)
-        ids = first_row if isinstance(first_row, np.ndarray) else np.int64(first_row)
-        return rows[: draw_share(self._key, self._below, ids, begin, end, rows)].copy()
+    def _drawn(self, rows: RowRange) -> UInt32:
+        drawn = np.empty(rows.end - rows.begin, np.uint32)
+        return drawn[: draw_share(self._draws, rows, drawn)].copy()
 
     def _reserved(self, n_rows: int, like: dict[str, Any]) -> dict[str, Any]:
         """Arrays of so many rows at least, the first of which are those that are there."""

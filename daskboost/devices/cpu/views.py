@@ -13,8 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from daskboost.devices.cpu import histogram, partition
+from daskboost.devices.cpu.chunk_order import Predicates, RowOrder, Stretch
+from daskboost.devices.cpu.histogram import HistogramSums
+from daskboost.devices.cpu.matrices import DenseBins, SparseBins
+from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
-from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, Symbols, UInt8, UInt32
+from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
 
 SCRATCH_SLOTS = 16_384
 """Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
@@ -62,9 +66,15 @@ class SlotLayout:
         return self.n_slots * self.width
 
     @property
-    def scratch_slots(self) -> int:
+    def scratch_entries(self) -> int:
         """Entries of the largest block."""
         return int(np.diff(self.offsets[self.blocks]).max(initial=1)) * self.width
+
+    def dense_bins(self, symbols: Symbols, row_stride: int, column_stride: int) -> DenseBins:
+        """A matrix of symbols as kernels take it."""
+        return DenseBins(
+            symbols, row_stride, column_stride, self.offsets, self.n_bins, self.blocks, self.scratch_entries
+        )
 
 
 @dataclass(frozen=True)
@@ -89,24 +99,32 @@ class WalkArrays:
         of `margins`, shape (rows, outputs)."""
         return margins if self.has_vectors else margins[:, output]
 
+    @property
+    def arrays(self) -> TreeArrays:
+        """The same as kernels take it."""
+        return TreeArrays(
+            self.left_child, self.right_child, self.feature, self.split_bin, self.default_left, self.value
+        )
+
 
 TakenRows = Symbols | tuple[Int64, Int32]
 """Copies of some rows: symbols, shape (rows, features), or row pointers and histogram slots."""
 
 
 class CpuView(Protocol):
-    """Operations on one chunk's rows; `first`, `last` are positions in the concatenated `segments`."""
+    """Operations on one chunk's rows."""
 
     @property
     def nbytes(self) -> int: ...
 
-    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, places: Int64,
-                   out: Int64, edge: Int64, clear: bool) -> int: ...  # fmt: skip
+    def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
+        """Add a stretch of the rows to histograms, see `add_segments`."""
 
-    def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
-              first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None: ...  # fmt: skip
+    def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
+        """Partition a stretch of the rows, see `split_dense`."""
 
-    def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None: ...
+    def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
+        """Add a tree's leaf values to the margins of `rows[first:last]`."""
 
     def take(self, rows: Int64 | UInt32) -> TakenRows:
         """Copies of some rows, as `joined_view` takes them."""
@@ -119,79 +137,55 @@ class DenseView:
     """
 
     def __init__(self, symbols: Symbols, layout: SlotLayout, threads: Threads | None = None) -> None:
-        self._flat: Symbols = symbols.reshape(-1)
-        self._columns: Symbols | None = None
+        n_rows, n_features = symbols.shape
+        self._symbols = symbols
+        self._bins = self._columns = layout.dense_bins(symbols.reshape(-1), n_features, 1)
+        self.nbytes = int(symbols.nbytes)
         if threads is not None:
-            n_rows, n_features = symbols.shape
-            self._columns = np.empty((n_features, n_rows), symbols.dtype)
+            columns = np.empty((n_features, n_rows), symbols.dtype)
             threads.run([
-                partial(partition.transpose, self._flat, n_features, a, b, self._columns)
+                partial(partition.transpose, self._bins.symbols, n_features, a, b, columns)
                 for a, b in threads.ranges(n_rows)
             ])  # fmt: skip
-        self._layout = layout
-        self._n_features = len(layout.n_bins)
-        self.nbytes = int(symbols.nbytes) * (1 if self._columns is None else 2)
+            self._columns = layout.dense_bins(columns.reshape(-1), 1, n_rows)
+            self.nbytes *= 2
 
-    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, places: Int64,
-                   out: Int64, edge: Int64, clear: bool) -> int:  # fmt: skip
-        scratch = np.zeros(self._layout.scratch_slots if out.ndim > 2 else 0, np.int64)  # words need none
-        return int(histogram.dense_segments(
-            self._flat, self._n_features, order, pairs, segments, first, last, self._layout.offsets,
-            self._layout.blocks, scratch, places, out, edge, clear,
-        ))  # fmt: skip
+    def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
+        return int(histogram.add_segments(self._bins, rows, stretch, sums))
 
-    def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
-              first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None:  # fmt: skip
-        flat, strides = self._flat, (self._n_features, 1)
-        if self._columns is not None:
-            flat, strides = self._columns.reshape(-1), (1, self._columns.shape[1])
-        partition.split_dense(
-            flat, *strides, order, pairs, segments, feature, split_bin, default_left, self._layout.n_bins, first, last,
-            spare_order, spare_pairs, lefts,
-        )  # fmt: skip
+    def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
+        partition.split_dense(self._columns, rows, spare, stretch, splits, lefts)
 
-    def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
-        partition.walk_dense(
-            self._flat, self._n_features, self._layout.n_bins, tree.left_child, tree.right_child, tree.feature,
-            tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
-        )  # fmt: skip
+    def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
+        partition.walk_dense(self._bins, tree, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> Symbols:
-        symbols: Symbols = self._flat.reshape(-1, self._n_features)[rows]
-        return symbols
+        taken: Symbols = self._symbols[rows]
+        return taken
 
 
 class SparseView:
     """CSR rows whose entries are histogram slots."""
 
     def __init__(self, indptr: Int64, slots: Int32, layout: SlotLayout) -> None:
-        self._indptr, self._slots, self._layout = indptr, slots, layout
+        self._bins = SparseBins(indptr, slots, layout.offsets)
         self.nbytes = int(indptr.nbytes + slots.nbytes)
 
-    def histograms(self, order: UInt32, pairs: Pairs, segments: Int64, first: int, last: int, places: Int64,
-                   out: Int64, edge: Int64, clear: bool) -> int:  # fmt: skip
-        return int(histogram.sparse_segments(
-            self._indptr, self._slots, order, pairs, segments, first, last, places, out, edge, clear
-        ))  # fmt: skip
+    def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
+        return int(histogram.add_segments(self._bins, rows, stretch, sums))
 
-    def split(self, order: UInt32, pairs: Pairs, segments: Int64, feature: Int32, split_bin: Int32, default_left: UInt8,
-              first: int, last: int, spare_order: UInt32, spare_pairs: Pairs, lefts: Int64) -> None:  # fmt: skip
-        partition.split_sparse(
-            self._indptr, self._slots, self._layout.offsets, order, pairs, segments, feature, split_bin, default_left,
-            first, last, spare_order, spare_pairs, lefts,
-        )  # fmt: skip
+    def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
+        partition.split_sparse(self._bins, rows, spare, stretch, splits, lefts)
 
-    def walk(self, tree: WalkArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
-        partition.walk_sparse(
-            self._indptr, self._slots, self._layout.offsets, tree.left_child, tree.right_child, tree.feature,
-            tree.split_bin, tree.default_left, tree.value, rows, first, last, margin,
-        )  # fmt: skip
+    def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
+        partition.walk_sparse(self._bins, tree, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> tuple[Int64, Int32]:
-        sizes = self._indptr[rows + 1] - self._indptr[rows]
+        begins = self._bins.indptr[rows]
+        sizes = self._bins.indptr[rows + 1] - begins
         indptr: Int64 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        shift = np.repeat(self._indptr[rows] - indptr[:-1], sizes)
-        return indptr, self._slots[np.arange(indptr[-1]) + shift]
+        shift = np.repeat(begins - indptr[:-1], sizes)
+        return indptr, self._bins.slots[np.arange(indptr[-1]) + shift]
 
 
 def joined_view(taken: Iterable[TakenRows], n_rows: int, layout: SlotLayout, threads: Threads | None) -> CpuView:

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from daskboost.devices.gpu.features import THREADS, Matrix
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols
-from daskboost.dtypes import Float32, Int32, Int64, UInt8
+from daskboost.devices.search_tables import SearchTables
 
 TABLE_BYTES = 48 << 10
 """Shared memory of a block's tables: 256 bins of 32 columns take 32 KB, four blocks a multiprocessor hide latency."""
 
 
-@dataclass(frozen=True)
-class SearchTables:
-    """Cut points for searching, see `Quantizer`; on the host."""
-
-    tables: Float32
-    offsets: Int64
-    depths: UInt8
-
-    def group_bytes(self, columns: int) -> int:
-        """Bytes of the largest of the groups of so many columns."""
-        n = len(self.depths)
-        firsts = np.arange(0, n, columns)
-        return 4 * int((self.offsets[np.minimum(firsts + columns, n)] - self.offsets[firsts]).max(initial=0))
-
-    def upload(self, runtime: Runtime) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        return to_device(runtime, self.tables), to_device(runtime, self.offsets), to_device(runtime, self.depths)
+def _uploaded(runtime: Runtime, search: SearchTables) -> tuple[DeviceArray, ...]:
+    return tuple(to_device(runtime, table) for table in search)
 
 
-def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missing: Int32, symbols: DeviceSymbols,
-                  first_row: int = 0) -> int:  # fmt: skip
+def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, symbols: DeviceSymbols, first_row: int = 0
+                  ) -> int:  # fmt: skip
     """Write the symbols of a matrix, from row `first_row` on; a feature that lacks one for its missing values, or -1.
-
-    Parameters
-    ----------
-    missing : int32 array, shape (features,)
-        Symbol of a missing value; -1 where there is none.
     """
     n_features = matrix.values.shape[1]
     unrepresentable = runtime.xp.full(1, -1, np.int32)
@@ -51,22 +30,21 @@ def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, missin
     fits = table_bytes <= TABLE_BYTES
     matrix.launch(
         runtime, runtime.kernel("quantize", "quantize_rows", SYMBOL_BYTES=symbols.flat.itemsize, TABLES=int(fits)),
-        None, n_features, *search.upload(runtime), to_device(runtime, missing), symbols.flat,
+        None, n_features, *_uploaded(runtime, search), symbols.flat,
         to_device(runtime, symbols.places.of(symbols.n_rows)), first_row, unrepresentable,
         columns=columns if fits else 0, shared_bytes=table_bytes if fits else 0,
     )  # fmt: skip
     return int(to_host(unrepresentable)[0])
 
 
-def quantize_entries(runtime: Runtime, indices: DeviceArray, values: DeviceArray, search: SearchTables,
-                     bin_offsets: Int32) -> DeviceArray:  # fmt: skip
+def quantize_entries(runtime: Runtime, indices: DeviceArray, values: DeviceArray, search: SearchTables
+                     ) -> DeviceArray:  # fmt: skip
     """Global bins of CSR entries; uint32, shape (entries,)."""
     bins = runtime.xp.empty(len(values), np.uint32)
     if len(values):
         blocks = min(-(-len(values) // THREADS), 64 * runtime.multiprocessors)
         runtime.kernel("quantize", "quantize_entries", SYMBOL_BYTES=1, TABLES=0)(
-            blocks, THREADS, indices, values, len(values), *search.upload(runtime), to_device(runtime, bin_offsets),
-            bins,
-        )  # fmt: skip
+            blocks, THREADS, indices, values, len(values), *_uploaded(runtime, search), bins
+        )
     found: DeviceArray = bins
     return found

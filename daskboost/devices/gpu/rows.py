@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.residuals import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.following import Following, Root
@@ -24,7 +25,7 @@ from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, 
 from daskboost.devices.gpu.split import empty_histograms
 from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import GpuView, small_data
-from daskboost.dtypes import ArrayModule, Float32, Int32, Int64, UInt32
+from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
 
 TILE_ROWS = 2048
 """Rows of a block that counts residuals, as in `kernels/residuals.cu`."""
@@ -387,12 +388,11 @@ class GpuRows:
         count(tiles.most, SPLIT_THREADS, *view.symbols, *common, chunk.order, flags, counts)
         move(tiles.most, SPLIT_THREADS, *common, chunk.half, counts, flags, chunk.order, chunk.moved)
 
-    def count_residuals(self, index: int, leaves: Int32, label: DeviceArray, margin: DeviceArray,
-                        weight: DeviceArray | None, weight_scale: float, prefixes: UInt32, known_bits: int,
-                        next_bits: int) -> Int64:  # fmt: skip
-        """Integer weights of a chunk's rows by leaf and next digit of the residual's key, see `ResidualCounts`."""
-        xp, chunk = self._runtime.xp, self.chunks[index]
-        counts = xp.zeros((len(leaves), 1 << next_bits), np.int64)
+    def count_residuals(self, index: int, query: ResidualQuery, label: DeviceArray, margin: DeviceArray,
+                        weight: DeviceArray | None) -> Int64:  # fmt: skip
+        """Integer weights of a chunk's rows by leaf and next digit of the residual's key, see `ResidualQuery`."""
+        xp, chunk, leaves = self._runtime.xp, self.chunks[index], query.leaves
+        counts = xp.zeros((len(leaves), 1 << query.next_bits), np.int64)
         everyone = int(leaves.min()) < 0
         if chunk.n_rows:
             if everyone:  # all rows, whether they grow the tree or not
@@ -403,8 +403,8 @@ class GpuRows:
             tiles = map_tiles(self._runtime, bounds, to_device(self._runtime, nodes), TILE_ROWS, chunk.n_rows)
             self._runtime.kernel("residuals", "count_residuals")(
                 tiles.most, COUNT_THREADS, bounds, tiles.nodes, tiles.starts, len(nodes),
-                None if everyone else chunk.order, label, margin, element_stride(margin), weight, weight_scale,
-                to_device(self._runtime, prefixes), known_bits, next_bits, counts.view(np.uint64),
+                None if everyone else chunk.order, label, margin, element_stride(margin), weight, query.weight_scale,
+                to_device(self._runtime, query.prefixes), query.known_bits, query.next_bits, counts.view(np.uint64),
             )  # fmt: skip
         host: Int64 = to_host(counts)
         return host
