@@ -70,8 +70,7 @@ class Round:
     """Rows on the device and the launches of one round."""
 
     def __init__(self, config: Config, runtime: Runtime) -> None:
-        from daskboost.devices.gpu.gradients import Quantizer, RoundGradients
-        from daskboost.devices.gpu.losses import loss_source
+        from daskboost.devices.gpu.gradients import Quantizer, RoundGradients, loss_source
         from daskboost.devices.gpu.rounding import DeviceRounding
         from daskboost.devices.sampling import draws_below
         from daskboost.fit.rounding import scale_rule, tree_keys

@@ -27,9 +27,9 @@ import numpy as np
 from benchmarks.gpu_floors import memory_ms, updates_ms
 from benchmarks.harness import RESULTS, record
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu.feature_groups import map_tiles
 from daskboost.devices.gpu.rows import BUILD_ROWS
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
-from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import DenseView, DeviceLayout
 
 REPEATS = 20

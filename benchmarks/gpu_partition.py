@@ -122,7 +122,7 @@ class Tree:
 
 def check(has_columns: bool) -> None:
     """Every node's rows, in order, and all margins, against NumPy."""
-    from daskboost.devices.gpu.device_tree import ScalarTree
+    from daskboost.devices.gpu.known_tree import ScalarTree
     from daskboost.devices.gpu.margins import add_leaf_values
     from daskboost.devices.gpu.runtime import to_host
 
@@ -174,7 +174,7 @@ def graph_ms(runtime: Any, work: Callable[[], None]) -> float:
 
 def bench_once(config: Config, has_columns: bool) -> list[dict[str, Any]]:
     """ms of every level, and of adding leaf values in both ways."""
-    from daskboost.devices.gpu.device_tree import ScalarTree
+    from daskboost.devices.gpu.known_tree import ScalarTree
     from daskboost.devices.gpu.margins import add_leaf_values
 
     tree = Tree(config, has_columns)

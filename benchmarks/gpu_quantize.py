@@ -26,7 +26,8 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_floors import BYTES_PER_S
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data import device_sketch, gpu_chunks, read
+from daskboost.data import gpu_chunks, read
+from daskboost.data import sketch as device_sketch
 
 CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]

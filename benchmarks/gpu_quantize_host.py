@@ -27,7 +27,8 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_quantize import Steps, stopwatches
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data import device_sketch, gpu_chunks, upload
+from daskboost.data import gpu_chunks, upload
+from daskboost.data import sketch as device_sketch
 from daskboost.data.key_counts import KeyTable
 from daskboost.devices.gpu.upload import Uploader
 

@@ -72,7 +72,7 @@ def random_model(n_features: int, n_trees: int, depth: int, n_bins: int = 256) -
 
     from daskboost.data.rows import FeatureSchema
     from daskboost.model.booster import Booster
-    from daskboost.objectives.binary import Logistic
+    from daskboost.objectives.multiclass import Logistic
     from daskboost.tree.table import TreeTable
 
     rng, n = np.random.default_rng(0), 2 ** (depth + 1) - 1

@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
     from daskboost.model.booster import Booster
     from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree, to_graphviz
-    from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule
+    from daskboost.training.callbacks import Callback, Checkpoint, EvaluationLog, LearningRateSchedule, ProgressBar
     from daskboost.training.cross_validation import cv
     from daskboost.training.dataset import QuantizedDataset
     from daskboost.training.evaluate_features import FeatureTrial, evaluate_features
     from daskboost.training.plan import plan
-    from daskboost.training.progress_bar import ProgressBar
     from daskboost.training.train import train
     from daskboost.training.train_many import TrainedModel, train_many
 

@@ -1,4 +1,4 @@
-// Few sums of many outputs' gradients: `project` of `daskboost/fit/gradient_sketch.py`, to the last bit.
+// Few sums of many outputs' gradients: `project` of `daskboost/fit/recipe.py`, to the last bit.
 //
 // Each column is the sum of its outputs, each with its sign, in float32, output after output. A block brings some rows to
 // shared memory, since the outputs of a column lie anywhere in a row; then each thread adds up columns.

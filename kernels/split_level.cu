@@ -1,5 +1,5 @@
 // The one split of a symmetric tree's level: gains summed over all nodes, in node order, so that threads cannot show.
-// The arithmetic is that of `daskboost/devices/cpu/split_level.py`, to the last bit.
+// The arithmetic is that of `daskboost/devices/cpu/split.py`, to the last bit.
 //
 //   sum_bins           a warp per (node, feature): histograms of nodes that rows have not built, and running sums of bins
 //   best_of_features   a block per (tree, feature): LANES threads take a bin, and look at as many nodes at a time

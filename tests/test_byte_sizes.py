@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daskboost.byte_sizes import format_bytes
+from daskboost.errors import format_bytes
 
 
 @pytest.mark.parametrize(("n_bytes", "expected"), [

@@ -19,7 +19,7 @@ from typing import Any
 from daskboost.cluster.links import Engines
 from daskboost.cluster.wire import WireError, decode, encode, register
 from daskboost.data.tiers import RamUse
-from daskboost.fit.links import Peers
+from daskboost.fit.reduction import Peers
 
 _CALLS: dict[str, str] = {
     "open_engine": "daskboost.cluster.dask_fit:open_engine",

@@ -25,15 +25,14 @@ from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_lo
 from daskboost.data.build import DatasetInfo, MarginOf, most_rows, with_margin
 from daskboost.data.gpu_chunks import DeviceHome
 from daskboost.data.labels import LabelStats
-from daskboost.data.manifest import ChunkRecord
+from daskboost.data.manifest import ChunkRecord, check_stats
 from daskboost.data.rows import RowBatch
-from daskboost.data.saved_checks import check_stats
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.data.source import Source
-from daskboost.data.spill import check_spill_directory
 from daskboost.data.store import ChunkStore
 from daskboost.data.subset import selected_stats
+from daskboost.data.tiers import check_spill_directory
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:

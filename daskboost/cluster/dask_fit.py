@@ -4,6 +4,8 @@ client's copy of the progress, from which callbacks and the model are served.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +14,6 @@ from typing import Any
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
 from daskboost.cluster.on_dask import run_fit
-from daskboost.cluster.priority import compute_in_batches
 from daskboost.cluster.wire import register
 from daskboost.data.shard import Shard
 from daskboost.data.store import ChunkStore
@@ -28,6 +29,20 @@ from daskboost.fit.coordinator import fit
 from daskboost.fit.messages import WIRE_TYPES
 from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.tree.table import TreeTable
+
+# Engine threads tell the operating system that they compute in batches.
+#
+# On a host whose cores are all taken by workers, the coordinator's message to the first engine otherwise wakes that
+# engine on the coordinator's own core, in its place: the second engine then waits for its message until the first one
+# has computed. A batch thread does not push others aside when it wakes (sched(7)).
+
+def compute_in_batches() -> None:
+    """Make the calling thread, and those it starts from now on, batch threads; where the system has no such thing,
+    nothing changes but speed."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
 
 GRADIENT_SHARE = 0.05
 """Share of a worker's memory limit up to which gradients are kept rather than computed twice."""

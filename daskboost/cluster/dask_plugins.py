@@ -16,10 +16,9 @@ from distributed.comm import Comm, CommClosedError
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
-from daskboost.cluster.admissions import Admissions
 from daskboost.cluster.dask_comms import OP, refuse_comm
 from daskboost.cluster.dask_coordinator import CoordinatorRun, Event, FitRequest
-from daskboost.cluster.dask_sessions import WorkerHost
+from daskboost.cluster.dask_sessions import Admissions, WorkerHost
 from daskboost.cluster.dask_watch import clean_up, heard
 from daskboost.cluster.limits import FAREWELL_S, SETUP_S
 from daskboost.cluster.links import Failure

@@ -9,13 +9,13 @@ the log.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from daskboost.cluster.admissions import Admissions, find_token
 from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
 from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_comm
@@ -28,6 +28,50 @@ from daskboost.cluster.wire import WireError, register
 if TYPE_CHECKING:
     from distributed import Worker
     from distributed.comm import Comm
+
+# Fits that a process takes part in: announced by Dask's own messages, and known by their secret tokens after that.
+#
+# Whoever can send Dask's messages to a scheduler or worker may run anything there; Dask decides who that is (TLS,
+# firewalls). A fit's connections are opened beside those messages. So a client first announces the fit by one of them,
+# with a random token, and a connection is served only if it shows that token. Nobody can name a token that was never
+# announced.
+
+def find_token(token: str, known: Iterable[str]) -> str | None:
+    """The equal one among the known tokens; the time it takes tells nothing of how alike others are."""
+    shown, found = token.encode(), None
+    for each in known:
+        if hmac.compare_digest(each.encode(), shown):
+            found = each
+    return found
+
+
+class Admissions:
+    """Announced fits by their tokens, each with its Python objects. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._extras: dict[str, Mapping[str, Any]] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._extras)
+
+    def announce(self, token: str, extras: Mapping[str, Any]) -> None:
+        """Let connections in that show this token, and keep the fit's Python objects for it."""
+        with self._lock:
+            self._extras[token] = extras
+
+    def withdraw(self, token: str) -> None:
+        """Forget a fit, if it is known."""
+        with self._lock:
+            self._extras.pop(token, None)
+
+    def extras(self, token: str) -> Mapping[str, Any] | None:
+        """The Python objects of an announced fit; None where nobody announced such a token."""
+        with self._lock:
+            found = find_token(token, self._extras)
+            return None if found is None else self._extras[found]
+
 
 logger = logging.getLogger(__name__)
 

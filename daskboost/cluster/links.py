@@ -1,6 +1,6 @@
 """How a coordinator talks to its engines, and engines to each other, whatever carries the words.
 
-`Engines` is the coordinator's side, `Peers` (`fit/links.py`) an engine's side, `Engine` what must stand behind them.
+`Engines` is the coordinator's side, `Peers` (`fit/reduction.py`) an engine's side, `Engine` what must stand behind them.
 Here is their embodiment within one process; across a Dask cluster they are `ChannelEngines` and `ChannelPeers`.
 
 Every implementation keeps the same rules. A call is collective: all engines get a message and all reply, in engine

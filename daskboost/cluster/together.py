@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-from daskboost.cluster.in_process import LocalShards, fit_here
+from daskboost.cluster.in_process import LocalShards, SharedViews, fit_here
 from daskboost.cluster.lockstep import Lockstep
-from daskboost.cluster.shared_views import SharedViews
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan

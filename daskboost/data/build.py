@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
-from daskboost.data.labels import LabelStats
+from daskboost.data.labels import LabelStats, total_weight
 from daskboost.data.pack import Layout, choose_layout
 from daskboost.data.rows import (
     Features,
@@ -37,8 +37,7 @@ from daskboost.data.sketch import (
     weight_exponent,
 )
 from daskboost.data.source import Source
-from daskboost.data.weights import total_weight
-from daskboost.devices.feature_sizes import FeatureSizes
+from daskboost.devices.set_size import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import DatasetFormatError, StorageError, shortened
 from daskboost.tracebacks import without_locals

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.convert import plain_values
-from daskboost.data.device_columns import by_parts, exact_doubles, looked_at, many_values, unique_values
-from daskboost.data.device_read import on_device
+from daskboost.data.device_read import by_parts, exact_doubles, looked_at, many_values, on_device, unique_values
 from daskboost.data.rows import DeviceColumn, host_column
 from daskboost.data.schema import LABEL_LETTERS, dtype_letter, listed
 from daskboost.devices.gpu.runtime import to_host

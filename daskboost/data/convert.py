@@ -17,9 +17,8 @@ from daskboost.data.kinds import is_pandas, kind_of
 from daskboost.data.parquet import RowGroup
 from daskboost.data.schema import FEATURE_KINDS, dtype_letter
 from daskboost.devices.gpu.input import device_kind
-from daskboost.dtypes import Bool, Float32
+from daskboost.dtypes import Bool, Float32, flat, in_columns
 from daskboost.errors import DataTypeError
-from daskboost.shapes import flat, in_columns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -43,8 +43,7 @@ class FeatureKeys:
 
     def select(self, features: Int64, refinement: Refinement) -> None:
         """Keep, in place, only the keys inside the heavy cells of the features that the runs belong to."""
-        from daskboost.devices.cpu.key_counts import KeyRuns
-        from daskboost.devices.cpu.sketch import select_keys
+        from daskboost.devices.cpu.sketch import KeyRuns, select_keys
 
         runs = KeyRuns(self.keys, self.weights, self.starts, self.ends)
         select_keys(runs, features, refinement.offsets, refinement.lower, refinement.upper)
@@ -98,8 +97,7 @@ def sparse_key_blocks(matrix: Csr, n_features: int, weights: Int64, columns: Int
 
 
 def _dense_extract(values: Float32, weights: Int64) -> Extract:
-    from daskboost.devices.cpu.key_counts import KeyRuns
-    from daskboost.devices.cpu.sketch import column_keys
+    from daskboost.devices.cpu.sketch import KeyRuns, column_keys
 
     words = np.ascontiguousarray(values).view(np.uint32)
 
@@ -115,8 +113,7 @@ def _dense_extract(values: Float32, weights: Int64) -> Extract:
 
 
 def _sparse_extract(rows: Csr, n_features: int, weights: Int64) -> Extract:
-    from daskboost.devices.cpu.key_counts import KeyRuns
-    from daskboost.devices.cpu.sketch import entry_keys
+    from daskboost.devices.cpu.sketch import KeyRuns, entry_keys
 
     n_rows, lengths = len(rows.indptr) - 1, np.bincount(rows.indices, minlength=n_features)
 

@@ -30,7 +30,7 @@ from daskboost.data.device_read import on_device
 from daskboost.data.pack import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.rows import DeviceRows, DeviceSparseRows, UploadedRows
 from daskboost.devices.gpu.download import Download, download
-from daskboost.devices.gpu.quantize import quantize_entries, quantize_rows
+from daskboost.devices.gpu.features import quantize_entries, quantize_rows
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.dtypes import Int64

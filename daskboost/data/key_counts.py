@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Float32, Int64, UInt8, UInt32
+from daskboost.dtypes import Float32, Int64, UInt8, UInt32, in_columns
 from daskboost.errors import DataError
-from daskboost.shapes import in_columns
 
 if TYPE_CHECKING:
-    from daskboost.devices.cpu.key_counts import CellTable
+    from daskboost.devices.cpu.sketch import CellTable
 
 KEY_BITS = 32
 CELL_BYTES = 16
@@ -85,7 +84,7 @@ class KeyTable:
             No row all zero; changed as the keys are.
         starts, ends, capacities : int64 arrays, shape (series,)
         """
-        from daskboost.devices.cpu.key_counts import KeyRuns, count_sorted_keys
+        from daskboost.devices.cpu.sketch import KeyRuns, count_sorted_keys
 
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             _sort(keys[start:end], None if counts is None else counts[start:end])
@@ -146,7 +145,7 @@ class KeyTable:
 
     def _merged_series(self, other: KeyTable, most: Int64, begin: int, end: int) -> KeyTable:
         """Merge some series, with memory for as many cells of each as there may be."""
-        from daskboost.devices.cpu.key_counts import merge_cells
+        from daskboost.devices.cpu.sketch import merge_cells
 
         own, theirs = (
             each._cells()._replace(bits=each.bits[begin:end], offsets=each.offsets[begin : end + 1])
@@ -164,7 +163,7 @@ class KeyTable:
 
     def _cells(self) -> CellTable:
         """The cells as kernels take them."""
-        from daskboost.devices.cpu.key_counts import CellTable
+        from daskboost.devices.cpu.sketch import CellTable
 
         return CellTable(self.bits, self.offsets, self.lower, self.upper, self.counts)
 
@@ -316,7 +315,7 @@ class KeyCounts:
 
 def _sort(keys: UInt32, counts: Int64 | None) -> None:
     """Sort keys in place, and the rows of counts along with them."""
-    from daskboost.devices.cpu.key_counts import pack_places, unpack_places
+    from daskboost.devices.cpu.sketch import pack_places, unpack_places
 
     if counts is None:
         keys.sort()

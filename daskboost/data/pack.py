@@ -247,7 +247,7 @@ def pack_dense(symbols: UInt8 | UInt16, layout: DenseLayout, threads: int = 1) -
     if layout.is_aligned:
         dense_view(words, symbols.shape[0], layout)[:] = symbols
         return words
-    from daskboost.devices.cpu.pack import pack_rows
+    from daskboost.devices.cpu.quantize import pack_rows
 
     out, stride = words.view(np.uint8), layout.row_stride_bytes
     by_ranges(lambda start, stop: pack_rows(symbols, layout.bits, stride, start, stop, out), len(symbols), threads)
@@ -258,7 +258,7 @@ def unpack_dense(words: UInt32, n_rows: int, layout: DenseLayout, threads: int =
     """The (rows, features) matrix of symbols, uint8 or uint16; a view of the words where the layout is aligned."""
     if layout.is_aligned:
         return dense_view(words, n_rows, layout)
-    from daskboost.devices.cpu.pack import unpack_rows
+    from daskboost.devices.cpu.quantize import unpack_rows
 
     out = np.empty((n_rows, layout.n_features), layout.symbol_dtype)
     packed, stride = words.view(np.uint8), layout.row_stride_bytes
@@ -278,7 +278,7 @@ def pack_csr(bins: UInt32, layout: CsrLayout, threads: int = 1) -> UInt32:
     if layout.bits == 32:
         words[: len(bins)] = bins
         return words
-    from daskboost.devices.cpu.pack import pack_stream
+    from daskboost.devices.cpu.quantize import pack_stream
 
     out = words.view(np.uint8)
     by_ranges(lambda start, stop: pack_stream(bins, layout.bits, start, stop, out), len(bins), threads)
@@ -289,7 +289,7 @@ def unpack_csr(words: UInt32, n_entries: int, layout: CsrLayout, threads: int = 
     """The global bins of all entries, uint32; a view of the words where they take 32 bits."""
     if layout.bits == 32:
         return words[:n_entries]
-    from daskboost.devices.cpu.pack import unpack_stream
+    from daskboost.devices.cpu.quantize import unpack_stream
 
     out = np.empty(n_entries, SYMBOL_WORD)
     packed = words.view(np.uint8)

@@ -19,8 +19,7 @@ from daskboost.data.convert import (
     float_vector,
     margin_values,
 )
-from daskboost.data.device_columns import device_column
-from daskboost.data.device_read import dense_rows, sparse_rows
+from daskboost.data.device_read import dense_rows, device_column, sparse_rows
 from daskboost.data.kinds import is_sparse
 from daskboost.data.rows import (
     AnyFeatures,

@@ -14,7 +14,7 @@ from daskboost.data.feature_keys import KeyBlocks, dense_key_blocks, sparse_key_
 from daskboost.data.key_counts import values_of
 from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.labels import LabelSummary
+from daskboost.devices.gpu.margins import LabelSummary
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, to_host
 from daskboost.devices.gpu.sketch import Entries
 from daskboost.devices.search_tables import SearchTables
@@ -232,7 +232,7 @@ class DeviceDenseRows:
 
     def entries(self) -> DeviceSparseRows:
         """Return the present values as CSR."""
-        from daskboost.devices.gpu.places import true_places
+        from daskboost.devices.gpu.gradients import true_places
 
         runtime, xp = self.runtime, self.runtime.xp
         present = Matrix(self.values, self.missing).present(runtime)

@@ -16,7 +16,7 @@ from daskboost.data.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.pack import Layout
 from daskboost.data.rows import AnyFeatures, DeviceRows, RowBatch, UploadedRows
 from daskboost.data.store import ChunkHandle, ChunkStore
-from daskboost.data.stream import stream
+from daskboost.data.streamed import stream
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
 

@@ -22,10 +22,9 @@ from daskboost.data import manifest as m
 from daskboost.data.array_file import ArrayFile, bytes_of, crc32, write_file
 from daskboost.data.chunk import ChunkRows, QuantizedChunk
 from daskboost.data.cuts import Cuts
-from daskboost.data.manifest import ArrayRecord, ChunkRecord, Manifest
+from daskboost.data.manifest import ArrayRecord, ChunkRecord, Manifest, check_chunk, check_cuts
 from daskboost.data.pack import Layout
 from daskboost.data.rows import FeatureSchema
-from daskboost.data.saved_checks import check_chunk, check_cuts
 from daskboost.data.shard import Shard, ShardBuilder
 from daskboost.data.store import ChunkStore
 from daskboost.dtypes import Array

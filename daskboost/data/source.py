@@ -21,8 +21,7 @@ from daskboost.data import upload
 from daskboost.data.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
 from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
 from daskboost.data.classes import class_array
-from daskboost.data.features import choose_features
-from daskboost.data.frontend import OpenedInput, open_input
+from daskboost.data.frontend import OpenedInput, choose_features, open_input
 from daskboost.data.kinds import is_lazy
 from daskboost.data.read import ReadSpec
 from daskboost.data.rows import FeatureSchema, RowBatch

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.byte_sizes import format_bytes
 from daskboost.data.blocks import row_slice
 from daskboost.data.cell_counts import CHANGED
 from daskboost.data.convert import canonical_csr, raw_values
@@ -32,7 +31,7 @@ from daskboost.devices.gpu.runtime import Runtime
 from daskboost.devices.gpu.sketch import SERIES_BYTES
 from daskboost.devices.gpu.upload import Uploader
 from daskboost.dtypes import Bool, Int64
-from daskboost.errors import DataError, DeviceError, MissingDependencyError
+from daskboost.errors import DataError, DeviceError, MissingDependencyError, format_bytes
 from daskboost.params import split_device
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.cpu.residuals import ResidualQuery
+from daskboost.devices.cpu.chunk_order import Following, Root, RowSplits
+from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.devices.following import Following, Root
 from daskboost.devices.gpu.gradients import GradientPair
 from daskboost.devices.gpu.metrics import MetricKernels
 from daskboost.devices.gpu.ring import PackedChunks
@@ -104,7 +103,7 @@ class RowGradients(Protocol):
 
 
 class Frontier(Protocol):
-    """Histograms of the nodes that known trees end in, see `devices/cpu/frontier.py`."""
+    """Histograms of the nodes that known trees end in, see `devices/cpu/device.py`."""
 
     def end_pass(self) -> Int64:
         """Integer sums of g and h of all places; int64, shape (places, 2), on the host. Nothing is added later."""

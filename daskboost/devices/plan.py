@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from daskboost.byte_sizes import format_bytes
 from daskboost.devices.set_size import SetSize
-from daskboost.errors import DeviceError
+from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:
     from daskboost.devices.gpu.runtime import Runtime

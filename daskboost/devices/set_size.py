@@ -3,14 +3,127 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from daskboost.devices.feature_sizes import FeatureSizes
+import numpy as np
+
 from daskboost.devices.gpu.feature_groups import row_columns
-from daskboost.devices.gpu.turned import turned_bytes
-from daskboost.devices.stream_groups import places_in_group, stream_groups
+from daskboost.devices.gpu.symbols import turned_bytes
+from daskboost.dtypes import Int64
+
+# Chunks that stream to a device together, and where each lies among them: from sizes alone, so that a plan knows what
+# an engine will do.
+#
+# A launch costs the host some 12 us whatever the rows, and a chunk's turn takes 20 to 30 of them where trees are
+# certified, as many for each model of several, while 32 MiB cross the bus in .6 ms: one by one, chunks came as fast as
+# the host launched, and those of small Dask partitions still slower.
+
+GROUP_BYTES = 2**27 + 2**16
+"""Most packed bytes of a group of several chunks: four of the usual size, with the words behind their symbols."""
+ALIGNMENT = 256
+"""Alignment of a chunk's first byte in its group."""
+READS_AT_ONCE = 4
+"""Files that are read at the same time."""
+
+
+def places_in_group(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """The first byte of each of a group's chunks, and the bytes of the group."""
+    begins, end = [], 0
+    for size in sizes:
+        begins.append(-(-end // ALIGNMENT) * ALIGNMENT)
+        end = begins[-1] + size
+    return begins, end
+
+
+def kept_first(place: int, on_disk: bool) -> tuple[bool, int]:
+    """Sort key of a set's chunks in the order in which a GPU keeps them: first those on disk, since they would take
+    longest to come again."""
+    return not on_disk, place
+
+
+def stream_groups(places: Sequence[int], sizes: Sequence[int], most_bytes: int) -> list[range]:
+    """Divide streamed chunks into groups of neighbours, in order.
+
+    Parameters
+    ----------
+    places : sequence of int
+        Of the streamed chunks among all of their set, increasing.
+    sizes : sequence of int
+        Their packed bytes.
+    most_bytes : int
+        Of a group, unless one chunk alone has more; 0 for one chunk at a time.
+
+    Returns
+    -------
+    list of range
+        Of the numbers of chunks in `places`.
+    """
+    groups: list[range] = []
+    end = 0
+    for number, size in enumerate(sizes):
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        if number and places[number] == places[number - 1] + 1 and begin + size <= most_bytes:
+            groups[-1] = range(groups[-1].start, number + 1)
+            end = begin + size
+        else:
+            groups.append(range(number, number + 1))
+            end = size
+    return groups
+
+
+def group_sizes(sizes: Sequence[int]) -> Iterator[int]:
+    """What `most_bytes` may be for chunks of these sizes, the largest first: `GROUP_BYTES` and its halves, then what
+    the largest chunk has, so that small ones beside it join, then 0."""
+    largest, most = max(sizes, default=0), GROUP_BYTES
+    while most > largest:
+        yield most
+        most //= 2
+    if largest:
+        yield largest
+    yield 0
+
+
+def n_read_rooms(n_files: Sequence[int]) -> int:
+    """Pieces of page-locked memory that groups of so many files each are read to in turn: as many files as are read at
+    once while another group is copied."""
+    reading = [n for n in n_files if n]
+    return min(READS_AT_ONCE, len(reading), 1 + -(-READS_AT_ONCE // max(reading, default=1)))
+
+
+@dataclass(frozen=True)
+class FeatureSizes:
+    """Features by the size of what they have: those of size k have more than 2**(k-1) values, and at most 2**k."""
+
+    n_features: tuple[int, ...]
+    """Number of features of each size, from 0."""
+    n_entries: tuple[int, ...]
+    """Values that these have together."""
+
+    @classmethod
+    def of(cls, entries: Int64) -> FeatureSizes:
+        """Count features by their numbers of values; those without any do not count."""
+        entries = entries[entries > 0]
+        sizes = np.frexp((entries - 1).astype(np.float64))[1]  # exact: no count has more than 53 bits
+        n = int(sizes.max(initial=-1)) + 1
+        sums = np.zeros(n, np.int64)
+        np.add.at(sums, sizes, entries)
+        return cls(tuple(np.bincount(sizes, minlength=n).tolist()), tuple(sums.tolist()))
+
+    @classmethod
+    def even(cls, n_features: int, n_entries: int) -> FeatureSizes:
+        """Where nothing else is known: each as many as any other."""
+        counts = np.full(n_features, n_entries // max(n_features, 1))
+        counts[: n_entries % max(n_features, 1)] += 1
+        return cls.of(counts)
+
+    def above(self, n: int) -> tuple[int, int]:
+        """Features that have more than `n` values, a power of two, and the values that they have together."""
+        size = n.bit_length()
+        return sum(self.n_features[size:]), sum(self.n_entries[size:])
+
 
 UNIT_BYTES = 24
 """Bytes of a symbol in `UnpackedDense`'s tables, at most."""

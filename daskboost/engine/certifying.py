@@ -18,15 +18,13 @@ from daskboost.devices.cpu.memory import sample_rows
 from daskboost.devices.device import Device, Frontier, View
 from daskboost.devices.sampling import TurnRows, UniformSize
 from daskboost.dtypes import Array, Int32
-from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, range_of
-from daskboost.engine.passes import WaitingTrees, taken_rows
-from daskboost.engine.row_sets import RowSets
-from daskboost.engine.setup import EngineSetup
+from daskboost.engine.passes import RowSets, WaitingTrees, taken_rows
+from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import has_room
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
 from daskboost.fit import messages as m
-from daskboost.fit.links import Peers
+from daskboost.fit.reduction import Peers
 from daskboost.tree.split import Candidates
 
 

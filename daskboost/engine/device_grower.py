@@ -13,17 +13,14 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.gpu.best_first import BestFirstGrower
-from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
-from daskboost.devices.gpu.gradients import ALL, RoundGradients, Source
+from daskboost.devices.gpu.gradients import ALL, LossRows, RoundGradients, Source, StoredChunk
 from daskboost.devices.gpu.growth import TreeGrower, TreeInputs, TreeTables
-from daskboost.devices.gpu.losses import LossRows, StoredChunk
+from daskboost.devices.gpu.known_tree import Refit
 from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE, searched_nodes
-from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.refit import Refit
 from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.rows import DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite, to_host
+from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
+from daskboost.devices.gpu.runtime import DeviceArray, Recorder, Runtime, overwrite, to_host
 from daskboost.devices.gpu.split import SplitKernels
 from daskboost.devices.gpu.views import walk_trees
 from daskboost.devices.sampling import draws_below

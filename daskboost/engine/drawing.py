@@ -13,16 +13,13 @@ import numpy as np
 
 from daskboost.devices.device import Device
 from daskboost.devices.sampling import RowsToDraw, Sample
-from daskboost.engine.answers import Answers
-from daskboost.engine.gradients import Gradients
-from daskboost.engine.passes import WaitingTrees, taken_rows
-from daskboost.engine.row_sets import RowSets
-from daskboost.engine.setup import EngineSetup
+from daskboost.engine.gradients import Gradients, searched_gradients
+from daskboost.engine.passes import RowSets, WaitingTrees, taken_rows
+from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import has_room
-from daskboost.engine.sketched_gradients import searched_gradients
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows, count_residuals, make_rows
 from daskboost.fit import messages as m
-from daskboost.fit.links import Peers
+from daskboost.fit.reduction import Peers
 
 
 class DrawnTrees:

@@ -12,16 +12,15 @@ from daskboost.data.shard import Shard
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.device import Device
 from daskboost.devices.plan import RowSource
-from daskboost.engine.answers import Answers
 from daskboost.engine.certifying import CertifiedTrees
 from daskboost.engine.drawing import DrawnTrees
-from daskboost.engine.row_sets import RowSets
-from daskboost.engine.setup import EngineSetup
+from daskboost.engine.gradients import searched_gradients
+from daskboost.engine.passes import RowSets
+from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import SharesViews
-from daskboost.engine.sketched_gradients import searched_gradients
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
 from daskboost.fit import messages as m
-from daskboost.fit.links import Peers
+from daskboost.fit.reduction import Peers
 
 R = TypeVar("R")
 

@@ -11,12 +11,11 @@ from daskboost.data.device_chunk import Chunk, DeviceChunk, is_whole, joined_run
 from daskboost.data.pack import Layout
 from daskboost.data.shard import Shard
 from daskboost.devices.gpu.device import MOST_ROWS
-from daskboost.devices.gpu.losses import has_softmax_kernel
+from daskboost.devices.gpu.gradients import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.devices.plan import FitSize, GpuGradients
-from daskboost.devices.set_size import ChunkSize, DenseSet, SetSize
-from daskboost.devices.stream_groups import kept_first
-from daskboost.fit.quantiles import DIGITS
+from daskboost.devices.set_size import ChunkSize, DenseSet, SetSize, kept_first
+from daskboost.fit.base_score import DIGITS
 from daskboost.fit.recipe import Recipe
 from daskboost.fit.spec import FitSpec
 from daskboost.metrics.registry import make_metric

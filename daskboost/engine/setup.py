@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.fit.messages import Request
 from daskboost.fit.recipe import Recipe
 from daskboost.fit.spec import FitSpec
 from daskboost.metrics.base import AnyMetric
 from daskboost.objectives.base import Objective
 from daskboost.tree.split import SplitRules
+
+# What answers the requests of the coordinator.
+
+Answers = Mapping[type[Request[Any]], Callable[[Any], Any]]
+"""The function that answers each kind of request."""
+
 
 COLUMN_BYTES = 2**31
 """Most bytes of column-major copies of an engine's training chunks; what has no copy is split more slowly."""

@@ -11,17 +11,14 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.chunk_order import Following, Root, RowSplits
 from daskboost.devices.device import Device, Rows
-from daskboost.devices.following import Following, Root
 from daskboost.dtypes import Array, Float32, Int32
-from daskboost.engine.answers import Answers
 from daskboost.engine.gradients import Gradients, GrowingRows
-from daskboost.engine.setup import EngineSetup
+from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.fit import messages as m
-from daskboost.fit.links import Peers
-from daskboost.fit.shares import feature_shares, narrow, total
-from daskboost.tree.device_split import DeviceSearch
+from daskboost.fit.reduction import Peers, feature_shares, narrow, total
+from daskboost.tree.device_trees import DeviceSearch
 from daskboost.tree.split import Candidates, OpenNodes, SplitSearch
 
 

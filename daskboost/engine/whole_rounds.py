@@ -11,12 +11,12 @@ from typing import TypeVar
 
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
-from daskboost.engine.answers import Answers
 from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice
 from daskboost.engine.engine import Engine
+from daskboost.engine.setup import Answers
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
-from daskboost.fit.outbox import Outbox
+from daskboost.fit.messages import Outbox
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, grow_rounds, rounds_of
 from daskboost.fit.spec import FitSpec
 

@@ -18,19 +18,17 @@ from daskboost.devices.plan import Plan
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.classes import ClassLabels
-from daskboost.estimators.evaluation import EvaluationSet, check_labels, evaluation_sets
-from daskboost.estimators.local import features_of, labels_of
+from daskboost.estimators.evaluation import EvaluationSet, check_labels, evaluation_sets, features_of, labels_of
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
-from daskboost.model.importance import ImportanceType, importance
+from daskboost.model.explain import ImportanceType, importance
 from daskboost.model.output import Output
 from daskboost.objectives.base import Objective
 from daskboost.params import TrainParams, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
-from daskboost.training.clients import computed_by, current_client, run_or_await
-from daskboost.training.contradictions import as_booster
-from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.checks import as_booster
+from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
 from daskboost.training.plan import plan
 from daskboost.training.train import check_params, train
 

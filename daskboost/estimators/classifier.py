@@ -18,7 +18,7 @@ from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import TrainParams
-from daskboost.training.clients import run_or_await
+from daskboost.training.dataset import run_or_await
 
 
 @estimator

@@ -27,7 +27,7 @@ import numpy as np
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.dtypes import Int64
 from daskboost.fit import messages as m
-from daskboost.fit.outbox import Outbox
+from daskboost.fit.messages import Outbox
 from daskboost.fit.reduction import Reduction
 from daskboost.fit.samplers import CertifiedSample, RoundRows
 from daskboost.fit.spec import FitSpec

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from daskboost.fit import messages as m
 from daskboost.fit.leaves import LeafFitter, units_of
-from daskboost.fit.outbox import Outbox
+from daskboost.fit.messages import Outbox
 from daskboost.fit.reduction import Reduction
 from daskboost.fit.rounding import Scales
 from daskboost.fit.samplers import RoundRows

@@ -11,8 +11,8 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.fit import messages as m
-from daskboost.fit.outbox import Outbox
-from daskboost.fit.quantiles import residual_quantiles
+from daskboost.fit.base_score import residual_quantiles
+from daskboost.fit.messages import Outbox
 from daskboost.fit.rounding import Scales
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.growth import GrowingTree

@@ -5,19 +5,69 @@ Both give the same candidates, because integer sums do not depend on who adds th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices.cpu.sums import narrow_into
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.dtypes import Int32
+from daskboost.dtypes import Array, Int32, Int64
 from daskboost.fit import messages as m
-from daskboost.fit.outbox import Answers, Outbox
-from daskboost.fit.shares import total
+from daskboost.fit.messages import Answers, Outbox
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
+
+# An engine's side of the other engines of a fit.
+
+class Peers(Protocol):
+    """An engine's side: the other engines of the fit, itself included."""
+
+    @property
+    def rank(self) -> int:
+        """This engine's place in engine order, from 0."""
+
+    @property
+    def n_peers(self) -> int:
+        """How many engines take part, this one included."""
+
+    def exchange(self, parts: Sequence[Array], /) -> list[Array]:
+        """All-to-all: `parts[i]` goes to engine i; returns what each engine sent here, in rank order.
+
+        Collective: every engine calls it equally often. The part for oneself comes back as it is.
+
+        Raises
+        ------
+        PeerLostError
+            Another engine failed, so this exchange can never complete.
+        """
+
+
+def feature_shares(layout: SlotLayout, n_peers: int) -> list[tuple[int, int]]:
+    """One range of features per peer, with about equal numbers of slots; later ranges may be empty."""
+    goals = layout.n_slots * np.arange(1, n_peers) / n_peers
+    edges = [0, *np.searchsorted(layout.offsets, goals).tolist(), len(layout.n_bins)]
+    return list(pairwise(edges))
+
+
+def narrow(sums: Int64, buffers: Buffers) -> Int64 | Int32:
+    """The same sums as int32 where they all fit: half the bytes to send. C-contiguous in and out."""
+    small: Int32 = buffers.empty(sums.shape, np.int32)
+    return small if narrow_into(sums.reshape(-1), small.reshape(-1)) else sums
+
+
+def total(parts: Sequence[Int64 | Int32], buffers: Buffers) -> Int64:
+    """Sum of narrowed histograms; one part alone is not copied if it is wide already."""
+    if len(parts) == 1:
+        return np.asarray(parts[0], np.int64)
+    result: Int64 = np.add(parts[0], parts[1], out=buffers.empty(parts[0].shape))
+    for part in parts[2:]:
+        result += part
+    return result
+
 
 PEER_BYTES = 2**15
 """Histogram bytes per node and engine from which sharing the reduction out beats sending all of it to one place."""

@@ -12,7 +12,7 @@ from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.certifier import PassCertifier, SampleGrower
 from daskboost.fit.host_grower import HostGrower
-from daskboost.fit.outbox import Outbox, SampleOutbox
+from daskboost.fit.messages import Outbox, SampleOutbox
 from daskboost.fit.reduction import Reduction, make_reduction
 from daskboost.fit.samplers import AllRows, CertifiedSample, DrawnRows, RoundRows, Sampler
 from daskboost.fit.spec import FitSpec

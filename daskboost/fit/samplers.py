@@ -25,7 +25,7 @@ import numpy as np
 from daskboost.devices.sampling import MOST_CANDIDATES, NORM_LAMBDA, SLACK_ROWS, cell_norms
 from daskboost.dtypes import Float64, Int64
 from daskboost.fit import messages as m
-from daskboost.fit.outbox import Answers, Outbox, SampleOutbox
+from daskboost.fit.messages import Answers, Outbox, SampleOutbox
 from daskboost.fit.rounding import Scales, joined_range
 from daskboost.fit.spec import FitSpec
 from daskboost.hashing import Purpose, key

@@ -9,7 +9,7 @@ import numpy as np
 
 from daskboost.data.cuts import Cuts
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.feature_sizes import FeatureSizes
+from daskboost.devices.set_size import FeatureSizes
 from daskboost.dtypes import Bool
 from daskboost.fit.recipe import Recipe
 from daskboost.metrics.base import AnyMetric

@@ -14,14 +14,33 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, Float64, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
-from daskboost.shapes import flat
 
 if TYPE_CHECKING:
     from daskboost.data.labels import LabelStats
     from daskboost.devices.gpu.metrics import MetricKernels
+
+# Logarithms of arrays, the same bits on every processor; see `daskboost.devices.cpu.sums`.
+
+def log(values: Float64) -> Float64:
+    """Natural logarithms; float64 of the same shape. -inf of 0, NaN below."""
+    from daskboost.devices.cpu.sums import logarithms
+
+    logs = np.empty(np.shape(values), np.float64)
+    logarithms(np.ascontiguousarray(values, np.float64).ravel(), logs.ravel())
+    return logs
+
+
+def log1p(values: Float64) -> Float64:
+    """Natural logarithms of 1 plus the values; float64 of the same shape."""
+    from daskboost.devices.cpu.sums import logarithms_of_one_plus
+
+    logs = np.empty(np.shape(values), np.float64)
+    logarithms_of_one_plus(np.ascontiguousarray(values, np.float64).ravel(), logs.ravel())
+    return logs
+
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 

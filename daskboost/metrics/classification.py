@@ -2,17 +2,170 @@
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from daskboost.dtypes import Array, Float64
-from daskboost.errors import DataError
-from daskboost.metrics.base import number_argument
+from daskboost.data.key_counts import KeyCounts, KeyTable
+from daskboost.devices.gpu.metrics import SCORE_ROWS
+from daskboost.dtypes import Array, Float64, Int64
+from daskboost.errors import DataError, ParameterError
+from daskboost.exact_sum import ExactSum
+from daskboost.metrics.base import Metric, log, number_argument, one_per_row, row_blocks
 from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
-from daskboost.metrics.logarithm import log
+
+if TYPE_CHECKING:
+    from daskboost.data.labels import LabelStats
+    from daskboost.devices.gpu.metrics import MetricKernels
+
+# Areas under the ROC and the precision-recall curve, from mergeable counts of scores.
+#
+# Sorting all scores would need all of them in one place. Instead each partition counts, per distinct float32 score,
+# the weight of negatives and of positives; counts merge exactly, and the coordinator walks them once.
+#
+# Exactness. Up to `CAPACITY` distinct scores the value is exact, ties included. Beyond, neighbouring scores share a
+# cell and count as ties: the AUC is then off by at most sum(p_b n_b) / (2 P N) over cells b with p_b positives and n_b
+# negatives, 3.6e-6 for a million normal scores, and by about 1e-8 where order within cells is as good as random.
+#
+# On a GPU a sort counts the scores, to the same cells and the same bytes.
+#
+# Weights become integers, so that sums do not depend on order: multiples of a power of two near (largest weight) *
+# (rows) / 2**62, which for a million rows leaves 42 bits to the largest weight.
+
+CAPACITY = 1 << 18
+"""Most distinct scores counted apart: 6 MB a state; four times as many would send 25 MB per evaluation and worker."""
+BLOCK_ROWS = 1 << 20
+_TOTAL_BITS = 62  # of the sum of all weights, so that it and its halves fit an int64
+
+
+@dataclass(frozen=True)
+class ScoreCurve(Metric[KeyCounts]):
+    """What both areas share: counts of (negatives, positives) per score.
+
+    Parameters
+    ----------
+    exponent : int or None
+        Weights are counted in units of 2**exponent; `prepare` sets it.
+    """
+
+    device_loss: ClassVar[str | None] = "scores"
+    exponent: int | None = None
+
+    @property
+    def maximize(self) -> bool:
+        return True
+
+    def prepare(self, stats: LabelStats) -> Self:
+        LabelRange(0.0, 1.0).check(self.name, stats)  # what lies between is refused when it is read
+        if stats.n_rows == 0 or stats.max_weight <= 0:
+            return replace(self, exponent=0)
+        total = math.frexp(stats.max_weight)[1] + stats.n_rows.bit_length()  # 2**total exceeds the sum of weights
+        return replace(self, exponent=total - _TOTAL_BITS)
+
+    def partial(self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0) -> KeyCounts:
+        score = one_per_row(self.name, label, prediction)
+        state = self._block(label[:0], score[:0], None)
+        for block in row_blocks(label, score, weight, BLOCK_ROWS):
+            state += self._block(*block)
+        return state
+
+    def _block(self, label: Array, score: Array, weight: Array | None) -> KeyCounts:
+        positive = label == 1
+        if not (positive | (label == 0)).all():
+            other = label[~positive & (label != 0)][0]
+            raise DataError(f"label {other:g} for metric {self.name!r}: labels must be 0 or 1; use another metric")
+        if np.isnan(score).any():
+            raise DataError(
+                f"prediction holds NaN, which metric {self.name!r} cannot rank; look for NaN in base margins"
+            )
+        counts = np.zeros((len(label), 2), dtype=np.int64)
+        counts[np.arange(len(label)), positive.astype(np.intp)] = self._units(weight, len(label))
+        return KeyCounts.of(score.astype(np.float32), counts, capacity=CAPACITY)
+
+    def partial_of_loss(
+        self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
+    ) -> KeyCounts | None:
+        score = one_per_row(self.name, label, prediction)
+        state = self._block(np.empty(0, np.float32), np.empty(0, np.float32), None)
+        scale = 1.0 if weight is None else math.ldexp(1.0, -self._exponent)
+        for block in row_blocks(label, score, weight, SCORE_ROWS):
+            cells = kernels.count_scores(*block, scale, CAPACITY)
+            if cells is None:  # a label or a score that the host refuses
+                return None
+            offsets = np.array([0, len(cells.lower)], np.int64)
+            state += KeyCounts(
+                KeyTable(
+                    np.array([CAPACITY], np.int64), np.array([cells.bits], np.uint8), offsets, cells.lower, cells.upper,
+                    cells.counts,
+                )
+            )  # fmt: skip
+        return state
+
+    def _units(self, weight: Array | None, n_rows: int) -> Int64:
+        if weight is None:
+            return np.ones(n_rows, dtype=np.int64)
+        return np.rint(np.ldexp(weight.astype(np.float64), -self._exponent)).astype(np.int64)
+
+    @property
+    def _exponent(self) -> int:
+        if self.exponent is None:
+            raise ParameterError(
+                f"metric {self.name!r} needs the largest weight of all rows; call prepare(stats) first"
+            )
+        return self.exponent
+
+    def value(self, state: KeyCounts) -> float:
+        counts = state.counts
+        negative, positive = counts[:, 0], counts[:, 1]
+        if not positive.any() or not negative.any():
+            return math.nan
+        return self.area(negative, positive)
+
+    @abstractmethod
+    def area(self, negative: Int64, positive: Int64) -> float:
+        """The area from weights per cell, in increasing order of scores; both classes occur."""
+
+    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyCounts:
+        state = KeyCounts.from_arrays(arrays)
+        if state.counts.shape[1] != 2 or state.capacity != CAPACITY:
+            raise DataError(f"arrays: not a state of metric {self.name!r}; pass what its to_arrays returned")
+        return state
+
+
+@dataclass(frozen=True)
+class RocAuc(ScoreCurve):
+    """Probability that a positive scores above a negative, ties counting half (Hanley and McNeil, "The meaning and
+    use of the area under a receiver operating characteristic curve", 1982). NaN where a class is absent."""
+
+    base_name: ClassVar[str] = "auc"
+
+    def area(self, negative: Int64, positive: Int64) -> float:
+        below = np.cumsum(negative) - negative
+        wins = positive.astype(np.float64) * (below.astype(np.float64) + 0.5 * negative)
+        return exact_total(wins) / (float(positive.sum()) * float(negative.sum()))
+
+
+@dataclass(frozen=True)
+class AveragePrecision(ScoreCurve):
+    """Sum of precision times the step in recall, thresholds descending: scikit-learn's `average_precision_score`,
+    not the interpolated area that XGBoost reports. NaN where a class is absent."""
+
+    base_name: ClassVar[str] = "aucpr"
+
+    def area(self, negative: Int64, positive: Int64) -> float:
+        hits, all_above = np.cumsum(positive[::-1]), np.cumsum((positive + negative)[::-1])
+        precision = hits / all_above
+        return exact_total(positive[::-1] * precision) / float(hits[-1])
+
+
+def exact_total(terms: Float64) -> float:
+    """The sum, rounded once: processors with wider vectors would add in another order."""
+    return ExactSum.of(terms).value()
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.base import Arrays, Metric
 from daskboost.params import shown
-from daskboost.shapes import flat
 
 MetricFunction = Callable[..., float | tuple[str, float]]
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from daskboost.metrics.auc import AveragePrecision, RocAuc
 from daskboost.metrics.base import Metric
-from daskboost.metrics.classification import Error, LogLoss, MultiError, MultiLogLoss
+from daskboost.metrics.classification import AveragePrecision, Error, LogLoss, MultiError, MultiLogLoss, RocAuc
 from daskboost.metrics.custom import CustomMetric
-from daskboost.metrics.deviance import (
+from daskboost.metrics.elementwise import (
     GammaDeviance,
     GammaNLogLik,
+    Mae,
+    Mape,
     PoissonDeviance,
     PoissonNLogLik,
+    PseudoHuber,
+    Quantile,
+    Rmse,
+    Rmsle,
     TweedieDeviance,
     TweedieNLogLik,
 )
-from daskboost.metrics.elementwise import Mae, Mape, PseudoHuber, Quantile, Rmse, Rmsle
 from daskboost.registry import Registry
 
 _REGISTRY: Registry[Metric[Any]] = Registry("metric", "base_name", reserved="@")

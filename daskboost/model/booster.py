@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from daskboost.devices.cpu.predict import PackedForest
-    from daskboost.devices.gpu.predict import DeviceForest
-    from daskboost.devices.gpu.predict_vectors import VectorForest
-    from daskboost.model.importance import ImportanceType
+    from daskboost.devices.gpu.predict import DeviceForest, VectorForest
+    from daskboost.model.explain import ImportanceType
     from daskboost.model.serialize import Format
 
 
@@ -276,14 +275,14 @@ class Booster:
         return from_bytes(data)
 
     def get_score(self, importance_type: ImportanceType = "weight") -> dict[str, float]:
-        """Importance of each feature that some split uses; see `daskboost.model.importance.get_score`."""
-        from daskboost.model.importance import get_score
+        """Importance of each feature that some split uses; see `daskboost.model.explain.get_score`."""
+        from daskboost.model.explain import get_score
 
         return get_score(self, importance_type)
 
     def trees_to_dataframe(self) -> pd.DataFrame:
-        """One row per node, with XGBoost's columns; see `daskboost.model.frame.trees_to_dataframe`."""
-        from daskboost.model.frame import trees_to_dataframe
+        """One row per node, with XGBoost's columns; see `daskboost.model.output.trees_to_dataframe`."""
+        from daskboost.model.output import trees_to_dataframe
 
         return trees_to_dataframe(self)
 

@@ -10,17 +10,71 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.rows import RowBatch, host_features
-from daskboost.dtypes import Array, ArrayModule, Float32, Int32
+from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, flat, in_columns
 from daskboost.errors import DataError, ParameterError
-from daskboost.objectives.binary import Logistic
-from daskboost.objectives.multiclass import SoftProb
-from daskboost.shapes import flat, in_columns
+from daskboost.objectives.multiclass import Logistic, SoftProb
 
 if TYPE_CHECKING:
-    from daskboost.devices.gpu.predict import DeviceForest, Values
-    from daskboost.devices.gpu.predict_vectors import VectorForest
+    import pandas as pd
+
+    from daskboost.devices.gpu.predict import DeviceForest, Values, VectorForest
     from daskboost.devices.gpu.runtime import Runtime
     from daskboost.model.booster import Booster
+
+
+# Trees as a table.
+
+def trees_to_dataframe(booster: Booster) -> pd.DataFrame:
+    """One row per node: XGBoost's ``Booster.trees_to_dataframe``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``Tree, Node, ID`` ("tree-node"), ``Feature`` (a name, or "Leaf"), ``Split`` (values below it go to ``Yes``,
+        others to ``No``, missing ones to ``Missing``), ``Gain`` (in a leaf its value), ``Cover`` (sum of hessians),
+        ``Category`` (empty: splits are numeric). Where leaves are vectors, which XGBoost does not tabulate, ``Gain`` is
+        NaN in a leaf and its values stand in further columns, ``Value 0`` to ``Value {outputs - 1}``.
+    """
+    import pandas as pd
+
+    n_nodes = np.array([tree.n_nodes for tree in booster.trees], np.int64)
+    index = np.repeat(np.arange(len(n_nodes)), n_nodes)
+    nodes = np.arange(len(index)) - np.repeat(np.cumsum(n_nodes) - n_nodes, n_nodes)
+    leaf: Bool = _all(booster, "is_leaf", np.bool_)
+    left, right = _all(booster, "left_child", np.int32), _all(booster, "right_child", np.int32)
+    labels = np.array([*map(booster.schema.label, range(booster.n_features)), "Leaf"], object)
+    trees = np.char.add(index.astype(str), "-")
+    values = _all(booster, "value", np.float32)
+    frame = pd.DataFrame(
+        {
+            "Tree": index,
+            "Node": nodes,
+            "ID": _ids(trees, nodes, np.zeros_like(leaf)),
+            "Feature": labels[np.where(leaf, booster.n_features, _all(booster, "feature", np.int32))],
+            "Split": np.where(leaf, np.nan, _all(booster, "threshold", np.float32)),
+            "Yes": _ids(trees, left, leaf),
+            "No": _ids(trees, right, leaf),
+            "Missing": _ids(trees, np.where(_all(booster, "default_left", np.bool_), left, right), leaf),
+            "Gain": np.where(leaf, np.nan if booster.has_vectors else values, _all(booster, "gain", np.float32)),
+            "Cover": _all(booster, "cover", np.float32),
+            "Category": np.nan,
+        }
+    )
+    for output in range(booster.n_outputs if booster.has_vectors else 0):
+        frame[f"Value {output}"] = np.where(leaf, values[:, output], np.float32(np.nan))
+    return frame
+
+
+def _all(booster: Booster, field: str, dtype: type) -> npt.NDArray[Any]:
+    """A field of the nodes of all trees."""
+    found = [getattr(tree, field) for tree in booster.trees]
+    return np.concatenate(found) if found else np.empty(0, dtype)
+
+
+def _ids(trees: npt.NDArray[Any], nodes: npt.NDArray[Any], absent: Bool) -> npt.NDArray[Any]:
+    """Texts "tree-node", NaN where there is none."""
+    return np.where(absent, np.nan, np.char.add(trees, nodes.astype(str)).astype(object))
+
 
 Output = Literal["prediction", "margin", "class", "leaf", "contributions"]
 DEVICE_FORESTS = 4
@@ -163,8 +217,7 @@ def device_forest(
     booster: Booster, runtime: Runtime, trees: tuple[int, int], *, leaves: bool
 ) -> DeviceForest | VectorForest:
     """Some of a model's trees on a device; made on first use, and kept with the model."""
-    from daskboost.devices.gpu.predict import DeviceForest
-    from daskboost.devices.gpu.predict_vectors import VectorForest
+    from daskboost.devices.gpu.predict import DeviceForest, VectorForest
     from daskboost.model.predict import gpu_heap_depths, pack_forest
 
     kept, key = booster.device_forests, (runtime, trees, leaves)

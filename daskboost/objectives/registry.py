@@ -7,11 +7,17 @@ from typing import Any
 
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic, LogisticRaw, LogisticRegression
 from daskboost.objectives.custom import CustomObjective
-from daskboost.objectives.log_link import Gamma, Poisson, Tweedie
-from daskboost.objectives.multiclass import SoftMax, SoftProb
-from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, QuantileError, SquaredError
+from daskboost.objectives.multiclass import Logistic, LogisticRaw, LogisticRegression, SoftMax, SoftProb
+from daskboost.objectives.regression import (
+    AbsoluteError,
+    Gamma,
+    Poisson,
+    PseudoHuberError,
+    QuantileError,
+    SquaredError,
+    Tweedie,
+)
 from daskboost.registry import Registry
 
 FOREIGN_NAMES = {

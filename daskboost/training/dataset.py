@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 from daskboost.cluster.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.data.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
 from daskboost.data.rows import Features, FeatureSchema, RowBatch
 from daskboost.data.source import Source, make_source
-from daskboost.data.spill import check_spill_directory, spill_path
+from daskboost.data.tiers import check_spill_directory, spill_path
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DataTypeError, ParameterError
@@ -22,8 +25,76 @@ from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import PARAMETERS, parse_bytes, split_device
-from daskboost.training.clients import computed_by, current_client, run_or_await
-from daskboost.training.dataset_checks import check_options, check_same_features
+
+# What making a data set and continuing a model refuse before rows are read: options out of range, other columns.
+
+def check_options(max_bin: object, encoding: object, packing: object, chunk_rows: object, n_jobs: object) -> None:
+    """Refuse options of quantizing that are out of range."""
+    for name, value, low, high in (
+        ("max_bin", max_bin, 2, MAX_BIN_LIMIT), ("chunk_rows", chunk_rows, 0, 2**31 - 1), ("n_jobs", n_jobs, -1, 4096),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+            raise ParameterError(f"{name}={value!r} must be an integer from {low} to {high}")
+    for name, value, valid in (
+        ("encoding", encoding, ("auto", "dense", "csr")), ("packing", packing, ("aligned", "tight", "common")),
+    ):  # fmt: skip
+        if value not in valid:
+            raise ParameterError(f"{name}={value!r} must be one of {', '.join(map(repr, valid))}")
+
+
+def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
+    """Refuse rows whose columns are not those a model was trained on, in its order.
+
+    Raises
+    ------
+    DataError
+        Naming both numbers of features, or the first column that differs.
+    """
+    if model.n_features != schema.n_features:
+        raise DataError(
+            f"init_model has {model.n_features} features, {what} {schema.n_features}; pass the same columns"
+        )
+    ours, theirs = schema.names, model.schema.names
+    if ours is not None and theirs is not None and ours != theirs:
+        at = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        raise DataError(
+            f"column {at} of {what} is {ours[at]!r}, but init_model was trained with {theirs[at]!r} there; pass the "
+            "columns that it was trained with, in its order"
+        )
+
+
+T = TypeVar("T")
+
+
+def current_client() -> Any:
+    """The current Dask client, or None; does not import distributed where nobody has."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        return distributed.client.default_client()
+    except ValueError:
+        return None
+
+
+def computed_by(client: Any, source: Source) -> Source:
+    """Return the source with Dask's objects computed on the client's cluster, by workers that show signs of life; where
+    the client is None, by Dask's current scheduler."""
+    if client is None or not source.is_dask:
+        return source
+    from daskboost.cluster.dask_tasks import compute
+
+    return replace(source, compute=partial(compute, client))
+
+
+def run_or_await(client: Any, call: Callable[[], T]) -> T:
+    """Run a blocking call; on the event loop of an asynchronous client, give an awaitable of it instead.
+
+    The call then runs in a thread, where the same client can be waited for.
+    """
+    if client is not None and client.asynchronous:
+        return asyncio.to_thread(call)  # type: ignore[return-value]  # typed for the common, synchronous case
+    return call()
 
 
 class QuantizedDataset:
@@ -284,7 +355,7 @@ class QuantizedDataset:
         DatasetFormatError
             A file is missing, truncated, corrupt, or from a newer version.
         """
-        from daskboost.data.saved_checks import check_numbered
+        from daskboost.data.manifest import check_numbered
         from daskboost.data.shard_files import read_dataset
 
         saved = read_dataset(path)

@@ -13,22 +13,20 @@ from daskboost.data.build import DatasetInfo, default_chunk_rows, most_rows
 from daskboost.data.kinds import entries_per_row
 from daskboost.data.pack import CsrLayout, DenseLayout, smaller
 from daskboost.data.source import make_source
-from daskboost.data.spill import spill_path
+from daskboost.data.tiers import spill_path
 from daskboost.devices.choose import check_device, gpu_of
 from daskboost.devices.cpu.memory import cpu_plan
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.feature_sizes import FeatureSizes
 from daskboost.devices.gpu.plans import gpu_plan
 from daskboost.devices.plan import FitSize, Plan
-from daskboost.devices.set_size import SetSize
+from daskboost.devices.set_size import FeatureSizes, SetSize
 from daskboost.engine.fit_size import EnginePlace, FitOutline, engine_size, equal_chunks, fit_size
 from daskboost.engine.setup import COLUMN_BYTES
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.fit.recipe import make_recipe
 from daskboost.objectives.registry import make_objective
 from daskboost.params import TrainParams, parse_bytes, split_device
-from daskboost.training.checks import check_rounds
-from daskboost.training.contradictions import check_contradictions, check_metrics
+from daskboost.training.checks import check_contradictions, check_metrics, check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.train import make_spec, objective_params
 

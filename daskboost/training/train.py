@@ -22,16 +22,17 @@ from daskboost.objectives.base import Objective
 from daskboost.objectives.registry import make_objective
 from daskboost.params import PARAMETERS, TrainParams, shown
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks, evaluation_log
-from daskboost.training.checks import check_data, check_init_model, check_rounds
-from daskboost.training.clients import run_or_await
-from daskboost.training.contradictions import (
+from daskboost.training.checks import (
     CERTIFIED_PARAMS,
     as_booster,
     check_contradictions,
+    check_data,
+    check_init_model,
     check_made_with,
     check_metrics,
+    check_rounds,
 )
-from daskboost.training.dataset import QuantizedDataset
+from daskboost.training.dataset import QuantizedDataset, run_or_await
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 from daskboost.tree.split import SplitRules
 from daskboost.tree.table import TreeTable

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import gpu_histogram
 from benchmarks.gpu_histogram import HOT_SHARE, LEVELS, Config, bench_once, make_level, make_symbols
-from daskboost.devices.gpu import turned, views
+from daskboost.devices.gpu import symbols as turned
+from daskboost.devices.gpu import views
 from daskboost.devices.gpu.views import DenseView
 
 

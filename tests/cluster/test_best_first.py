@@ -15,7 +15,7 @@ from strategies.trees import Data, make_data, quantized
 from daskboost import Booster, train
 from daskboost.devices.gpu import best_first, cuda
 from daskboost.devices.gpu.kernel_source import source_folder
-from daskboost.devices.gpu.recorder import Recorder
+from daskboost.devices.gpu.runtime import Recorder
 
 N_ROWS = 4_096
 N_LEAVES = 25

@@ -21,7 +21,7 @@ from strategies.trees import PARAMS, Data, fit, make_data, quantized
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.cpu.gradients import RowDraw, RowRange
-from daskboost.devices.cpu.sampling import draw_share
+from daskboost.devices.cpu.uniform_sample import draw_share
 from daskboost.dtypes import UInt64
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit import samplers

@@ -20,8 +20,8 @@ from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_con
 
 from daskboost.cluster import dask_sessions
 from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError
-from daskboost.cluster.channel_engines import ChannelEngines
 from daskboost.cluster.context import RemoteCall
+from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
 from daskboost.cluster.links import PeerLostError
 from daskboost.cluster.peers_exchange import ChannelPeers

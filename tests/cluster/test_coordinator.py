@@ -12,7 +12,7 @@ from strategies.trees import Data, fit, make_data, quantized
 from daskboost import train
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.fit.outbox import Outbox
+from daskboost.fit.messages import Outbox
 from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo
 from daskboost.tree.split import SplitRules

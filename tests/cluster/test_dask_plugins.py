@@ -21,7 +21,7 @@ from dask import delayed
 from distributed import Client, Worker
 
 from daskboost.cluster import dask_plugins
-from daskboost.cluster.channel_engines import ChannelEngines
+from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.on_dask import run_fit
 from daskboost.errors import FitCancelledError, WorkerLostError
 

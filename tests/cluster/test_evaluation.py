@@ -24,13 +24,11 @@ from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Bool, Float32
-from daskboost.engine.evaluated_rows import EvaluatedRows
-from daskboost.engine.evaluation import Evaluator
+from daskboost.engine.evaluation import EvaluatedRows, Evaluator
 from daskboost.engine.row_groups import row_groups
 from daskboost.metrics.registry import make_metric
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
-from daskboost.objectives.multiclass import SoftMax, SoftProb
+from daskboost.objectives.multiclass import Logistic, SoftMax, SoftProb
 
 LAYOUT = SlotLayout(np.array([0, 3], np.int64), np.array([3], np.int32))
 

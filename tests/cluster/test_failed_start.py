@@ -14,7 +14,7 @@ from daskboost import QuantizedDataset, train
 from daskboost.cluster import in_process
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices import choose
-from daskboost.engine.row_sets import RowSets
+from daskboost.engine.passes import RowSets
 from daskboost.errors import DeviceError
 
 __all__ = ["own_threads"]

@@ -20,7 +20,7 @@ from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
 from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.ring import N_BUFFERS
-from daskboost.devices.stream_groups import READS_AT_ONCE
+from daskboost.devices.set_size import READS_AT_ONCE
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit import samplers
 from daskboost.hashing import Purpose, key

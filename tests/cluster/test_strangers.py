@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daskboost.cluster import dask_fit, dask_sessions, wire
-from daskboost.cluster.admissions import Admissions, find_token
 from daskboost.cluster.channel import MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError, pack
 from daskboost.cluster.context import RemoteCall, allow_call
-from daskboost.cluster.dask_sessions import OpenSession, PeerHello, WorkerHost
+from daskboost.cluster.dask_sessions import Admissions, OpenSession, PeerHello, WorkerHost, find_token
 from daskboost.cluster.links import Failure
 from daskboost.cluster.wire import WireError, decode, encode
 

@@ -14,7 +14,7 @@ from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
 from daskboost.devices.gpu import cuda, growth, plans, sparse_columns
-from daskboost.devices.gpu.tree_groups import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
+from daskboost.devices.gpu.plans import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
 from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import DenseSet
 

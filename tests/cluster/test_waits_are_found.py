@@ -13,8 +13,7 @@ from daskboost.devices.gpu import best_first
 from daskboost.devices.gpu.best_first import STEPS, BestFirstGrower
 from daskboost.devices.gpu.download import Download
 from daskboost.devices.gpu.growth import TreeGrower
-from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.runtime import Recorder, to_host
 
 __all__ = ["takes"]
 

@@ -15,7 +15,7 @@ from daskboost.cluster.context import CoordinatorContext, EngineContext, allow_c
 from daskboost.cluster.links import Engines
 from daskboost.cluster.wire import register
 from daskboost.errors import DataError
-from daskboost.fit.links import Peers
+from daskboost.fit.reduction import Peers
 
 
 @register

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import sketch as reference
 
-from daskboost.data.borders import choose_borders
-from daskboost.data.cuts import Cuts, cuts_of_sketch, make_cuts
+from daskboost.data.cuts import Cuts, choose_borders, cuts_of_sketch, make_cuts
 from daskboost.data.rows import DenseRows, RowBatch, SparseRows
 from daskboost.data.sketch import (
     DataSketch,

@@ -9,12 +9,13 @@ import pytest
 from reference import sketch as reference
 from strategies.device_rows import device_dense, device_sparse
 
-from daskboost.data import device_sketch, sketch
-from daskboost.data.device_columns import looked_at
+from daskboost.data import sketch
+from daskboost.data import sketch as device_sketch
+from daskboost.data.device_read import looked_at
 from daskboost.data.rows import DenseRows, SparseRows
 from daskboost.data.sketch import DataSketch, integer_weights, refine_batch, sketch_batch
 from daskboost.devices.gpu import sketch as gpu
-from daskboost.devices.gpu import thin_keys
+from daskboost.devices.gpu import sketch as thin_keys
 from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Float32
 

@@ -16,7 +16,7 @@ import pytest
 from daskboost.data.chunk import DenseChunk, QuantizedChunk
 from daskboost.data.pack import DenseLayout, pack_dense
 from daskboost.data.store import ChunkHandle, ChunkStore
-from daskboost.data.stream import stream
+from daskboost.data.streamed import stream
 from daskboost.errors import StorageError
 
 LAYOUT = DenseLayout.aligned(np.full(4, 256))
@@ -214,7 +214,7 @@ import numpy as np
 from daskboost.data.chunk import CsrChunk
 from daskboost.data.pack import CsrLayout
 from daskboost.data.store import ChunkStore
-from daskboost.data.stream import stream
+from daskboost.data.streamed import stream
 store = ChunkStore({str(tmp_path)!r}, 0)
 chunk = CsrChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32))
 chunks = stream(store, [store.put(chunk) for _ in range(9)])

@@ -23,11 +23,10 @@ from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkArrays
 from daskboost.devices.gpu import views as gpu_views
 from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.device import GpuDevice
-from daskboost.devices.gpu.device_tree import device_tree
+from daskboost.devices.gpu.device import GpuDevice, tree_kind
 from daskboost.devices.gpu.kernel_source import source_folder
+from daskboost.devices.gpu.known_tree import device_tree
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.tree_kind import tree_kind
 from daskboost.dtypes import Int64
 
 LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]

@@ -8,8 +8,8 @@ import numpy as np
 from devices.backends import csr, pack
 
 from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu.feature_groups import map_tiles
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, SparseView
 from daskboost.dtypes import Int64
 

@@ -19,8 +19,7 @@ from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.split import FEW_FEATURES, HostNodes, SplitKernels, address_of
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Int64
-from daskboost.tree.device_split import DeviceSearch
-from daskboost.tree.device_trees import regular_of
+from daskboost.tree.device_trees import DeviceSearch, regular_of
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch
 
 KEPT_NODES = 128

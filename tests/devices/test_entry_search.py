@@ -12,14 +12,13 @@ from reference import split as reference
 
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.feature_sizes import FeatureSizes
-from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
+from daskboost.devices.gpu.rows import ChunkRows
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
 from daskboost.devices.gpu.split import Level, SplitKernels
 from daskboost.devices.gpu.views import DeviceLayout, SparseView
-from daskboost.devices.set_size import SparseSet
+from daskboost.devices.set_size import FeatureSizes, SparseSet
 from daskboost.dtypes import Float64, Int64
 from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch

@@ -29,11 +29,11 @@ from reference import histogram, partition
 from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.taken_rows import RowRoom as CpuRoom
+from daskboost.devices.cpu.uniform_sample import RowRoom as CpuRoom
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
+from daskboost.devices.gpu.row_columns import RoomSize
+from daskboost.devices.gpu.row_columns import RowRoom as GpuRoom
 from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.taken_rows import RoomSize
-from daskboost.devices.gpu.taken_rows import RowRoom as GpuRoom
 from daskboost.devices.gpu.views import DeviceLayout
 
 N_BINS = [5, 3, 7, 2]

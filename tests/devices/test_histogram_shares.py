@@ -13,8 +13,8 @@ from reference import histogram as reference
 from reference.shares import owners
 
 from daskboost.devices.gpu.cuda import get_runtime
+from daskboost.devices.gpu.feature_groups import map_tiles
 from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.tiles import map_tiles
 
 TILE = 16
 """Rows of a tile, as `devices.histograms.build` has them."""

@@ -30,7 +30,7 @@ from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu import tiles
+from daskboost.devices.gpu import feature_groups as tiles
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.views import DenseView, DeviceLayout, walk_trees
 

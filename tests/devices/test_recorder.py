@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.devices.gpu.recorder import Recorder
 from daskboost.devices.gpu.rows import SplitScratch
+from daskboost.devices.gpu.runtime import Recorder
 
 
 class Recording(EmulatedRuntime):

@@ -25,14 +25,13 @@ from objectives.losses import PARAMS
 from reference import histogram
 from reference.sampling import cell_of, drawn, threshold_of
 
-from daskboost.devices.cpu.candidates import CpuCandidates
+from daskboost.devices.cpu.uniform_sample import CpuCandidates
 from daskboost.devices.cpu.views import DenseView, SlotLayout
 from daskboost.devices.device import Candidates
 from daskboost.devices.gpu import views as gpu_views
-from daskboost.devices.gpu.candidates import GpuCandidates
-from daskboost.devices.gpu.losses import LossRows, loss_source
+from daskboost.devices.gpu.gradients import LossRows, loss_source
+from daskboost.devices.gpu.row_columns import GpuCandidates, RoomSize
 from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.taken_rows import RoomSize
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, cell_norms
 from daskboost.fit.samplers import sample_threshold

@@ -15,7 +15,7 @@ from reference import split as reference
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SCRATCH_SLOTS, SlotLayout
 from daskboost.dtypes import Int64
-from daskboost.fit.shares import feature_shares, narrow
+from daskboost.fit.reduction import feature_shares, narrow
 from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine, sibling
 
 N_BINS = [4, 1, 7, 2, 5]

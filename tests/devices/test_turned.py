@@ -16,7 +16,7 @@ from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.feature_groups import SKEWED_BINS, SKEWED_COLUMNS, feature_groups
 from daskboost.devices.gpu.kernel_source import ARCHITECTURES
 from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.turned import LEAST_ROWS, turn, turned_bytes, turned_columns
+from daskboost.devices.gpu.symbols import LEAST_ROWS, turn, turned_bytes, turned_columns
 
 LANES = range(reference.LANES)
 SHARED_KIB = sorted(set(ARCHITECTURES.values()))

@@ -13,11 +13,10 @@ from reference import vectors
 
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.runtime import Runtime
-from daskboost.devices.gpu.split import empty_histograms
-from daskboost.devices.gpu.split_vectors import VectorKernels
+from daskboost.devices.gpu.split import VectorKernels, empty_histograms
 from daskboost.devices.gpu.views import DeviceLayout
 from daskboost.dtypes import Int64
-from daskboost.tree.device_split import DeviceSearch
+from daskboost.tree.device_trees import DeviceSearch
 from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch
 
 

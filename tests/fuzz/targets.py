@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix
 import daskboost
 from daskboost import Booster, QuantizedDataset
 from daskboost.errors import DaskBoostError
-from daskboost.model.importance import ImportanceType
+from daskboost.model.explain import ImportanceType
 from daskboost.model.output import Output
 
 WIDE = 1000

@@ -11,8 +11,7 @@ from devices.backends import unpack
 from reference import gradients as reference
 from strategies.roundings import make_rounding, sample_bound
 
-from daskboost.devices.gpu.gradients import Quantizer, RoundGradients
-from daskboost.devices.gpu.losses import loss_source
+from daskboost.devices.gpu.gradients import Quantizer, RoundGradients, loss_source
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.fit.messages import GradientRange

@@ -11,7 +11,8 @@ from kernels.emulation import EmulatedRuntime
 from reference import gradients as reference
 
 from daskboost.data.pack import n_words
-from daskboost.devices.cpu import pack, split
+from daskboost.devices.cpu import quantize as pack
+from daskboost.devices.cpu import split
 from daskboost.devices.gpu.cuda import CudaRuntime
 from daskboost.devices.gpu.kernel_source import parse
 from daskboost.devices.gpu.runtime import Runtime, to_host

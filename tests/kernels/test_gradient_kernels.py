@@ -13,8 +13,7 @@ from reference import gradients as reference
 from daskboost.devices.cpu.chunk_order import RowOrder
 from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.gradients import TILE_ROWS, Columns, Quantizer
-from daskboost.devices.gpu.losses import largest
+from daskboost.devices.gpu.gradients import TILE_ROWS, Columns, Quantizer, largest
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.rows import GpuRows
 from daskboost.devices.gpu.runtime import Runtime, to_host

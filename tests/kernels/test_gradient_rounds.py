@@ -13,8 +13,7 @@ from objectives.losses import LOSSES
 from reference import gradients as reference
 from strategies.roundings import make_rounding, sample_bound
 
-from daskboost.devices.gpu.gradients import ALL, TILE_ROWS, Quantizer, RoundGradients, stretches
-from daskboost.devices.gpu.losses import LossRows, StoredChunk
+from daskboost.devices.gpu.gradients import ALL, TILE_ROWS, LossRows, Quantizer, RoundGradients, StoredChunk, stretches
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.errors import DataError

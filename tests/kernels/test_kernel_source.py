@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from daskboost.devices.gpu import cuda, kernel_source
-from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names, parse, source_folder
-from daskboost.devices.gpu.preprocess import evaluate, preprocess
+from daskboost.devices.gpu.kernel_source import evaluate, kernel_file, kernel_names, parse, preprocess, source_folder
 from daskboost.errors import DeviceError, MissingDependencyError
 
 SOURCE = """

@@ -14,8 +14,7 @@ from daskboost.devices.gpu.cuda import CudaRuntime
 from daskboost.devices.gpu.kernel_source import parse
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.losses import LossKernel
-from daskboost.objectives.base import Objective, kernel_of
-from daskboost.objectives.elementary import exp
+from daskboost.objectives.base import Objective, exp, kernel_of
 
 SOURCE = parse("losses", (Path(__file__).parent / "losses.cu").read_text())
 THREADS = 64

@@ -10,7 +10,7 @@ from kernels.gradient_rounds import Chunk, DeviceRounds, check_round, make_chunk
 from kernels.test_loss_kernels import bits
 from reference import gradients as reference
 
-from daskboost.devices.gpu.losses import loss_source
+from daskboost.devices.gpu.gradients import loss_source
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.objectives.base import Objective, kernel_of

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu.gradients import TILE_ROWS
-from daskboost.devices.gpu.places import true_places
+from daskboost.devices.gpu.gradients import TILE_ROWS, true_places
 from daskboost.devices.gpu.runtime import Runtime, to_host
 
 

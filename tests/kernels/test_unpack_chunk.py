@@ -15,7 +15,7 @@ from daskboost.devices.gpu.ring import PackedGroup, PackedRows
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.devices.gpu.streamed import DenseChunks, SparseChunks, UnpackedDense, UnpackedSparse
 from daskboost.devices.gpu.views import DeviceLayout
-from daskboost.devices.stream_groups import places_in_group
+from daskboost.devices.set_size import places_in_group
 
 WIDTHS = {
     "aligned": [8] * 5, "aligned 16": [16] * 3, "6 bits": [6] * 37, "own widths": [1, 8, 5, 7, 3, 2, 1, 4, 8],

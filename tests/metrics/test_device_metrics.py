@@ -16,7 +16,7 @@ from daskboost.devices.gpu.runtime import Runtime
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics import auc
+from daskboost.metrics import classification as auc
 from daskboost.metrics.base import Metric
 from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.elementwise import Rmse

@@ -13,7 +13,7 @@ from daskboost.devices.gpu.cuda import CudaRuntime
 from daskboost.devices.gpu.kernel_source import parse
 from daskboost.devices.gpu.runtime import Runtime, to_host
 from daskboost.dtypes import Float64
-from daskboost.metrics.logarithm import log, log1p
+from daskboost.metrics.base import log, log1p
 
 SOURCE = parse("logarithms", (Path(__file__).parents[1] / "kernels" / "logarithms.cu").read_text())
 

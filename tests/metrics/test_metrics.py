@@ -168,7 +168,7 @@ def test_value_is_xgboosts(name: str) -> None:
 
 
 def test_auc_beyond_capacity_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daskboost.metrics.auc.CAPACITY", 4096)
+    monkeypatch.setattr("daskboost.metrics.classification.CAPACITY", 4096)
     label, prediction, weight = rows(BINARY, 20_000, 3)
     prediction += np.random.default_rng(0).uniform(0, 1e-3, 20_000).astype(np.float32)  # without large groups of ties
     auc = make_metric("auc").prepare(LabelStats(20_000, max_weight=float(weight.max())))

@@ -10,10 +10,16 @@ from daskboost.data.rows import FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
-from daskboost.objectives.log_link import Gamma, Poisson, Tweedie
-from daskboost.objectives.multiclass import SoftMax, SoftProb
-from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, QuantileError, SquaredError
+from daskboost.objectives.multiclass import Logistic, SoftMax, SoftProb
+from daskboost.objectives.regression import (
+    AbsoluteError,
+    Gamma,
+    Poisson,
+    PseudoHuberError,
+    QuantileError,
+    SquaredError,
+    Tweedie,
+)
 from daskboost.tree.table import TreeTable
 
 OBJECTIVES: tuple[Objective, ...] = (

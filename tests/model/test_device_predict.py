@@ -25,12 +25,12 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 from model.test_lazy_predict import CASES
 
 from daskboost import QuantizedDataset
-from daskboost.devices.gpu import cuda, predict_vectors
+from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu import predict as predict_vectors
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.model.output import DEVICE_FORESTS, Output
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.multiclass import Logistic, SoftProb
 from daskboost.objectives.regression import SquaredError
 
 

@@ -21,14 +21,13 @@ from scipy.sparse import csr_matrix
 from daskboost import to_graphviz
 from daskboost.data.rows import FeatureSchema
 from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
-from daskboost.model import plotting, tree_drawing
+from daskboost.model import plotting
+from daskboost.model import plotting as tree_drawing
 from daskboost.model.booster import Booster
-from daskboost.model.importance import ImportanceType, importance
+from daskboost.model.explain import ImportanceType, importance
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
-from daskboost.objectives.log_link import Poisson
-from daskboost.objectives.multiclass import SoftProb
-from daskboost.objectives.regression import SquaredError
+from daskboost.objectives.multiclass import Logistic, SoftProb
+from daskboost.objectives.regression import Poisson, SquaredError
 from daskboost.tree.table import TreeTable
 
 

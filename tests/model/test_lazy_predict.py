@@ -18,8 +18,7 @@ from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import Output
 from daskboost.objectives.base import Objective
-from daskboost.objectives.binary import Logistic
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.multiclass import Logistic, SoftProb
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -19,7 +19,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
 from daskboost.model import plotting
 from daskboost.model.booster import Booster
-from daskboost.model.importance import ImportanceType
+from daskboost.model.explain import ImportanceType
 from daskboost.objectives.base import Objective
 from daskboost.objectives.multiclass import SoftMax, SoftProb
 from daskboost.objectives.regression import QuantileError, SquaredError

@@ -15,8 +15,8 @@ from daskboost import train
 from daskboost.devices.gpu import cuda
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.objectives.base import Objective, kernel_of
-from daskboost.objectives.binary import Logistic
 from daskboost.objectives.custom import CustomObjective
+from daskboost.objectives.multiclass import Logistic
 from daskboost.objectives.registry import make_objective, objective_names
 
 

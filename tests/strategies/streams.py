@@ -11,7 +11,7 @@ import pytest
 from daskboost import QuantizedDataset
 from daskboost.cluster import in_process, together
 from daskboost.data.streamed import StreamedChunks
-from daskboost.devices import stream_groups
+from daskboost.devices import set_size as stream_groups
 from daskboost.devices.gpu import plans
 from daskboost.devices.plan import FitSize
 from daskboost.engine import chunk_views

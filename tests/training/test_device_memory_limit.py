@@ -24,7 +24,7 @@ from daskboost.devices.gpu import cuda, memory
 from daskboost.devices.gpu.device import GpuDevice
 from daskboost.devices.plan import SMALL_ROWS
 from daskboost.errors import DeviceError, ParameterError
-from daskboost.metrics import auc
+from daskboost.metrics import classification as auc
 
 PARAMS = {**LOGISTIC, "max_depth": 4, "max_bin": 16, "n_jobs": 1, "device": "cuda"}
 HOST = {"device": "cpu"}

@@ -13,10 +13,9 @@ from training.plan_shapes import LOGISTIC, VECTORS, make_data
 
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.byte_sizes import format_bytes
 from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.plans import POOL_SHARE
-from daskboost.errors import DeviceError
+from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:
     from distributed import Client

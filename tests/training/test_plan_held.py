@@ -17,7 +17,8 @@ from strategies.device_arrays import EmulatedPlace, Place, place
 from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data, within
 
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda, plans, sparse_columns, turned, views
+from daskboost.devices.gpu import cuda, plans, sparse_columns, views
+from daskboost.devices.gpu import symbols as turned
 
 __all__ = ["place"]
 

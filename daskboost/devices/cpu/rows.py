@@ -16,7 +16,9 @@ from daskboost.devices.cpu import partition
 from daskboost.devices.cpu.buffers import Buffers
 from daskboost.devices.cpu.chunk_order import (
     ChunkOrder,
+    Following,
     PairLayout,
+    Root,
     RowOrder,
     RowSplits,
     Share,
@@ -28,18 +30,19 @@ from daskboost.devices.cpu.gradients import (
     Gradients,
     OutputQuanta,
     Quanta,
+    ResidualQuery,
+    Residuals,
     RowDraw,
     RowRange,
     add_to_leaves,
+    count_residuals,
     quantize_gradients,
     quantize_vectors,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS, HistogramSums
-from daskboost.devices.cpu.places import settle
-from daskboost.devices.cpu.residuals import ResidualQuery, Residuals, count_residuals
+from daskboost.devices.cpu.partition import settle
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
-from daskboost.devices.following import Following, Root
 from daskboost.dtypes import Float32, Int32, Int64, UInt32, UInt64
 
 Pieces = Sequence[tuple[int, int]] | UInt64

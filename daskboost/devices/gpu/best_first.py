@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
 from daskboost.devices.gpu.growth import ROUNDING, GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
-from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.runtime import DeviceArray, Kernel, to_host
+from daskboost.devices.gpu.rows import ChunkRows
+from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Recorder, to_host
 from daskboost.devices.gpu.split import RESULTS, Level, SplitKernels, address_of
 
 THREADS = 256

@@ -3,28 +3,247 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import mmap
 import os
+import re
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from daskboost.devices.compiling import say_compiling
-from daskboost.devices.gpu.cuda_copies import CudaCopies, pinned_bytes
-from daskboost.devices.gpu.free_memory import free_bytes
-from daskboost.devices.gpu.installed import check_compiler, count_devices, cupy_module
 from daskboost.devices.gpu.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
-from daskboost.devices.gpu.runtime import Event, KernelArgument
+from daskboost.devices.gpu.runtime import DeviceArray, Event, KernelArgument
 from daskboost.dtypes import UInt8
-from daskboost.errors import DeviceError
+from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 from daskboost.files import write_whole
 
 if TYPE_CHECKING:
     from cupy import RawModule
-    from cupy.cuda import Function, Graph, MemoryPointer
+    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool
+    from rmm.mr import DeviceMemoryResource
+
+# Copies to a CUDA device beside its kernels, and the page-locked memory that they are made from.
+#
+# Memory that is touched by several threads and then registered took .09 s/GiB, CUDA's own allocation of such memory
+# .28 (one H200's host): so pages are mapped, touched and registered. Each array has pages of its own, since a page can
+# be registered once only, and forks do not inherit them: their writes would part the host's pages from the device's.
+# What else a fork may have mapped at such an address is left alone there.
+
+HOST_TO_DEVICE = 1
+"""`cudaMemcpyHostToDevice`."""
+PORTABLE = 1
+"""`cudaHostRegisterPortable`: for all devices of the process."""
+_of_parent: list[mmap.mmap] = []
+"""Pages of a fork that only its parent has, never unmapped."""
+
+
+def address_of(array: DeviceArray) -> int:
+    """Return where in its device's memory a CuPy array begins."""
+    memory: Any = array.data  # CuPy's, which has an address
+    return int(memory.ptr)
+
+
+class CudaCopies:
+    """A `CopyStream` of CuPy's current device."""
+
+    def __init__(self, cuda: ModuleType) -> None:
+        self._cuda = cuda
+        self._stream = cuda.Stream(non_blocking=True)
+
+    def copy(self, out: DeviceArray, values: UInt8) -> None:
+        self._cuda.runtime.memcpyAsync(
+            address_of(out), values.ctypes.data, values.nbytes, HOST_TO_DEVICE, self._stream.ptr
+        )
+
+    def wait(self, event: Event) -> None:
+        self._stream.wait_event(event)
+
+    def record(self) -> Event:
+        event: Event = self._cuda.Event(block=True, disable_timing=True)
+        self._stream.record(event)
+        return event
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+
+class Driver(Protocol):
+    """CuPy's functions of CUDA that lock pages of the host's memory."""
+
+    @property
+    def CUDARuntimeError(self) -> type[Exception]: ...
+    def hostRegister(self, address: int, n_bytes: int, flags: int, /) -> None: ...
+
+    def hostUnregister(self, address: int, /) -> None: ...
+
+
+class _Locked:
+    """Registered pages; arrays over them keep this object."""
+
+    def __init__(self, runtime: Driver, n_bytes: int) -> None:
+        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(mmap.MADV_DONTFORK)
+        touched = np.frombuffer(pages, np.uint8)
+        touched[:: mmap.PAGESIZE] = 0
+        address = touched.ctypes.data
+        try:
+            runtime.hostRegister(address, n_bytes, PORTABLE)
+        except runtime.CUDARuntimeError as error:
+            raise DeviceError(
+                f"the host does not page-lock {n_bytes:,} bytes more, to stream chunks to the GPU from ({error}): "
+                "raise the limit of locked memory (ulimit -l), or set a lower host_memory_limit with a spill_directory"
+            ) from error
+        # The finalizer keeps the pages mapped until the driver has let go of them.
+        weakref.finalize(self, _unlock, runtime, address, pages, os.getpid()).atexit = False
+        self.__array_interface__ = {"data": (address, False), "shape": (n_bytes,), "typestr": "|u1", "version": 3}
+
+
+def _unlock(runtime: Driver, address: int, pages: mmap.mmap, owner: int) -> None:
+    if os.getpid() == owner:
+        runtime.hostUnregister(address)
+    else:
+        _of_parent.append(pages)
+
+
+def staging(cuda: ModuleType, n_bytes: int) -> UInt8:
+    """Page-locked memory for an array's pieces; `cuda` is CuPy's, whose pool has it back when nobody holds the array.
+
+    Raises
+    ------
+    DeviceError
+        The host has none.
+    """
+    try:
+        memory = cuda.alloc_pinned_memory(n_bytes)
+    except cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"the host does not page-lock {n_bytes:,} bytes, to copy arrays to and from the GPU through ({error}): "
+            "raise the limit of locked memory (ulimit -l), or end what else holds the host's memory"
+        ) from error
+    return np.ndarray(n_bytes, np.uint8, buffer=memory)
+
+
+def pinned_bytes(runtime: Driver, n_bytes: int) -> UInt8:
+    """See `Runtime.pinned`; `runtime` is CuPy's."""
+    n_pages = -(-max(n_bytes, 1) // mmap.PAGESIZE)
+    found: UInt8 = np.asarray(_Locked(runtime, n_pages * mmap.PAGESIZE))[:n_bytes]
+    return found
+
+
+RMM_ALLOCATORS = "rmm.allocators"
+"""Module of the function that makes CuPy allocate by RMM."""
+
+
+def free_bytes(xp: ModuleType, device: int) -> int:
+    """Return the bytes of the GPU of that index."""
+    with xp.cuda.Device(device):
+        of_driver = int(xp.cuda.runtime.memGetInfo()[0])
+        allocator = xp.cuda.get_allocator()
+        pool = getattr(allocator, "__self__", None)
+        if isinstance(pool, (xp.cuda.MemoryPool, xp.cuda.MemoryAsyncPool)):
+            return _with_pool(of_driver, pool)
+        if (getattr(allocator, "__module__", None) or "").startswith(RMM_ALLOCATORS):
+            import rmm
+
+            return _with_resources(of_driver, list(_chain(rmm.mr.get_per_device_resource(device))))
+        return of_driver
+
+
+def _with_pool(of_driver: int, pool: MemoryPool | MemoryAsyncPool) -> int:
+    """A pool of CuPy's."""
+    free, limit = of_driver + int(pool.free_bytes()), int(pool.get_limit())
+    return free if limit == 0 else max(0, min(free, limit - int(pool.used_bytes())))
+
+
+def _chain(resource: DeviceMemoryResource | None) -> Iterator[DeviceMemoryResource]:
+    """A memory resource of RMM, and all that it takes its memory from."""
+    while resource is not None:
+        yield resource
+        resource = getattr(resource, "upstream_mr", None)
+
+
+def _with_resources(of_driver: int, resources: list[DeviceMemoryResource]) -> int:
+    """RMM says what a pool holds, and only by a resource that counts allocations what of that is in use.
+
+    Without one all of the pool counts as free. The other way, the pool of a worker that has just started would leave
+    nothing to its fits; where it is in use, a fit ends with an error, and `device_memory_limit` says what it may take.
+    """
+    held = sum(int(resource.pool_size()) for resource in resources if hasattr(resource, "pool_size"))
+    used = next((count for count in map(_used_bytes, resources) if count is not None), 0)
+    free = of_driver + max(0, held - used)
+    limits = [
+        int(resource.get_allocation_limit()) - int(resource.get_allocated_bytes())
+        for resource in resources if hasattr(resource, "get_allocation_limit")
+    ]  # fmt: skip
+    return max(0, min([free, *limits]))
+
+
+def _used_bytes(resource: DeviceMemoryResource) -> int | None:
+    """What a resource has given away, if it counts."""
+    if hasattr(resource, "get_allocated_bytes"):  # one that limits or tracks
+        return int(resource.get_allocated_bytes())
+    counts = getattr(resource, "allocation_counts", None)
+    return None if counts is None else int(counts.current_bytes)
+
+
+LEAST_CUPY = (14, 2)
+"""Before it, a sort that finds no memory to work in returns without a word what is in no order."""
+EXTRAS = "'daskboost[cuda13]', or 'daskboost[cuda12]' where the NVIDIA driver is older than 580"
+
+
+def cupy_module() -> ModuleType:
+    """CuPy, imported.
+
+    Raises
+    ------
+    MissingDependencyError
+        It is not installed, cannot be imported, or is too old.
+    """
+    if importlib.util.find_spec("cupy") is None:
+        raise MissingDependencyError(f"device='cuda' needs CuPy, which is not installed: pip install {EXTRAS}")
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependencyError(
+            "device='cuda' needs CuPy, which is installed but cannot be imported, as the error before this one says: "
+            f"pip uninstall what is there of it, then pip install {EXTRAS}"
+        ) from error
+    if tuple(int(number) for number in re.findall(r"\d+", cupy.__version__)[:2]) < LEAST_CUPY:
+        least = ".".join(map(str, LEAST_CUPY))
+        raise MissingDependencyError(
+            f"device='cuda' needs CuPy {least} or later, and {cupy.__version__} is installed: pip install --upgrade "
+            f"{EXTRAS}"
+        )
+    found: ModuleType = cupy
+    return found
+
+def count_devices(cupy: ModuleType) -> int:
+    """How many GPUs the process sees; an error where there are none, or no driver."""
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise NoDeviceError(
+            f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
+        ) from error
+
+
+def check_compiler(cupy: ModuleType) -> None:
+    """Refuse an installation without NVRTC, which CuPy's wheels do not bring and which compiles every kernel."""
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise DeviceError(
+            "device='cuda' compiles kernels with NVRTC, which cannot be loaded, as the error before this one says: pip "
+            f"install {EXTRAS}, which brings it"
+        ) from error
+
 
 UNASKED_SHARED_BYTES = 48 << 10
 """Dynamic shared memory that a launch may have without asking for it."""

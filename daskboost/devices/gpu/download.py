@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.cuda_copies import address_of, staging
+from daskboost.devices.gpu.cuda import address_of, staging
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active
 from daskboost.dtypes import UInt8
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.devices.gpu.chunk_rows import ChunkRows
+from daskboost.devices.gpu.feature_groups import map_tiles
+from daskboost.devices.gpu.rows import ChunkRows
 from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument
 from daskboost.devices.gpu.sorted_entries import THREADS, TILE, SortedEntries, most_sums, most_tiles
 from daskboost.devices.gpu.sparse_columns import place_rows
 from daskboost.devices.gpu.split import RESULTS, WARP, Level, Regular, SplitKernels
-from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import small_data
 from daskboost.devices.set_size import SetSize
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.chunk_rows import ChunkRows
 from daskboost.devices.gpu.entry_search import EntrySearch
-from daskboost.devices.gpu.recorder import Recorder
-from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Runtime
+from daskboost.devices.gpu.rows import ChunkRows
+from daskboost.devices.gpu.runtime import DeviceArray, Kernel, Recorder, Runtime
 from daskboost.devices.gpu.split import Level, Regular, SplitKernels, address_of
 
 THREADS = 256

@@ -10,16 +10,14 @@ from typing import NamedTuple
 
 from daskboost.devices.gpu.best_first import STEPS, kept_histograms, most_splits, step_width, usual_steps
 from daskboost.devices.gpu.entry_search import entry_search_bytes, entry_tile_bytes
-from daskboost.devices.gpu.feature_groups import room_bytes
+from daskboost.devices.gpu.feature_groups import LEAST_TILE_ROWS, MOST_TILE_ROWS, room_bytes
 from daskboost.devices.gpu.growth import histogram_nodes, tables_bytes
 from daskboost.devices.gpu.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
 from daskboost.devices.gpu.rows import USUAL_SPLITS
 from daskboost.devices.gpu.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
-from daskboost.devices.gpu.split import RESULTS
-from daskboost.devices.gpu.split_vectors import n_chunks
+from daskboost.devices.gpu.split import RESULTS, n_chunks
 from daskboost.devices.gpu.streaming_memory import loading_bytes, ring_bytes
-from daskboost.devices.gpu.tiles import LEAST_TILE_ROWS, MOST_TILE_ROWS
 from daskboost.devices.gpu.vector_rows import AT_ONCE
 from daskboost.devices.plan import FitSize
 from daskboost.devices.set_size import SetSize

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.places import true_places
+from daskboost.devices.gpu.gradients import true_places
 from daskboost.devices.gpu.runtime import DeviceArray, KernelArgument, Runtime, element_stride, to_device, to_host
 from daskboost.dtypes import Int64, UInt32
 

@@ -1,5 +1,5 @@
 """Packed chunks on their way to the device: a ring of buffers that a stream of copies fills and kernels empty, each for
-a group of chunks (`devices/stream_groups.py`), one behind the other.
+a group of chunks (`devices/set_size.py`), one behind the other.
 
     copies     1 -> a | 2 -> b | 3 -> c | 4 -> a ...... | 5 -> b | 6 -> c
     kernels             unpack a, use | unpack b, use   | unpack c, use | ...
@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from daskboost.devices.gpu.runtime import CopyStream, DeviceArray, Event, Runtime
-from daskboost.devices.stream_groups import places_in_group
+from daskboost.devices.set_size import places_in_group
 from daskboost.dtypes import UInt8
 
 T = TypeVar("T")

@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from daskboost.devices.cpu.chunk_order import RowSplits
-from daskboost.devices.cpu.residuals import ResidualQuery
+from daskboost.devices.cpu.chunk_order import Following, Root, RowSplits
+from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.following import Following, Root
-from daskboost.devices.gpu.device_tree import ScalarTree, device_tree
+from daskboost.devices.gpu.feature_groups import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.gradients import ALL, Columns, GradientPair, Quantizer
-from daskboost.devices.gpu.known_tree import KnownTree, known_tree, sum_segments
-from daskboost.devices.gpu.refit import mark_leaves
+from daskboost.devices.gpu.known_tree import KnownTree, ScalarTree, device_tree, known_tree, mark_leaves, sum_segments
+from daskboost.devices.gpu.margins import add_leaf_values
 from daskboost.devices.gpu.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.split import empty_histograms
-from daskboost.devices.gpu.tiles import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.views import GpuView, small_data
 from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
 
@@ -428,3 +426,36 @@ def rounding_of(runtime: Runtime, roundings: Sequence[Rounding]) -> DeviceRoundi
 def as_columns(gradient: GradientPair) -> Columns:
     """One output's gradients, or what a kernel makes them of."""
     return gradient if isinstance(gradient, Columns) else Columns(*gradient)
+
+
+# The rows of a shard's only chunk, as trees that grow without the host see them.
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """The only chunk of a shard, as trees that grow without the host see it: all rows may be in their roots."""
+
+    rows: GpuRows
+    view: GpuView
+    chunk: DeviceOrder
+    in_order: bool
+    """Whether the rows of a root are in the order of their indices: none is left out."""
+    reaches_leaves: bool = False
+    """Whether rows are moved to the leaves; otherwise they walk there once a tree is done, which takes as long as one
+    level of moving does, but for rows of CSR, which look up symbols slowly."""
+
+    def reserve(self, n_nodes: int, n_splits: int) -> tuple[int, int]:
+        """See `GpuRows.reserve`; what says whether it took other memory since (`Recorder.expect`)."""
+        self.rows.reserve(n_nodes, n_splits)
+        return self.chunk.n_grown, self.rows.scratch.n_grown
+
+    def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> None:
+        """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
+        self.rows.build(self.view, self.chunk, nodes, out, in_order=is_root and self.in_order, n_trees=n_trees)
+
+    def split(self, splits: DeviceArray) -> None:
+        """See `GpuRows.split_rows`."""
+        self.rows.split_rows(self.view, self.chunk, splits)
+
+    def add_leaf_values(self, leaves: DeviceArray, values: DeviceArray, margin: DeviceArray) -> None:
+        """Add the values of leaves that rows have reached to the margins of these; see `margins.add_leaf_values`."""
+        add_leaf_values(self.view.runtime, self.chunk, leaves, values, margin)

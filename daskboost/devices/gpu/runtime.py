@@ -5,14 +5,42 @@ Whatever is written against this protocol knows no CuPy and runs on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.dtypes import UInt8
+from daskboost.errors import DeviceError
+
+OUT_OF_MEMORY = 2
+"""`cudaErrorMemoryAllocation` of CUDA's runtime, and `CUDA_ERROR_OUT_OF_MEMORY` of its driver."""
+OF_CUDA = ("CUDARuntimeError", "CUDADriverError")
+"""CuPy's names of what these two raise; those of its libraries have numbers of their own."""
+
+
+@contextmanager
+def lack_of_memory(message: Callable[[Exception], str]) -> Iterator[None]:
+    """Within it, a GPU's lack of memory is a `DeviceError`; `message` makes its sentence of what was raised."""
+    try:
+        yield
+    except Exception as error:
+        if not is_lack(error):
+            raise
+        raise DeviceError(message(error)) from error
+
+
+def is_lack(error: Exception) -> bool:
+    """Whether a GPU has too little memory. CuPy's and RMM's errors are MemoryErrors, of which NumPy's alone tells that
+    it is of the host; where CUDA itself takes memory, for modules and graphs, its error has a number."""
+    kind = type(error)
+    if isinstance(error, MemoryError):
+        return not kind.__module__.startswith("numpy")
+    of_cuda = kind.__module__.startswith("cupy") and kind.__name__ in OF_CUDA
+    return of_cuda and getattr(error, "status", None) == OUT_OF_MEMORY
+
 
 DeviceArray = npt.NDArray[Any]
 """An array of the runtime's module, on its device; typed as NumPy's, whose interface CuPy's arrays have."""
@@ -149,3 +177,34 @@ def to_host(array: DeviceArray) -> npt.NDArray[Any]:
 def element_stride(vector: DeviceArray) -> int:
     """Elements from one item of a vector to the next."""
     return int(vector.strides[0]) // int(vector.dtype.itemsize)
+
+
+# Work that is launched again and again: recorded once, then replayed (`Runtime.record`).
+
+class Recorder:
+    """Queues up work by its name, under which always the same is launched.
+
+    The first time it is launched as it comes, which compiles kernels and takes memory; the second time it is recorded.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._seen: set[Hashable] = set()
+        self._replays: dict[Hashable, Callable[[], None]] = {}
+        self._memory: Hashable = None
+
+    def expect(self, memory: Hashable) -> None:
+        """Forget what was recorded with other memory: graphs have its addresses. `memory` : anything that tells."""
+        if memory != self._memory:
+            self._memory = memory
+            self._replays.clear()
+
+    def __call__(self, name: Hashable, work: Callable[[], None]) -> None:
+        """Launch `work`, or what it launched under this name before."""
+        if name not in self._seen:
+            self._seen.add(name)
+            work()
+            return
+        if name not in self._replays:
+            self._replays[name] = self._runtime.record(work)
+        self._replays[name]()

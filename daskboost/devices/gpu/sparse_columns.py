@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.devices.gpu.feature_groups import CELL_BYTES, room_bytes
+from daskboost.devices.gpu.feature_groups import CELL_BYTES, Tiles, room_bytes
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_host
-from daskboost.devices.gpu.tiles import Tiles
 from daskboost.devices.plan import SMALL_ROWS
 from daskboost.dtypes import ArrayModule, Int64
 

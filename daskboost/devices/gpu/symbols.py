@@ -8,9 +8,85 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.feature_groups import FeatureGroups, feature_groups
+from daskboost.devices.gpu.feature_groups import MOST_COLUMNS, FeatureGroups, feature_groups, room_bytes, skewed_shape
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime
 from daskboost.dtypes import Int64
+
+# Packed symbols become machine integers: launches of `kernels/unpack.cu`, as `devices/cpu/quantize.py` does it.
+
+THREADS = 256
+"""Threads of a block, as in `kernels/unpack.cu`."""
+TILE_SYMBOLS = 16 * THREADS
+"""About so many symbols are a block's work: enough to spread the cost of starting it."""
+
+
+def unpack_rows(runtime: Runtime, words: DeviceArray, offsets: DeviceArray, stride_bytes: int,
+                symbols: DeviceArray) -> None:  # fmt: skip
+    """Unpack rows of fixed stride into `symbols`, uint8 or uint16, shape (rows, features), C-contiguous.
+
+    `words` : uint32, with a guard word behind the last symbol. `offsets` : uint32, shape (features + 1,), first bit of
+    each feature's symbol within a row, and the end.
+    """
+    n_rows, n_features = symbols.shape
+    if symbols.size == 0:
+        return
+    tile_rows = max(1, TILE_SYMBOLS // n_features)
+    runtime.kernel("unpack", "unpack_rows", SYMBOL_BYTES=symbols.itemsize)(
+        -(-n_rows // tile_rows), THREADS, words, offsets, n_features, stride_bytes, n_rows, tile_rows, symbols
+    )
+
+
+def unpack_stream(runtime: Runtime, words: DeviceArray, width: int, bins: DeviceArray) -> None:
+    """Unpack one stream of symbols of `width` bits, 1 to 32, into `bins`, uint32.
+
+    `words` : uint32, with a guard word behind the last symbol.
+    """
+    if bins.size == 0:
+        return
+    blocks = -(-bins.size // TILE_SYMBOLS)
+    runtime.kernel("unpack", "unpack_stream", SYMBOL_BYTES=1)(blocks, THREADS, words, width, bins.size, bins)
+
+
+THREADS = 256
+"""Threads of a block, as in `kernels/turn.cu`."""
+BLOCKS = 8
+"""Blocks of a multiprocessor at the same time."""
+TILE_ROWS = 32
+"""A warp's."""
+LEAST_ROWS = 1 << 20
+"""With fewer, passes take as long to begin and to end as to read rows."""
+
+
+def turned_columns(n_features: int, symbol_bytes: int, most_slots: int, shared_bytes: int | None) -> int:
+    """Columns of the copy; 0 where there is none: of rows that leave few columns idle, or most, or one of whose
+    features has so many slots that a block has no room for the kernel that reads the copy."""
+    most_idle = MOST_COLUMNS // 2
+    if symbol_bytes != 1 or n_features <= most_idle:
+        return 0
+    found = skewed_shape(n_features, most_slots, room_bytes(shared_bytes))
+    return 0 if found is None else found[0]
+
+
+def turned_bytes(n_rows: int, n_features: int, symbol_bytes: int, most_slots: int, shared_bytes: int | None) -> int:
+    """Return the bytes of the copy, where it pays."""
+    if n_rows < LEAST_ROWS:
+        return 0
+    return -(-n_rows // TILE_ROWS) * TILE_ROWS * turned_columns(n_features, symbol_bytes, most_slots, shared_bytes)
+
+
+def turn(runtime: Runtime, planes: DeviceArray, columns: int) -> DeviceArray:
+    """The copy of rows of MOST_COLUMNS symbols, of which `columns` are features' or zero.
+
+    `planes` : uint8, shape (planes, rows, MOST_COLUMNS). Returns uint8, shape (planes, bytes of a plane).
+    """
+    n_planes, n_rows, _ = planes.shape
+    tiles, words = -(-n_rows // TILE_ROWS), columns // 4
+    turned = runtime.xp.empty((n_planes, tiles, words, TILE_ROWS), np.uint32)
+    blocks = max(1, min(-(-tiles * TILE_ROWS // THREADS), runtime.multiprocessors * BLOCKS))
+    for rows, copy in zip(planes, turned, strict=True):
+        runtime.kernel("turn", "turn_rows")(blocks, THREADS, rows.view(np.uint32), n_rows, words, copy)
+    found: DeviceArray = turned.view(np.uint8).reshape(n_planes, -1)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.cuda_copies import staging
+from daskboost.devices.gpu.cuda import staging
 from daskboost.devices.gpu.features import TYPES, as_float32, convert, order_of
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, overwrite
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.gpu.feature_groups import map_tiles
 from daskboost.devices.gpu.gradients import ALL, Columns
 from daskboost.devices.gpu.rounding import OutputRounding
 from daskboost.devices.gpu.rows import BUILD_ROWS, DeviceOrder, GpuRows, Gradients, rounding_of
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, to_device, to_host
-from daskboost.devices.gpu.tiles import map_tiles
 from daskboost.devices.gpu.views import GpuView, small_data
 from daskboost.dtypes import ArrayModule, Float32
 

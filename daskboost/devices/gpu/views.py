@@ -17,14 +17,13 @@ from daskboost.devices.gpu.feature_groups import (
     MOST_COLUMNS,
     SKEWED_BIN_BYTES,
     FeatureGroups,
+    Tiles,
     room_bytes,
 )
 from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride
 from daskboost.devices.gpu.sorted_entries import SortedEntries
 from daskboost.devices.gpu.sparse_columns import SparseColumns, copying_bytes, fits_block, is_copied
-from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces
-from daskboost.devices.gpu.tiles import Tiles
-from daskboost.devices.gpu.turned import turn
+from daskboost.devices.gpu.symbols import DeviceSymbols, SymbolPlaces, turn
 from daskboost.dtypes import Int32, Int64, Symbols
 
 BUILD_THREADS = 1024
