@@ -23,7 +23,7 @@ from benchmarks.gpu_floors import memory_ms
 from benchmarks.harness import RESULTS, record
 
 if TYPE_CHECKING:
-    from daskboost.devices.gpu.runtime import Runtime
+    from daskboost.devices.gpu.runtime.launches import Runtime
 
 CHECKED_ROWS = 10_000
 
@@ -70,12 +70,12 @@ class Round:
     """Rows on the device and the launches of one round."""
 
     def __init__(self, config: Config, runtime: Runtime) -> None:
-        from daskboost.devices.gpu.gradients import Quantizer, RoundGradients, loss_source
-        from daskboost.devices.gpu.rounding import DeviceRounding
+        from daskboost.devices.gpu.rows.gradients import Quantizer, RoundGradients, loss_source
+        from daskboost.devices.gpu.rows.rounding import DeviceRounding
         from daskboost.devices.sampling import draws_below
-        from daskboost.fit.rounding import scale_rule, tree_keys
-        from daskboost.objectives.base import kernel_of
-        from daskboost.objectives.registry import make_objective
+        from daskboost.fit.scales import scale_rule, tree_keys
+        from daskboost.objectives.objective import kernel_of
+        from daskboost.objectives.objective_names import make_objective
         from daskboost.params import TrainParams
 
         n, k = config.n_rows, config.n_outputs
@@ -114,11 +114,11 @@ class Round:
 
     def check(self) -> None:
         """The first rows are those of the array expressions, rounded by the host."""
-        from daskboost.devices.cpu.chunk_order import RowOrder
         from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
-        from daskboost.devices.gpu.runtime import to_host
+        from daskboost.devices.gpu.runtime.launches import to_host
+        from daskboost.devices.row_order import RowOrder
         from daskboost.fit.messages import GradientRange
-        from daskboost.fit.rounding import Scales, joined_range
+        from daskboost.fit.scales import Scales, joined_range
 
         self.range()
         self.scale()
@@ -151,7 +151,7 @@ def median_ms(xp: Any, work: Callable[[], None], repeats: int) -> float:
 
 def bench_once(config: Config) -> list[dict[str, Any]]:
     """One row per step of a round."""
-    from daskboost.devices.gpu.cuda import get_runtime
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
 
     round_ = Round(config, get_runtime())
     round_.check()

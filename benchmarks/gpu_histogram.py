@@ -27,10 +27,10 @@ import numpy as np
 from benchmarks.gpu_floors import memory_ms, updates_ms
 from benchmarks.harness import RESULTS, record
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.feature_groups import map_tiles
-from daskboost.devices.gpu.rows import BUILD_ROWS
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime
-from daskboost.devices.gpu.views import DenseView, DeviceLayout
+from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.rows.row_state import BUILD_ROWS
+from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime
 
 REPEATS = 20
 LAUNCHES = 10
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
 
-    from daskboost.devices.gpu.cuda import get_runtime
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
 
     runtime = get_runtime()
     gpu = runtime.xp.cuda.runtime.getDeviceProperties(runtime.device)["name"].decode()

@@ -71,9 +71,9 @@ class Tree:
 
     def __init__(self, config: Config, has_columns: bool) -> None:
         from daskboost.devices.cpu.views import SlotLayout
-        from daskboost.devices.gpu.cuda import get_runtime
-        from daskboost.devices.gpu.rows import GpuRows
-        from daskboost.devices.gpu.views import DenseView, DeviceLayout
+        from daskboost.devices.gpu.rows.row_state import GpuRows
+        from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
+        from daskboost.devices.gpu.runtime.cuda import get_runtime
 
         self.config, self.runtime = config, get_runtime()
         xp, n, f = self.runtime.xp, config.n_rows, config.n_features
@@ -122,9 +122,9 @@ class Tree:
 
 def check(has_columns: bool) -> None:
     """Every node's rows, in order, and all margins, against NumPy."""
-    from daskboost.devices.gpu.known_tree import ScalarTree
-    from daskboost.devices.gpu.margins import add_leaf_values
-    from daskboost.devices.gpu.runtime import to_host
+    from daskboost.devices.gpu.rows.margins import add_leaf_values
+    from daskboost.devices.gpu.runtime.launches import to_host
+    from daskboost.devices.gpu.trees.known_tree import ScalarTree
 
     tree = Tree(Config(CHECKED_ROWS), has_columns)
     xp, symbols = tree.runtime.xp, to_host(tree.symbols)
@@ -174,8 +174,8 @@ def graph_ms(runtime: Any, work: Callable[[], None]) -> float:
 
 def bench_once(config: Config, has_columns: bool) -> list[dict[str, Any]]:
     """ms of every level, and of adding leaf values in both ways."""
-    from daskboost.devices.gpu.known_tree import ScalarTree
-    from daskboost.devices.gpu.margins import add_leaf_values
+    from daskboost.devices.gpu.rows.margins import add_leaf_values
+    from daskboost.devices.gpu.trees.known_tree import ScalarTree
 
     tree = Tree(config, has_columns)
     xp, rows = tree.runtime.xp, []

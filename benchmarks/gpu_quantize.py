@@ -26,8 +26,9 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_floors import BYTES_PER_S
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data import gpu_chunks, read
-from daskboost.data import sketch as device_sketch
+from daskboost.data.chunks import gpu_chunks
+from daskboost.data.cuts import sketch as device_sketch
+from daskboost.data.input import read
 
 CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]

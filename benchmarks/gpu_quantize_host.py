@@ -27,10 +27,11 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_quantize import Steps, stopwatches
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data import gpu_chunks, upload
-from daskboost.data import sketch as device_sketch
-from daskboost.data.key_counts import KeyTable
-from daskboost.devices.gpu.upload import Uploader
+from daskboost.data.chunks import gpu_chunks
+from daskboost.data.cuts import sketch as device_sketch
+from daskboost.data.cuts.key_counts import KeyTable
+from daskboost.data.input import uploaded_rows as upload
+from daskboost.devices.gpu.runtime.upload import Uploader
 
 BUS_BYTES_PER_S = 55.5e9
 READS = 2

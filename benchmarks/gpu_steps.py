@@ -43,11 +43,11 @@ class Config:
 
 def step_times(config: Config, runtime: Any) -> list[dict[str, Any]]:
     """Median ms of the steps of a tree over random bins that is split in the middle everywhere."""
-    from daskboost.devices.cpu.chunk_order import RowSplits
     from daskboost.devices.cpu.rows import Rounding
     from daskboost.devices.cpu.views import SlotLayout
-    from daskboost.devices.gpu.rows import GpuRows
-    from daskboost.devices.gpu.views import DenseView, DeviceLayout
+    from daskboost.devices.gpu.rows.row_state import GpuRows
+    from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
+    from daskboost.devices.row_order import RowSplits
 
     xp, n, f = runtime.xp, config.n_rows, config.n_features
     synchronize = (lambda: None) if xp is np else xp.cuda.Device().synchronize
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="11000000x28,4000000x200", help="comma-separated")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    from daskboost.devices.gpu.cuda import get_runtime
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
 
     gpu = gpu_name("cuda")
     for config in map(parse_size, options.sizes.split(",")):

@@ -40,8 +40,8 @@ def train_folds(params: Mapping[str, Any], dataset: Any, rounds: int, folds: Any
 
 def score_function(params: Mapping[str, Any]) -> str:
     """What a fit with these parameters scores splits by: "newton" or "l2"."""
-    from daskboost.objectives.base import scores_weights
-    from daskboost.objectives.registry import make_objective
+    from daskboost.objectives.objective import scores_weights
+    from daskboost.objectives.objective_names import make_objective
     from daskboost.params import TrainParams
 
     chosen = TrainParams.from_mapping(params)
@@ -70,9 +70,9 @@ def random_model(n_features: int, n_trees: int, depth: int, n_bins: int = 256) -
     """A Booster of complete trees whose splits are drawn from `n_bins` quantile bins of normal features."""
     from statistics import NormalDist
 
-    from daskboost.data.rows import FeatureSchema
+    from daskboost.data.input.row_batch import FeatureSchema
     from daskboost.model.booster import Booster
-    from daskboost.objectives.multiclass import Logistic
+    from daskboost.objectives.classification import Logistic
     from daskboost.tree.table import TreeTable
 
     rng, n = np.random.default_rng(0), 2 ** (depth + 1) - 1

@@ -22,7 +22,7 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_contenders import array_module, host
 from benchmarks.out_of_core_cases import Config
 from daskboost import QuantizedDataset, plan
-from daskboost.data.store import StoreCounters
+from daskboost.data.chunks.store import StoreCounters
 
 LARGE_VALUES = 1 << 32
 """From so many on, a quarter of their bins' bytes is enough to quantize blocks on the device, and too few to stay. Of

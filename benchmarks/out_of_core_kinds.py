@@ -331,7 +331,7 @@ def billion(bench: Bench) -> Found:
     quantizing_s, data = timed(bench.dataset)
     params, resident = config.params(**bench.of_sample), config.resident
     if config.device == "cuda":
-        from daskboost.devices.gpu.cuda import get_runtime
+        from daskboost.devices.gpu.runtime.cuda import get_runtime
 
         params["device_memory_limit"] = int(DEVICE_SHARE * get_runtime().free_bytes)
         resident = resident_share(data, params) or 0.0

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from daskboost.devices.plan import Plan
+    from daskboost.devices.budget.plan import Plan
     from daskboost.estimators import DaskBoostClassifier, DaskBoostRegressor
     from daskboost.model.booster import Booster
     from daskboost.model.plotting import plot_importance, plot_learning_curve, plot_tree, to_graphviz
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from daskboost.training.cross_validation import cv
     from daskboost.training.dataset import QuantizedDataset
     from daskboost.training.evaluate_features import FeatureTrial, evaluate_features
-    from daskboost.training.plan import plan
+    from daskboost.training.plan_fit import plan
     from daskboost.training.train import train
     from daskboost.training.train_many import TrainedModel, train_many
 
@@ -32,13 +32,13 @@ _HOMES = {
     "EvaluationLog": "training.callbacks",
     "FeatureTrial": "training.evaluate_features",
     "LearningRateSchedule": "training.callbacks",
-    "Plan": "devices.plan",
-    "ProgressBar": "training.progress_bar",
+    "Plan": "devices.budget.plan",
+    "ProgressBar": "training.callbacks",
     "QuantizedDataset": "training.dataset",
     "TrainedModel": "training.train_many",
     "cv": "training.cross_validation",
     "evaluate_features": "training.evaluate_features",
-    "plan": "training.plan",
+    "plan": "training.plan_fit",
     "plot_importance": "model.plotting",
     "plot_learning_curve": "model.plotting",
     "plot_tree": "model.plotting",

@@ -59,7 +59,7 @@ class ExactSum:
 
     @classmethod
     def _of_block(cls, values: Float64) -> ExactSum:
-        from daskboost.devices.cpu.sums import EXPONENTS, LOW_BITS, add_to_limbs
+        from daskboost.devices.cpu.arithmetic import EXPONENTS, LOW_BITS, add_to_limbs
 
         limbs = np.zeros((EXPONENTS, 2), dtype=np.int64)
         specials = int(add_to_limbs(values, limbs))

@@ -1,5 +1,5 @@
 // Trees that grow best first: the node of the largest gain splits, one at a time, until there are `max_leaves` leaves. The
-// trees are those of the policy `Lossguide` of `daskboost/tree/growth.py`; what differs is the order of the work.
+// trees are those of the policy `Lossguide` of `daskboost/tree/growing_tree.py`; what differs is the order of the work.
 //
 // One split at a time would leave a GPU idle. So nodes are split ahead, many in one step: those that may yet be chosen
 // (ahead.cuh), children of nodes among them that were split ahead themselves. What is split is the *grown* tree; the

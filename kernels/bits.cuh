@@ -1,4 +1,4 @@
-// Reading symbols from packed words: the little-endian bit stream of `daskboost/data/pack.py`.
+// Reading symbols from packed words: the little-endian bit stream of `daskboost/data/chunks/packing.py`.
 #pragma once
 
 #include "types.cuh"

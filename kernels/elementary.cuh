@@ -1,4 +1,4 @@
-// exp and what follows from it in float32: `daskboost/objectives/base.py`, operation by operation, so that the
+// exp and what follows from it in float32: `daskboost/objectives/objective.py`, operation by operation, so that the
 // bits are NumPy's. That needs IEEE division, no fused multiply-adds and no flushing of subnormal numbers to zero.
 #pragma once
 

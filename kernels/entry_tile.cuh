@@ -37,7 +37,7 @@ struct EntryTile {
     i64 total;
 };
 
-// Shared memory of a block, for `n` nodes; `entry_tile_bytes` of devices/gpu/entry_search.py counts it. What does not depend
+// Shared memory of a block, for `n` nodes; `entry_tile_bytes` of devices/gpu/trees/entry_search.py counts it. What does not depend
 // on `n` comes first: its addresses take no registers.
 struct Tiled {
     Sums2* sums;       // of each entry; once they are added up, of all entries up to it

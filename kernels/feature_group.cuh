@@ -1,4 +1,4 @@
-// Groups of features whose bins a block's shared memory holds (`daskboost/devices/gpu/feature_groups.py`).
+// Groups of features whose bins a block's shared memory holds (`daskboost/devices/gpu/rows/feature_groups.py`).
 #pragma once
 
 #include "types.cuh"

@@ -16,7 +16,7 @@
 #define TYPE 0
 #endif
 
-// As `devices/gpu/features.py` numbers them; float16 comes as its bits.
+// As `devices/gpu/quantize/bins.py` numbers them; float16 comes as its bits.
 #if TYPE == 0
 using Given = float;
 #elif TYPE == 1

@@ -8,7 +8,7 @@
 #include "types.cuh"
 
 // What a fit regularizes with; `max_step` 0 means no limit. A node of less than `least_h` is worth 0 and never split off;
-// that is positive where `lambda` is 0 (`SplitRules.least_h` of `daskboost/tree/split.py`).
+// that is positive where `lambda` is 0 (`SplitRules.least_h` of `daskboost/tree/split_search.py`).
 struct Regular {
     double lambda;
     double alpha;

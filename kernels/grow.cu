@@ -1,5 +1,5 @@
 // Trees grow without the host: which of a level's splits are made, how children are numbered, and the leaves' values.
-// The decisions are those of `daskboost/tree/growth.py`, in its order and to the last bit.
+// The decisions are those of `daskboost/tree/growing_tree.py`, in its order and to the last bit.
 //
 //   start_trees     the root of every tree, from the sums of all rows
 //   choose_splits   after the search of a level: its splits, and the nodes of the next level

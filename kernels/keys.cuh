@@ -1,4 +1,4 @@
-// Order-preserving keys of float32: keys compare as values do, and both zeros have one (`daskboost/data/key_counts.py`).
+// Order-preserving keys of float32: keys compare as values do, and both zeros have one (`daskboost/data/cuts/key_counts.py`).
 #pragma once
 
 #include "types.cuh"

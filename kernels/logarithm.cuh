@@ -1,4 +1,4 @@
-// The natural logarithm from operations that IEEE 754 fixes to the last bit: `daskboost/devices/cpu/sums.py`.
+// The natural logarithm from operations that IEEE 754 fixes to the last bit: `daskboost/devices/cpu/arithmetic.py`.
 //
 // Libraries' logarithms differ in the last bit, and a metric's would decide when training stops.
 #pragma once

@@ -1,5 +1,5 @@
 // A tree that was searched on weights in place of hessians takes the exact sums of its leaves (leaf_sums.cu), and from them
-// its values, gains and covers: `GrowingTree.table` of `daskboost/tree/growth.py`, to the last bit.
+// its values, gains and covers: `GrowingTree.table` of `daskboost/tree/growing_tree.py`, to the last bit.
 //
 //   mark_leaves    the leaf of each row, from the order of nodes
 //   refit_trees    sums of leaves become those of all nodes; values and gains

@@ -48,7 +48,7 @@ SHARED_BY_HOST i32 h_of(i32 pair) { return pair & 0xFFFF; }
 SHARED_BY_HOST i32 g_of(i64 pair) { return static_cast<i32>(pair >> 32); }
 SHARED_BY_HOST i32 h_of(i64 pair) { return static_cast<i32>(pair & 0xFFFFFFFFll); }
 
-// How one output's gradients are rounded, as float64 in device memory: `Scales` of daskboost/devices/gpu/rounding.py.
+// How one output's gradients are rounded, as float64 in device memory: `Scales` of daskboost/devices/gpu/rows/rounding.py.
 constexpr i32 SCALE_G = 0, SCALE_H = 1, SCALE_W = 2, UNIT_G = 3, UNIT_H = 4, LARGEST_G = 5, LARGEST_H = 6;
 constexpr i32 NOISE_GAIN = 7, SCALES = 8;
 
@@ -66,7 +66,7 @@ SHARED_BY_HOST double scale_of(double largest, double limit) {
     return power_of_two(min(exponent, 1000));
 }
 
-// The gain below which a split tells nothing: `noise_gain` of `daskboost/fit/rounding.py`. `divisor` : of gains.
+// The gain below which a split tells nothing: `noise_gain` of `daskboost/fit/scales.py`. `divisor` : of gains.
 // `step` : the largest leaf value, 0 for any.
 SHARED_BY_HOST double noise_gain(double unit_g, double largest_g, double divisor, double step) {
     if (largest_g == 0.0 || divisor == 0.0) return 0.0;

@@ -1,4 +1,4 @@
-// Ranges of gradients become scales, on the device: `Scales` of `daskboost/fit/rounding.py`, to the last bit.
+// Ranges of gradients become scales, on the device: `Scales` of `daskboost/fit/scales.py`, to the last bit.
 //
 // One thread per output. Whatever a round adds up or takes a maximum of starts from zero here, since this is the one
 // launch between the last row of the ranges and the first row that is quantized.

@@ -1,4 +1,4 @@
-// Counts of (negatives, positives) per score, for the areas under curves: what `daskboost/data/key_counts.py` counts.
+// Counts of (negatives, positives) per score, for the areas under curves: what `daskboost/data/cuts/key_counts.py` counts.
 //
 // Scores become words, key above place, which a sort puts in order; cells of a resolution, keys that share so many leading
 // bits, are runs then. How many cells there are at each resolution follows from one pass over neighbours.

@@ -1,5 +1,5 @@
 // Key counts of many series of float32: how many values lie in each cell of keys that share their leading bits, at the
-// finest resolution whose occupied cells number at most a capacity (`daskboost/data/key_counts.py`).
+// finest resolution whose occupied cells number at most a capacity (`daskboost/data/cuts/key_counts.py`).
 //
 // Sorting would move every key several times. Cells are found instead, by marking which prefixes of keys occur: a bit for
 // each of the 2**20 first prefixes, then, only where capacity is left, bits for the next `width` bits of keys below each

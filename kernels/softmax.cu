@@ -1,5 +1,5 @@
 // Gradients of softmax cross-entropy: all classes of a row at a time, with their range; `SoftProb.gradients` of
-// `daskboost/objectives/multiclass.py`, operation by operation.
+// `daskboost/objectives/classification.py`, operation by operation.
 //
 // A group of lanes takes a row, so that loads and stores run along it: 4 bytes read and 8 written per class are the floor.
 // The sum over classes folds by halves, as `elementary.fold` does, in shared memory. A lane keeps the range of the first

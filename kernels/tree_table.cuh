@@ -1,5 +1,5 @@
 // Trees under construction on the device: their tables, the nodes that are searched, and what a split does to them. The
-// arithmetic is that of `daskboost/tree/growth.py`, to the last bit.
+// arithmetic is that of `daskboost/tree/growing_tree.py`, to the last bit.
 #pragma once
 
 #include "gain.cuh"
@@ -100,7 +100,7 @@ static __device__ __forceinline__ double gain_of(const i64* results, i32 slot) {
     return __longlong_as_double(results[static_cast<i64>(slot) * RESULTS]);
 }
 
-// The least gain of a split: `least_gain` of `daskboost/tree/growth.py`.
+// The least gain of a split: `least_gain` of `daskboost/tree/growing_tree.py`.
 static __device__ __forceinline__ double least_gain(const Table& table, double gamma) {
     return larger(larger(gamma, table.unit[4]), SMALLEST_POSITIVE);
 }

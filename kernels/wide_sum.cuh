@@ -2,7 +2,7 @@
 //
 // A thread's sum is an integer of 192 bits in units of 2**-100, two's complement. Values of 2**-48 up to 2**59 are whole
 // multiples of the unit, and 2**32 of them fit; losses that are neither are rare and go to limbs in device memory, one pair
-// per exponent, as `daskboost/devices/cpu/sums.py` keeps all.
+// per exponent, as `daskboost/devices/cpu/arithmetic.py` keeps all.
 #pragma once
 
 #include "types.cuh"

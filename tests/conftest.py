@@ -24,7 +24,7 @@ from kernels.runtimes import RUNTIMES
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
-    from daskboost.devices.gpu.runtime import Runtime
+    from daskboost.devices.gpu.runtime.launches import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -62,7 +62,7 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests press Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if fewer := os.environ.get(MULTIPROCESSORS):
-        from daskboost.devices.gpu.cuda import CudaRuntime
+        from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 
         make = CudaRuntime.__init__
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from daskboost import Booster
-from daskboost.objectives.base import scores_weights
+from daskboost.objectives.objective import scores_weights
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
 

@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "daskboost"
 
 ORDER = (
-    "dtypes", "shapes", "byte_sizes", "errors", "files", "tracebacks", "registry", "foreign_words", "params", "hashing",
-    "devices", "exact_sum", "data", "objectives", "metrics", "tree", "model", "fit", "engine", "cluster",
-    "training", "estimators",
+    "dtypes", "errors", "files", "tracebacks", "registry", "foreign_words", "params", "hashing",
+    "devices", "exact_sum", "data", "objectives", "metrics", "tree", "model", "fit", "engine", "local",
+    "cluster", "training", "estimators",
 )  # fmt: skip
 """Imports only go left; `docs/design.md` has the reasons."""
 
@@ -134,7 +134,7 @@ def test_importing_the_package_stays_light() -> None:
 
 
 def test_engines_and_coordinator_know_nothing_of_dask() -> None:
-    statement = "import daskboost.engine.engine, daskboost.fit.coordinator, daskboost.cluster.in_process"
+    statement = "import daskboost.engine.engine, daskboost.fit.coordinator, daskboost.local.in_process"
     assert loaded_by(statement, "dask", "distributed", "pandas", "sklearn") == []
 
 

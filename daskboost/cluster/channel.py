@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from daskboost.cluster.wire import MAX_FRAMES, Frame, WireError, decode, encode
-from daskboost.devices.cpu.buffers import SMALL_BYTES, Buffers
+from daskboost.devices.buffers import SMALL_BYTES, Buffers
 from daskboost.errors import DaskBoostError
 
 MAGIC: Final = b"DkB1"

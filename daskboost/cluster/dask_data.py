@@ -1,4 +1,4 @@
-"""A data set on a cluster: the steps of `data/build.py` as Dask tasks, and the chunks that they leave on the workers.
+"""A data set on a cluster: the steps of `data/chunks/build.py` as Dask tasks, and the chunks they leave on the workers.
 
 fold      tasks add what partitions report up on their worker; one sum per worker travels
 quantize  tasks leave each partition's chunks on the worker that read it
@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
-from daskboost.data.build import DatasetInfo, MarginOf, most_rows, with_margin
-from daskboost.data.gpu_chunks import DeviceHome
-from daskboost.data.labels import LabelStats
-from daskboost.data.manifest import ChunkRecord, check_stats
-from daskboost.data.rows import RowBatch
-from daskboost.data.shard import Shard, ShardBuilder
-from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
-from daskboost.data.source import Source
-from daskboost.data.store import ChunkStore
-from daskboost.data.subset import selected_stats
-from daskboost.data.tiers import check_spill_directory
+from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.gpu_chunks import DeviceHome
+from daskboost.data.chunks.shard import Shard, ShardBuilder
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.chunks.tiers import check_spill_directory
+from daskboost.data.input.labels import LabelStats
+from daskboost.data.input.row_batch import RowBatch
+from daskboost.data.input.source import Source
+from daskboost.data.saved.manifest import ChunkRecord, check_stats
+from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
+from daskboost.data.saved.subset import selected_stats
 from daskboost.errors import WorkerLostError
 
 if TYPE_CHECKING:

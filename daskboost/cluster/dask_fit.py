@@ -15,11 +15,11 @@ from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteC
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
 from daskboost.cluster.on_dask import run_fit
 from daskboost.cluster.wire import register
-from daskboost.data.shard import Shard
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.shard import Shard
+from daskboost.data.chunks.store import ChunkStore
 from daskboost.devices.choose import make_device
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.device import Device
+from daskboost.devices.protocols import Device
 from daskboost.engine.engine import Engine, engine_on
 from daskboost.engine.fit_size import EnginePlace, engine_size
 from daskboost.engine.setup import EngineSetup, engine_setup

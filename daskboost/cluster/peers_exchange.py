@@ -16,8 +16,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from daskboost.cluster.channel import Channel, ChannelClosedError
-from daskboost.cluster.links import PeerLostError, check_parts
 from daskboost.dtypes import Array
+from daskboost.local.links import PeerLostError, check_parts
 
 INLINE_BYTES = 1 << 14
 """Parts up to this size go out from the caller's thread: two of them always fit into a socket's buffers, and no engine

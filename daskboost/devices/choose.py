@@ -7,11 +7,11 @@ import logging
 import os
 import shutil
 
+from daskboost.devices.budget.plan import FitSize
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Device
-from daskboost.devices.plan import FitSize
+from daskboost.devices.protocols import Device
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 from daskboost.params import split_device
 
@@ -33,7 +33,7 @@ def check_device(name: str) -> None:
     """
     kind, number = split_device(name)
     if kind == "cuda":
-        from daskboost.devices.gpu.cuda import get_runtime
+        from daskboost.devices.gpu.runtime.cuda import get_runtime
 
         get_runtime(number)
 
@@ -52,7 +52,7 @@ def budget_of(name: str, limit: int | None) -> int | None:
     the CPU."""
     if not finds_gpu(name):
         return None
-    from daskboost.devices.gpu.cuda import get_runtime
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
 
     free = get_runtime(split_device(name)[1]).free_bytes
     return free if limit is None else min(free, limit)
@@ -84,9 +84,9 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
     """
     kind, number = split_device(name)
     if kind != "cpu":
-        from daskboost.devices.gpu.cuda import get_runtime
+        from daskboost.devices.budget.gpu_plans import gpu_plan
         from daskboost.devices.gpu.device import GpuDevice
-        from daskboost.devices.gpu.plans import gpu_plan
+        from daskboost.devices.gpu.runtime.cuda import get_runtime
 
         try:
             runtime = get_runtime(gpu_of(name, number, frozenset() if size is None else size.gpus))

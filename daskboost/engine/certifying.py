@@ -14,18 +14,18 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.cpu.memory import sample_rows
-from daskboost.devices.device import Device, Frontier, View
+from daskboost.devices.budget.cpu_memory import sample_rows
+from daskboost.devices.protocols import Device, Frontier, View
 from daskboost.devices.sampling import TurnRows, UniformSize
 from daskboost.dtypes import Array, Int32
-from daskboost.engine.gradients import Gradients, range_of
 from daskboost.engine.passes import RowSets, WaitingTrees, taken_rows
+from daskboost.engine.row_gradients import Gradients, range_of
 from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import has_room
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
 from daskboost.fit import messages as m
-from daskboost.fit.reduction import Peers
-from daskboost.tree.split import Candidates
+from daskboost.fit.peers import Peers
+from daskboost.tree.split_search import Candidates
 
 
 class CertifiedTrees:

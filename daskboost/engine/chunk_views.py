@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.data.chunk import CsrChunk, DenseChunk
-from daskboost.data.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk, joined_symbols
-from daskboost.data.shard import Shard
-from daskboost.data.store import ChunkHandle
-from daskboost.data.streamed import StreamedChunks
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk
+from daskboost.data.chunks.chunk_stream import StreamedChunks
+from daskboost.data.chunks.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk, joined_symbols
+from daskboost.data.chunks.shard import Shard
+from daskboost.data.chunks.store import ChunkHandle
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Device, StreamingDevice, View
-from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.devices.protocols import Device, StreamingDevice, View
 from daskboost.dtypes import Int32
 from daskboost.engine.row_groups import RowGroup, places_on_disk, row_groups, streamed_places
 

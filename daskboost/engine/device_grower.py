@@ -12,25 +12,25 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.gpu.best_first import BestFirstGrower
-from daskboost.devices.gpu.entry_search import EntrySearch
-from daskboost.devices.gpu.gradients import ALL, LossRows, RoundGradients, Source, StoredChunk
-from daskboost.devices.gpu.growth import TreeGrower, TreeInputs, TreeTables
-from daskboost.devices.gpu.known_tree import Refit
-from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE, searched_nodes
-from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.rows import ChunkRows, DeviceOrder, GpuRows
-from daskboost.devices.gpu.runtime import DeviceArray, Recorder, Runtime, overwrite, to_host
-from daskboost.devices.gpu.split import SplitKernels
-from daskboost.devices.gpu.views import walk_trees
+from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE, searched_nodes
+from daskboost.devices.gpu.rows.gradients import ALL, LossRows, RoundGradients, Source, StoredChunk
+from daskboost.devices.gpu.rows.rounding import DeviceRounding
+from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
+from daskboost.devices.gpu.rows.views import walk_trees
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_host
+from daskboost.devices.gpu.trees.best_first import BestFirstGrower
+from daskboost.devices.gpu.trees.entry_search import EntrySearch
+from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
+from daskboost.devices.gpu.trees.known_tree import Refit
+from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
-from daskboost.engine.gradients import Gradients
+from daskboost.engine.row_gradients import Gradients
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
-from daskboost.fit.rounding import check_range, scale_rule, tree_keys
 from daskboost.fit.samplers import RoundRows
+from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, regular_of, tree_tables

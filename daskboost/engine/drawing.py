@@ -11,15 +11,15 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.device import Device
+from daskboost.devices.protocols import Device
 from daskboost.devices.sampling import RowsToDraw, Sample
-from daskboost.engine.gradients import Gradients, searched_gradients
 from daskboost.engine.passes import RowSets, WaitingTrees, taken_rows
+from daskboost.engine.row_gradients import Gradients, searched_gradients
 from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import has_room
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows, count_residuals, make_rows
 from daskboost.fit import messages as m
-from daskboost.fit.reduction import Peers
+from daskboost.fit.peers import Peers
 
 
 class DrawnTrees:

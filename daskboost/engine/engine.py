@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from daskboost.data.shard import Shard
+from daskboost.data.chunks.shard import Shard
+from daskboost.devices.budget.plan import RowSource
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.device import Device
-from daskboost.devices.plan import RowSource
+from daskboost.devices.protocols import Device
 from daskboost.engine.certifying import CertifiedTrees
 from daskboost.engine.drawing import DrawnTrees
-from daskboost.engine.gradients import searched_gradients
 from daskboost.engine.passes import RowSets
+from daskboost.engine.row_gradients import searched_gradients
 from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.engine.shard_margins import SharesViews
 from daskboost.engine.tree_rows import HistogramSearch, TreeRows
 from daskboost.fit import messages as m
-from daskboost.fit.reduction import Peers
+from daskboost.fit.peers import Peers
 
 R = TypeVar("R")
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.chunk import ChunkRows
-from daskboost.data.shard import Shard, ShardChunk
-from daskboost.devices.device import Device
-from daskboost.devices.gpu.metrics import MetricKernels
+from daskboost.data.chunks.chunk import ChunkRows
+from daskboost.data.chunks.shard import Shard, ShardChunk
+from daskboost.devices.gpu.rows.metrics import MetricKernels
+from daskboost.devices.protocols import Device
 from daskboost.dtypes import Array, Bool, Int32
 from daskboost.engine.row_groups import RowGroup, joined
 from daskboost.engine.shard_margins import ShardMargins
-from daskboost.metrics.base import Arrays, Metric
-from daskboost.objectives.base import Objective
+from daskboost.metrics.metric import Arrays, Metric
+from daskboost.objectives.objective import Objective
 
 # Evaluation sets that are some rows of a data set, or rows that trees grow over anyway.
 #

@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.device_chunk import Chunk, DeviceChunk, is_whole, joined_runs
-from daskboost.data.pack import Layout
-from daskboost.data.shard import Shard
+from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk, is_whole, joined_runs
+from daskboost.data.chunks.packing import Layout
+from daskboost.data.chunks.shard import Shard
+from daskboost.devices.budget.plan import FitSize, GpuGradients
+from daskboost.devices.budget.set_size import ChunkSize, DenseSet, SetSize, kept_first
 from daskboost.devices.gpu.device import MOST_ROWS
-from daskboost.devices.gpu.gradients import has_softmax_kernel
+from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
-from daskboost.devices.plan import FitSize, GpuGradients
-from daskboost.devices.set_size import ChunkSize, DenseSet, SetSize, kept_first
 from daskboost.fit.base_score import DIGITS
 from daskboost.fit.recipe import Recipe
 from daskboost.fit.spec import FitSpec
-from daskboost.metrics.registry import make_metric
-from daskboost.objectives.base import Objective, kernel_of
-from daskboost.objectives.custom import CustomObjective
+from daskboost.metrics.metric_names import make_metric
+from daskboost.objectives.objective import Objective, kernel_of
+from daskboost.objectives.own_objective import CustomObjective
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import drawn_sets, leaf_limit
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from daskboost.data.chunk import ChunkRows
-from daskboost.data.shard import Shard
+from daskboost.data.chunks.chunk import ChunkRows
+from daskboost.data.chunks.shard import Shard
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.devices.device import Device, View
+from daskboost.devices.protocols import Device, View
 from daskboost.devices.sampling import TakenSample
 from daskboost.engine.chunk_views import ViewRoom, Views
 from daskboost.engine.evaluation import EvaluatedRows, Evaluator
-from daskboost.engine.gradients import GrowingRows
+from daskboost.engine.row_gradients import GrowingRows
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import EVALUATION, TRAINING, ShardMargins, SharesViews

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.data.chunk import ChunkRows
-from daskboost.data.shard import Shard
+from daskboost.data.chunks.chunk import ChunkRows
+from daskboost.data.chunks.shard import Shard
+from daskboost.devices.budget.set_size import kept_first, stream_groups
 from daskboost.devices.cpu.rows import Pieces
-from daskboost.devices.set_size import kept_first, stream_groups
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.fit.messages import Request
 from daskboost.fit.recipe import Recipe
 from daskboost.fit.spec import FitSpec
-from daskboost.metrics.base import AnyMetric
-from daskboost.objectives.base import Objective
-from daskboost.tree.split import SplitRules
+from daskboost.metrics.metric import AnyMetric
+from daskboost.objectives.objective import Objective
+from daskboost.tree.split_search import SplitRules
 
 # What answers the requests of the coordinator.
 

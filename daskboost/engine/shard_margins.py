@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from daskboost.data.pack import Layout
-from daskboost.data.shard import Shard
+from daskboost.data.chunks.packing import Layout
+from daskboost.data.chunks.shard import Shard
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.device import Device, View
+from daskboost.devices.protocols import Device, View
 from daskboost.dtypes import Array
 from daskboost.engine.chunk_views import ViewRoom, Views, chunk_views
 from daskboost.engine.row_groups import RowGroup

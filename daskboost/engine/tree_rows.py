@@ -10,16 +10,16 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.chunk_order import Following, Root, RowSplits
-from daskboost.devices.device import Device, Rows
+from daskboost.devices.buffers import Buffers
+from daskboost.devices.protocols import Device, Rows
+from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.dtypes import Array, Float32, Int32
-from daskboost.engine.gradients import Gradients, GrowingRows
+from daskboost.engine.row_gradients import Gradients, GrowingRows
 from daskboost.engine.setup import Answers, EngineSetup
 from daskboost.fit import messages as m
-from daskboost.fit.reduction import Peers, feature_shares, narrow, total
+from daskboost.fit.peers import Peers, feature_shares, narrow, total
 from daskboost.tree.device_trees import DeviceSearch
-from daskboost.tree.split import Candidates, OpenNodes, SplitSearch
+from daskboost.tree.split_search import Candidates, OpenNodes, SplitSearch
 
 
 class HistogramSearch:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TypeVar
 
+from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu.memory import ROUNDS_AT_ONCE
 from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice
 from daskboost.engine.engine import Engine
 from daskboost.engine.setup import Answers

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import ClassifierMixin
 
-from daskboost.data.labels import find_classes
-from daskboost.data.source import Source
+from daskboost.data.input.labels import find_classes
+from daskboost.data.input.source import Source
 from daskboost.errors import ParameterError
-from daskboost.estimators.base import BoostedTrees, client_for
-from daskboost.estimators.classes import CLASS_OBJECTIVES, ClassLabels
+from daskboost.estimators.class_labels import CLASS_OBJECTIVES, ClassLabels
+from daskboost.estimators.estimator import BoostedTrees, client_for
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster

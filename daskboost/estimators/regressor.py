@@ -7,8 +7,8 @@ from typing import Any
 from sklearn.base import RegressorMixin
 
 from daskboost.errors import ParameterError
-from daskboost.estimators.base import BoostedTrees, client_for
-from daskboost.estimators.classes import ATTRIBUTE, ClassLabels, has_classes
+from daskboost.estimators.class_labels import ATTRIBUTE, ClassLabels, has_classes
+from daskboost.estimators.estimator import BoostedTrees, client_for
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import r2
 from daskboost.model.booster import Booster

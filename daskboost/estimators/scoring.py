@@ -9,8 +9,8 @@ from operator import add
 
 import numpy as np
 
-from daskboost.data.rows import RowBatch, host_column
-from daskboost.data.source import Source
+from daskboost.data.input.row_batch import RowBatch, host_column
+from daskboost.data.input.source import Source
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.data.key_counts import values_of
+from daskboost.data.cuts.key_counts import values_of
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt32
 from daskboost.exact_sum import ExactSum

@@ -28,13 +28,13 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.dtypes import Int64
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Outbox
-from daskboost.fit.reduction import Reduction
+from daskboost.fit.peers import Reduction
 from daskboost.fit.samplers import CertifiedSample, RoundRows
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.certify import Draft, Verdict, depth_rows
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
-from daskboost.tree.split import OpenNodes
+from daskboost.tree.growing_tree import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
+from daskboost.tree.split_search import OpenNodes
 from daskboost.tree.table import TreeTable
 
 logger = logging.getLogger(__name__)

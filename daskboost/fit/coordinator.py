@@ -21,7 +21,7 @@ from daskboost.fit.messages import AsksEngines, MetricParts, Outbox
 from daskboost.fit.rounds import rounds_of
 from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.params import REPORT_NAME
-from daskboost.tree.growth import walk_arrays
+from daskboost.tree.growing_tree import walk_arrays
 
 # The evaluation history of a fit, and when it stops early.
 

@@ -1,6 +1,6 @@
 """Trees whose splits the host chooses: from the range of a round's gradients to leaf values and margins.
 
-`tree/growth.py: grow_nodes` is the tree loop, the only one.
+`tree/growing_tree.py: grow_nodes` is the tree loop, the only one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from daskboost.fit import messages as m
 from daskboost.fit.leaves import LeafFitter, units_of
 from daskboost.fit.messages import Outbox
-from daskboost.fit.reduction import Reduction
-from daskboost.fit.rounding import Scales
+from daskboost.fit.peers import Reduction
 from daskboost.fit.samplers import RoundRows
+from daskboost.fit.scales import Scales
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
+from daskboost.tree.growing_tree import GrowingTree, grow_nodes, least_gain, make_policy, walk_arrays
 from daskboost.tree.table import TreeTable
 
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import residual_quantiles
 from daskboost.fit.messages import Outbox
-from daskboost.fit.rounding import Scales
+from daskboost.fit.scales import Scales
 from daskboost.fit.spec import FitSpec
-from daskboost.tree.growth import GrowingTree
+from daskboost.tree.growing_tree import GrowingTree
 from daskboost.tree.table import TreeTable
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt8
-from daskboost.tree.split import Candidates, OpenNodes
+from daskboost.tree.split_search import Candidates, OpenNodes
 from daskboost.tree.table import TreeTable
 
 R = TypeVar("R")
@@ -387,7 +387,6 @@ WIRE_TYPES = (
 
 # Saves round trips: requests whose replies nobody waits for yet travel with the next one that somebody does.
 
-R = TypeVar("R")
 
 
 class AsksEngines(Protocol):

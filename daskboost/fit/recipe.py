@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from daskboost.devices.plan import RowSource
+from daskboost.devices.budget.plan import RowSource
 from daskboost.dtypes import Float32
-from daskboost.fit.rounding import is_small
+from daskboost.fit.scales import is_small
 from daskboost.hashing import Purpose, draws, key
-from daskboost.objectives.base import Objective, scores_weights
+from daskboost.objectives.objective import Objective, scores_weights
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import needs_host
 

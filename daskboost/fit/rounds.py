@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from daskboost.devices.budget.plan import RowSource
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.plan import RowSource
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.certifier import PassCertifier, SampleGrower
 from daskboost.fit.host_grower import HostGrower
 from daskboost.fit.messages import Outbox, SampleOutbox
-from daskboost.fit.reduction import Reduction, make_reduction
+from daskboost.fit.peers import Reduction, make_reduction
 from daskboost.fit.samplers import AllRows, CertifiedSample, DrawnRows, RoundRows, Sampler
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.table import TreeTable

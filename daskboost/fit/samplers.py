@@ -26,7 +26,7 @@ from daskboost.devices.sampling import MOST_CANDIDATES, NORM_LAMBDA, SLACK_ROWS,
 from daskboost.dtypes import Float64, Int64
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Answers, Outbox, SampleOutbox
-from daskboost.fit.rounding import Scales, joined_range
+from daskboost.fit.scales import Scales, joined_range
 from daskboost.fit.spec import FitSpec
 from daskboost.hashing import Purpose, key
 

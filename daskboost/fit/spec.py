@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.set_size import FeatureSizes
 from daskboost.dtypes import Bool
 from daskboost.fit.recipe import Recipe
-from daskboost.metrics.base import AnyMetric
-from daskboost.objectives.base import Objective
+from daskboost.metrics.metric import AnyMetric
+from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams
-from daskboost.tree.split import SplitRules
+from daskboost.tree.split_search import SplitRules
 from daskboost.tree.table import TreeTable
 
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.key_counts import KeyCounts, KeyTable
-from daskboost.devices.gpu.metrics import SCORE_ROWS
+from daskboost.data.cuts.key_counts import KeyCounts, KeyTable
+from daskboost.devices.gpu.rows.metrics import SCORE_ROWS
 from daskboost.dtypes import Array, Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics.base import Metric, log, number_argument, one_per_row, row_blocks
 from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
+from daskboost.metrics.metric import Metric, log, number_argument, one_per_row, row_blocks
 
 if TYPE_CHECKING:
-    from daskboost.data.labels import LabelStats
-    from daskboost.devices.gpu.metrics import MetricKernels
+    from daskboost.data.input.labels import LabelStats
+    from daskboost.devices.gpu.rows.metrics import MetricKernels
 
 # Areas under the ROC and the precision-recall curve, from mergeable counts of scores.
 #

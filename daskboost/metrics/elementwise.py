@@ -17,7 +17,7 @@ import numpy.typing as npt
 from daskboost.dtypes import Array, Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
-from daskboost.metrics.base import (
+from daskboost.metrics.metric import (
     Metric,
     RatioState,
     log,
@@ -29,8 +29,8 @@ from daskboost.metrics.base import (
 )
 
 if TYPE_CHECKING:
-    from daskboost.data.labels import LabelStats
-    from daskboost.devices.gpu.metrics import MetricKernels
+    from daskboost.data.input.labels import LabelStats
+    from daskboost.devices.gpu.rows.metrics import MetricKernels
 
 BLOCK_VALUES = 1 << 16  # 512 KB per float64 array
 _LEAST_OF_LOG = -1 + 1e-6

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.errors import ParameterError
 from daskboost.files import write_whole
 from daskboost.model.output import Output
-from daskboost.objectives.base import Objective
+from daskboost.objectives.objective import Objective
 from daskboost.tree.table import TreeTable
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Booster:
     @cached_property
     def forest(self) -> PackedForest:
         """The trees as prediction reads them; made on first use and kept."""
-        from daskboost.model.predict import pack_forest
+        from daskboost.model.predict_rows import pack_forest
 
         return pack_forest(self.trees, self.tree_outputs)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from daskboost.data.rows import Features, FeatureSchema
+from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.dtypes import Float32, Float64, Int64
 from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
 from daskboost.objectives.regression import SquaredError

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.rows import RowBatch, host_features
+from daskboost.data.input.row_batch import RowBatch, host_features
 from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, flat, in_columns
 from daskboost.errors import DataError, ParameterError
-from daskboost.objectives.multiclass import Logistic, SoftProb
+from daskboost.objectives.classification import Logistic, SoftProb
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from daskboost.devices.gpu.predict import DeviceForest, Values, VectorForest
-    from daskboost.devices.gpu.runtime import Runtime
+    from daskboost.devices.gpu.runtime.launches import Runtime
     from daskboost.model.booster import Booster
 
 
@@ -94,7 +94,7 @@ class PredictRequest:
 
     def run(self, batch: RowBatch) -> npt.NDArray[Any]:
         """Predict rows in memory."""
-        from daskboost.model.predict import add_margins, find_leaves
+        from daskboost.model.predict_rows import add_margins, find_leaves
 
         features = host_features(batch.features)
         if self.output == "leaf":
@@ -218,7 +218,7 @@ def device_forest(
 ) -> DeviceForest | VectorForest:
     """Some of a model's trees on a device; made on first use, and kept with the model."""
     from daskboost.devices.gpu.predict import DeviceForest, VectorForest
-    from daskboost.model.predict import gpu_heap_depths, pack_forest
+    from daskboost.model.predict_rows import gpu_heap_depths, pack_forest
 
     kept, key = booster.device_forests, (runtime, trees, leaves)
     found = kept.get(key)

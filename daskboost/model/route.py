@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.align import columns_named
-from daskboost.data.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
-from daskboost.data.convert import margin_values
-from daskboost.data.device_read import csr_matrix, dense_matrix
-from daskboost.data.frontend import choose_features, open_input
-from daskboost.data.kinds import DEVICE_KINDS, as_array, kind_of, readable
-from daskboost.data.read import ReadSpec, require_length
-from daskboost.data.source import make_source, missing_value
-from daskboost.devices.gpu.features import as_float32
-from daskboost.devices.gpu.input import as_device_array, device_kind, is_device_array, runtime_of
+from daskboost.data.input.align import columns_named
+from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks
+from daskboost.data.input.convert import margin_values
+from daskboost.data.input.device_read import csr_matrix, dense_matrix
+from daskboost.data.input.frontend import choose_features, open_input
+from daskboost.data.input.kinds import DEVICE_KINDS, as_array, kind_of, readable
+from daskboost.data.input.read import ReadSpec, require_length
+from daskboost.data.input.source import make_source, missing_value
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, lack_of_memory
+from daskboost.devices.gpu.quantize.bins import as_float32
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory
+from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, is_device_array, runtime_of
 from daskboost.dtypes import ArrayModule, Float32, in_columns
 from daskboost.errors import DataError, DataTypeError, ParameterError, format_bytes
 from daskboost.model.output import PredictRequest

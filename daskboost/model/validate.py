@@ -14,13 +14,13 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Float32, Int64
 from daskboost.errors import ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import ATTRIBUTE, ATTRIBUTE_VERSION, as_float32
-from daskboost.objectives.base import Objective
-from daskboost.objectives.registry import objective_from_config
+from daskboost.objectives.objective import Objective
+from daskboost.objectives.objective_names import objective_from_config
 from daskboost.tree.table import TreeTable
 
 NEWEST_MAJOR: Final = 3

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ModelFormatError, ParameterError
-from daskboost.objectives.base import (
+from daskboost.objectives.objective import (
     BaseScoreRule,
     Objective,
     config_section,
@@ -24,7 +24,7 @@ from daskboost.objectives.base import (
 )
 
 if TYPE_CHECKING:
-    from daskboost.data.labels import LabelStats
+    from daskboost.data.input.labels import LabelStats
 
 # Losses of positive means with the log link: Poisson, gamma and Tweedie, all with mean = exp(margin).
 
@@ -173,7 +173,6 @@ class Tweedie(LogLinkObjective):
         return cls.from_params(config_section(config, "tweedie_regression_param"))
 
 
-_ONE = np.float32(1.0)
 _HUBER_LIMIT = np.float32(1e12)
 """Residuals beyond this many slopes count as this many: (1e12)**3 fits in float32, and the gradient has long been
 the slope."""

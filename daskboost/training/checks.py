@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.tiers import spill_path
+from daskboost.data.chunks.tiers import spill_path
 from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.base import Metric
-from daskboost.metrics.custom import CustomMetric
-from daskboost.metrics.registry import make_metric
+from daskboost.metrics.metric import Metric
+from daskboost.metrics.metric_names import make_metric
+from daskboost.metrics.own_metric import CustomMetric
 from daskboost.model.booster import Booster
-from daskboost.objectives.base import Objective, scores_weights
+from daskboost.objectives.objective import Objective, scores_weights
 from daskboost.params import ON_SAMPLES, REPORT_NAME, TrainParams, check_count, shown, split_device
 from daskboost.training.dataset import QuantizedDataset, check_same_features
 

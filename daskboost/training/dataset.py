@@ -12,16 +12,16 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from daskboost.cluster.in_process import LocalRunner, LocalShards, open_here, quantize_here
-from daskboost.data.build import BuildOptions, DatasetInfo, describe
-from daskboost.data.cuts import MAX_BIN_LIMIT, Cuts
-from daskboost.data.rows import Features, FeatureSchema, RowBatch
-from daskboost.data.source import Source, make_source
-from daskboost.data.tiers import check_spill_directory, spill_path
+from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
+from daskboost.data.chunks.tiers import check_spill_directory, spill_path
+from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
+from daskboost.data.input.row_batch import Features, FeatureSchema, RowBatch
+from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.foreign_words import takes_foreign_words
+from daskboost.local.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import PARAMETERS, parse_bytes, split_device
@@ -297,7 +297,7 @@ class QuantizedDataset:
         DataError
             The data set was closed, or all of the rows have weight 0.
         """
-        from daskboost.data.subset import row_mask, selected_stats
+        from daskboost.data.saved.subset import row_mask, selected_stats
 
         if not isinstance(self._shards, LocalShards):
             raise ParameterError("subset needs a data set in this process; rows on a cluster stay whole: divide them "
@@ -332,7 +332,7 @@ class QuantizedDataset:
         """
         if self._rows is not None:
             raise ParameterError("a subset cannot be saved: its bins are the whole data set's; save that")
-        from daskboost.data.shard_files import DatasetWriter  # files are for few fits: not loaded with the rest
+        from daskboost.data.saved.shard_files import DatasetWriter  # files are for few fits: not loaded with the rest
 
         info = self._info
         with DatasetWriter(path, overwrite) as writer:
@@ -355,8 +355,8 @@ class QuantizedDataset:
         DatasetFormatError
             A file is missing, truncated, corrupt, or from a newer version.
         """
-        from daskboost.data.manifest import check_numbered
-        from daskboost.data.shard_files import read_dataset
+        from daskboost.data.saved.manifest import check_numbered
+        from daskboost.data.saved.shard_files import read_dataset
 
         saved = read_dataset(path)
         info = DatasetInfo.from_json(saved.cuts, saved.layout, saved.schema, saved.metadata, str(path))

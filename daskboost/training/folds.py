@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.subset import row_mask
+from daskboost.data.saved.subset import row_mask
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import ParameterError
 from daskboost.hashing import Purpose, draws, key

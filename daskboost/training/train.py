@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.in_process import LocalShards, fit_here
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
 from daskboost.fit.recipe import make_recipe
 from daskboost.fit.spec import EarlyStopping, FitSpec, Progress, Report
 from daskboost.foreign_words import takes_foreign_words
-from daskboost.metrics.base import Metric
+from daskboost.local.in_process import LocalShards, fit_here
+from daskboost.metrics.metric import Metric
 from daskboost.model.booster import Booster
-from daskboost.objectives.base import Objective
-from daskboost.objectives.registry import make_objective
+from daskboost.objectives.objective import Objective
+from daskboost.objectives.objective_names import make_objective
 from daskboost.params import PARAMETERS, TrainParams, shown
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo, check_callbacks, evaluation_log
 from daskboost.training.checks import (
@@ -34,7 +34,7 @@ from daskboost.training.checks import (
 )
 from daskboost.training.dataset import QuantizedDataset, run_or_await
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
-from daskboost.tree.split import SplitRules
+from daskboost.tree.split_search import SplitRules
 from daskboost.tree.table import TreeTable
 
 IN_PARAMS = "give it in params: {{'{name}': ...}}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from daskboost.cluster.in_process import LocalShards
-from daskboost.cluster.together import Member, fit_together
 from daskboost.errors import ParameterError
 from daskboost.foreign_words import takes_foreign_words
+from daskboost.local.in_process import LocalShards
+from daskboost.local.together import Member, fit_together
 from daskboost.model.booster import Booster
 from daskboost.params import PARAMETERS, TrainParams, check_count
 from daskboost.training.callbacks import Callback

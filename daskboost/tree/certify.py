@@ -23,8 +23,8 @@ import numpy as np
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Bool, Float64, Int32, Int64
 from daskboost.params import TrainParams
-from daskboost.tree.growth import GrowingTree
-from daskboost.tree.split import SMALLEST_POSITIVE, Candidates, SplitRules, scores_of
+from daskboost.tree.growing_tree import GrowingTree
+from daskboost.tree.split_search import SMALLEST_POSITIVE, Candidates, SplitRules, scores_of
 from daskboost.tree.table import LEAF
 
 NODE = np.dtype([
@@ -62,7 +62,7 @@ class Draft:
     def __init__(self, params: TrainParams, rules: SplitRules) -> None:
         self._params, self._rules = params, rules
         self.least_gain = SMALLEST_POSITIVE
-        """Least gain of a split that is made, by the rounding of all rows (see `tree/growth.py`)."""
+        """Least gain of a split that is made, by the rounding of all rows (see `tree/growing_tree.py`)."""
         self.nodes = np.zeros(1, NODE)
         self.nodes["left"] = self.nodes["right"] = LEAF
         self.targets: Int64 = np.zeros(1, np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Int32, UInt8, UInt64
 from daskboost.errors import ParameterError
 from daskboost.hashing import Purpose, key, sample_without_replacement

@@ -1,20 +1,20 @@
-"""Trees that grow on a device as a whole (`devices/gpu/growth.py`): which can, by which rules, what comes of it."""
+"""Trees that grow on a device as a whole (`devices/gpu/trees/growth.py`): which can, by which rules, what comes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.views import WalkArrays
-from daskboost.devices.gpu.best_first import MOST_LEAVES
-from daskboost.devices.gpu.growth import GrowthRules, TreeTables
-from daskboost.devices.gpu.runtime import DeviceArray, to_host
-from daskboost.devices.gpu.split import HostNodes, Regular, SplitKernels, address_of, empty_histograms
+from daskboost.devices.gpu.runtime.launches import DeviceArray, to_host
+from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
+from daskboost.devices.gpu.trees.growth import GrowthRules, TreeTables
+from daskboost.devices.gpu.trees.split import HostNodes, Regular, SplitKernels, address_of, empty_histograms
 from daskboost.dtypes import UInt8, UInt64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.growth import finished_tree
-from daskboost.tree.split import Candidates, OpenNodes, SplitRules, sibling
+from daskboost.tree.growing_tree import finished_tree
+from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibling
 from daskboost.tree.table import TreeTable
 
 DEEPEST = 12

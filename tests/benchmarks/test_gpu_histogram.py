@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import gpu_histogram
 from benchmarks.gpu_histogram import HOT_SHARE, LEVELS, Config, bench_once, make_level, make_symbols
-from daskboost.devices.gpu import symbols as turned
-from daskboost.devices.gpu import views
-from daskboost.devices.gpu.views import DenseView
+from daskboost.devices.gpu.quantize import symbols as turned
+from daskboost.devices.gpu.rows import views
+from daskboost.devices.gpu.rows.views import DenseView
 
 
 @pytest.mark.parametrize("skewed", [False, True])

@@ -8,7 +8,9 @@ import pytest
 
 from benchmarks import gpu_partition
 from benchmarks.gpu_partition import Config, sector_bytes, split_floor_ms
-from daskboost.devices.gpu import cuda, margins, rows
+from daskboost.devices.gpu.rows import margins
+from daskboost.devices.gpu.rows import row_state as rows
+from daskboost.devices.gpu.runtime import cuda
 
 
 def test_sectors_are_shared_by_neighbours() -> None:

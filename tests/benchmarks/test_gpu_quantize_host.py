@@ -10,8 +10,10 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 
 from benchmarks.gpu_quantize_host import CASES, STEPS, Config, run_case
-from daskboost.data import blocks, upload
-from daskboost.devices.gpu import cuda, sketch
+from daskboost.data.input import blocks
+from daskboost.data.input import uploaded_rows as upload
+from daskboost.devices.gpu.quantize import sketch
+from daskboost.devices.gpu.runtime import cuda
 
 
 @pytest.mark.parametrize("kind", ["numpy", "pandas"])

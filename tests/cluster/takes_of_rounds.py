@@ -18,10 +18,12 @@ from kernels.apart import LAUNCH, READ, RECORD, REPLAY, UPLOAD, ApartRuntime, No
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import train
-from daskboost.devices.gpu import cuda, sorted_entries
-from daskboost.devices.gpu.best_first import STEPS
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.trees import sorted_entries
+from daskboost.devices.gpu.trees.best_first import STEPS
 from daskboost.engine.whole_rounds import WholeRounds
-from daskboost.fit import coordinator, rounding
+from daskboost.fit import coordinator
+from daskboost.fit import scales as rounding
 
 N_ROUNDS = 4
 N_ROWS = 1_500

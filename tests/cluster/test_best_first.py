@@ -13,9 +13,10 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.devices.gpu import best_first, cuda
-from daskboost.devices.gpu.kernel_source import source_folder
-from daskboost.devices.gpu.runtime import Recorder
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.runtime.kernel_source import source_folder
+from daskboost.devices.gpu.runtime.launches import Recorder
+from daskboost.devices.gpu.trees import best_first
 
 N_ROWS = 4_096
 N_LEAVES = 25

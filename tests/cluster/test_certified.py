@@ -19,13 +19,13 @@ from strategies.streams import keep_on_gpu
 from strategies.trees import PARAMS, Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
-from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.cpu.gradients import RowDraw, RowRange
-from daskboost.devices.cpu.uniform_sample import draw_share
+from daskboost.devices.cpu.samples import draw_share
 from daskboost.dtypes import UInt64
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit import samplers
 from daskboost.hashing import Purpose, key
+from daskboost.local.in_process import LocalShards
 
 __all__ = ["gpu"]
 CERTIFIED = {"out_of_core": "certified", "device": "cpu"}

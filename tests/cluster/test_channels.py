@@ -23,11 +23,11 @@ from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, C
 from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
-from daskboost.cluster.links import PeerLostError
 from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
 from daskboost.cluster.wire import WireError
 from daskboost.errors import EngineError, FitCancelledError, WorkerLostError
+from daskboost.local.links import PeerLostError
 
 TLS = Path(__file__).parent / "tls"  # a key that guards nothing but these tests
 Pair = Callable[[], tuple[socket.socket, socket.socket]]

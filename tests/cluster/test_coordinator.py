@@ -13,9 +13,9 @@ from daskboost import train
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.fit.messages import Outbox
-from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction
+from daskboost.fit.peers import AmongPeers, AtCoordinator, make_reduction
 from daskboost.training.callbacks import Callback, LearningRateSchedule, RoundInfo
-from daskboost.tree.split import SplitRules
+from daskboost.tree.split_search import SplitRules
 
 PLACES: list[dict[str, Any]] = [
     {}, {"engines": 2, "partitions": 7}, {"engines": 3, "partitions": 50, "encoding": "csr"},

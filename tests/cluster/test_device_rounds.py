@@ -15,8 +15,9 @@ from strategies.streams import keep_on_gpu
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.devices.gpu import cuda, memory
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.budget import gpu_memory as memory
+from daskboost.devices.budget.plan import SMALL_ROWS
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.engine import device_grower
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, DeviceError

@@ -11,8 +11,8 @@ from cluster.test_certified import is_sampled
 from cluster.test_same_bytes import gpu
 from strategies.trees import make_data, quantized
 
-from daskboost.devices.cpu.memory import sample_rows
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.budget.cpu_memory import sample_rows
+from daskboost.devices.gpu.runtime.launches import to_host
 from daskboost.engine import certifying
 from daskboost.engine.certifying import CertifiedTrees
 from daskboost.training.train import train

@@ -11,7 +11,7 @@ from invariants import check_model
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import QuantizedDataset, train
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.errors import DataError, ParameterError
 from daskboost.params import TrainParams
 

@@ -14,21 +14,21 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 
 from daskboost import QuantizedDataset, train
-from daskboost.data.chunk import ChunkRows
-from daskboost.data.labels import LabelStats
-from daskboost.data.shard import ShardChunk
+from daskboost.data.chunks.chunk import ChunkRows
+from daskboost.data.chunks.shard import ShardChunk
+from daskboost.data.input.labels import LabelStats
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.device import Device
 from daskboost.devices.gpu.device import GpuDevice
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.devices.gpu.runtime.launches import Runtime
+from daskboost.devices.protocols import Device
 from daskboost.dtypes import Bool, Float32
 from daskboost.engine.evaluation import EvaluatedRows, Evaluator
 from daskboost.engine.row_groups import row_groups
-from daskboost.metrics.registry import make_metric
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import Logistic, SoftMax, SoftProb
+from daskboost.metrics.metric_names import make_metric
+from daskboost.objectives.classification import Logistic, SoftMax, SoftProb
+from daskboost.objectives.objective import Objective
 
 LAYOUT = SlotLayout(np.array([0, 3], np.int64), np.array([3], np.int32))
 

@@ -11,11 +11,11 @@ import pytest
 from training.test_leaks import own_threads
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster import in_process
-from daskboost.cluster.in_process import LocalShards
 from daskboost.devices import choose
 from daskboost.engine.passes import RowSets
 from daskboost.errors import DeviceError
+from daskboost.local import in_process
+from daskboost.local.in_process import LocalShards
 
 __all__ = ["own_threads"]
 

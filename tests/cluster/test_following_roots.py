@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster.in_process import LocalShards
 from daskboost.devices.cpu.rows import CpuRows
+from daskboost.local.in_process import LocalShards
 
 N_ROUNDS, DEPTH, CHUNK_ROWS = 4, 3, 500
 

@@ -19,8 +19,10 @@ from strategies.trees import make_data
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
 from daskboost.cluster.context import WorkerPlace
-from daskboost.data import gpu_chunks, upload
-from daskboost.devices.gpu import cuda, sketch
+from daskboost.data.chunks import gpu_chunks
+from daskboost.data.input import uploaded_rows as upload
+from daskboost.devices.gpu.quantize import sketch
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DaskBoostError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from strategies.streams import keep_on_gpu
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.devices.gpu import cuda
+from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.gpu.device import GpuDevice
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.gpu.runtime import cuda
 
 SOFTMAX = {"objective": "multi:softprob", "multi_strategy": "multi_output_tree", "min_child_weight": 0.1}
 OUTPUTS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cluster.takes_of_rounds import Takes, fit, search_entries, takes
 
-from daskboost.devices.gpu import plans
+from daskboost.devices.budget import gpu_plans as plans
 
 __all__ = ["takes"]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.cluster.lockstep import Lockstep
 from daskboost.errors import FitCancelledError
+from daskboost.local.lockstep import Lockstep
 
 Fit = Callable[[Lockstep[int]], None]
 

@@ -11,10 +11,10 @@ from strategies.saved_dataset import build_shard
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster.dask_data import LIVING_BYTES, chunk_budget
-from daskboost.data.cuts import Cuts
-from daskboost.data.pack import DenseLayout
-from daskboost.data.rows import DenseRows, RowBatch
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.packing import DenseLayout
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.input.row_batch import DenseRows, RowBatch
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.engine import setup
 from daskboost.engine.row_groups import row_groups

@@ -11,7 +11,7 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 
 from daskboost import Booster, QuantizedDataset, train
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu.runtime import cuda
 
 SETS: dict[str, dict[str, Any]] = {
     "higgs_11k": {"objective": "binary:logistic"},

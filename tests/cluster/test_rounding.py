@@ -11,7 +11,7 @@ from strategies.roundings import make_rounding
 
 from daskboost.dtypes import Float32
 from daskboost.fit import messages as m
-from daskboost.objectives.base import Objective
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import AbsoluteError, PseudoHuberError, SquaredError
 from daskboost.params import TrainParams
 

@@ -18,10 +18,10 @@ from strategies.streams import keep_on_gpu
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import QuantizedDataset, train
-from daskboost.cluster.in_process import LocalShards
+from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.cpu import rows
-from daskboost.devices.gpu import cuda
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.local.in_process import LocalShards
 
 PLACES: dict[str, tuple[Any, ...]] = {
     "engines": (1, 2, 3),

@@ -21,9 +21,9 @@ from strategies.trees import make_data
 
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
-from daskboost.data.pack import CsrLayout, DenseLayout
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout
 from daskboost.fit import rounds
-from daskboost.fit.reduction import AmongPeers, AtCoordinator, make_reduction
+from daskboost.fit.peers import AmongPeers, AtCoordinator, make_reduction
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -17,13 +17,13 @@ from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import Booster, DaskBoostRegressor, QuantizedDataset, plan, train
-from daskboost.cluster.in_process import LocalShards
-from daskboost.devices.gpu import cuda
-from daskboost.devices.gpu.ring import N_BUFFERS
-from daskboost.devices.set_size import READS_AT_ONCE
+from daskboost.devices.budget.set_size import READS_AT_ONCE
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.runtime.ring import N_BUFFERS
 from daskboost.errors import DataError, ParameterError
 from daskboost.fit import samplers
 from daskboost.hashing import Purpose, key
+from daskboost.local.in_process import LocalShards
 
 __all__ = ["gpu"]
 SAMPLED = {"out_of_core": "sampled", "subsample": 0.2, "device": "cpu"}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.fit.reduction import feature_shares, narrow, total
+from daskboost.fit.peers import feature_shares, narrow, total
 
 EDGES = [0, 1, -1, 2**31 - 1, -(2**31), 2**31, -(2**31) - 1, 2**40]
 

@@ -21,8 +21,8 @@ from daskboost.cluster import dask_fit, dask_sessions, wire
 from daskboost.cluster.channel import MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError, pack
 from daskboost.cluster.context import RemoteCall, allow_call
 from daskboost.cluster.dask_sessions import Admissions, OpenSession, PeerHello, WorkerHost, find_token
-from daskboost.cluster.links import Failure
 from daskboost.cluster.wire import WireError, decode, encode
+from daskboost.local.links import Failure
 
 assert dask_fit.OpenFit in wire._names  # its import registers every message of a fit
 MESSAGES = sorted(wire._names, key=lambda kind: kind.__name__)

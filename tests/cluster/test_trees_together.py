@@ -13,10 +13,12 @@ from strategies.pairs import every_pair
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
-from daskboost.devices.gpu import cuda, growth, plans, sparse_columns
-from daskboost.devices.gpu.plans import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
-from daskboost.devices.plan import FitSize
-from daskboost.devices.set_size import DenseSet
+from daskboost.devices.budget import gpu_plans as plans
+from daskboost.devices.budget.gpu_plans import HISTOGRAM_BYTES, ROWS_TOGETHER, tree_groups, trees_together
+from daskboost.devices.budget.plan import FitSize
+from daskboost.devices.budget.set_size import DenseSet
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.trees import growth, sparse_columns
 
 N_ROUNDS = 2
 GROWTH: dict[str, dict[str, Any]] = {
@@ -115,7 +117,7 @@ def test_sparse_rows(way: str, groups: Groups, monkeypatch: pytest.MonkeyPatch) 
     """Where entries lie by feature, which know one node of a row, histograms are built for a tree at a time."""
     groups.most = 3
     if way != "in shared memory":
-        monkeypatch.setattr("daskboost.devices.gpu.feature_groups.MOST_GROUP_BYTES", 256)
+        monkeypatch.setattr("daskboost.devices.gpu.rows.feature_groups.MOST_GROUP_BYTES", 256)
         monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 0 if way == "by feature" else 10**6)
         monkeypatch.setattr(sparse_columns, "MOST_NODES", 4)
     params = {"num_class": 4, "max_depth": 4, "subsample": 0.8 if way == "by row" else 1.0}

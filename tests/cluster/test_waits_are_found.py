@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from cluster.takes_of_rounds import BEST_FIRST, GROUP, GROWTH, START, Takes, check, check_best_first, fit, takes
 
-from daskboost.devices.gpu import best_first
-from daskboost.devices.gpu.best_first import STEPS, BestFirstGrower
-from daskboost.devices.gpu.download import Download
-from daskboost.devices.gpu.growth import TreeGrower
-from daskboost.devices.gpu.runtime import Recorder, to_host
+from daskboost.devices.gpu.runtime.download import Download
+from daskboost.devices.gpu.runtime.launches import Recorder, to_host
+from daskboost.devices.gpu.trees import best_first
+from daskboost.devices.gpu.trees.best_first import STEPS, BestFirstGrower
+from daskboost.devices.gpu.trees.growth import TreeGrower
 
 __all__ = ["takes"]
 

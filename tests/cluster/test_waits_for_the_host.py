@@ -21,9 +21,9 @@ from cluster.takes_of_rounds import (
     takes,
 )
 
-from daskboost.devices.gpu import plans
-from daskboost.devices.gpu.best_first import STEPS
-from daskboost.fit import rounding
+from daskboost.devices.budget import gpu_plans as plans
+from daskboost.devices.gpu.trees.best_first import STEPS
+from daskboost.fit import scales as rounding
 from daskboost.objectives.regression import SquaredError
 
 __all__ = ["takes"]

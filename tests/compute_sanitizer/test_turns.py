@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from compute_sanitizer.turns import take_turns
 
-from daskboost.cluster.links import LocalEngines, LocalPeers, local_peers
 from daskboost.errors import EngineError
+from daskboost.local.links import LocalEngines, LocalPeers, local_peers
 
 
 class Busy:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from daskboost.cluster.links import Engine, LocalEngines, LocalPeers, close_engine, stop_engine
+from daskboost.local.links import Engine, LocalEngines, LocalPeers, close_engine, stop_engine
 
 
 def pytest_configure() -> None:

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import sketch as reference
 
-from daskboost.data.cuts import Cuts, choose_borders, cuts_of_sketch, make_cuts
-from daskboost.data.rows import DenseRows, RowBatch, SparseRows
-from daskboost.data.sketch import (
+from daskboost.data.cuts.cut_points import Cuts, choose_borders, cuts_of_sketch, make_cuts
+from daskboost.data.cuts.sketch import (
     DataSketch,
     Refinement,
     default_capacity,
@@ -26,6 +25,7 @@ from daskboost.data.sketch import (
     sketch_batch,
     weight_exponent,
 )
+from daskboost.data.input.row_batch import DenseRows, RowBatch, SparseRows
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum

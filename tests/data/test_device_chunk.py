@@ -10,14 +10,14 @@ import pytest
 from reference import quantize as reference
 from strategies.device_rows import device_dense, device_sparse
 
-from daskboost.data.chunk import Quantizer
-from daskboost.data.cuts import Cuts
-from daskboost.data.device_chunk import DenseDeviceChunk, DeviceChunk, joined_symbols
-from daskboost.data.gpu_chunks import quantize_on_device
-from daskboost.data.pack import CsrLayout, DenseLayout, Layout
-from daskboost.data.rows import DenseRows, SparseRows
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.symbols import DeviceSymbols
+from daskboost.data.chunks.chunk import Quantizer
+from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, joined_symbols
+from daskboost.data.chunks.gpu_chunks import quantize_on_device
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.input.row_batch import DenseRows, SparseRows
+from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError

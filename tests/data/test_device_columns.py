@@ -15,16 +15,16 @@ from kernels.tracked import Module
 from strategies.device_arrays import Place, place
 
 from daskboost import DaskBoostClassifier
-from daskboost.data import device_read as device_columns
-from daskboost.data import labels as weights
-from daskboost.data.classes import ClassWeights, class_codes, read_codes, unique_labels
-from daskboost.data.device_read import device_column, exact_doubles, exact_sum, looked_at
-from daskboost.data.labels import LabelStats, count_classes, find_classes, total_weight
-from daskboost.data.rows import DenseRows, DeviceColumn, RowBatch
-from daskboost.data.sketch import integer_weights, weight_exponent
-from daskboost.data.source import make_source
-from daskboost.devices.gpu.margins import summarize_labels
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.data.cuts.sketch import integer_weights, weight_exponent
+from daskboost.data.input import device_read as device_columns
+from daskboost.data.input import labels as weights
+from daskboost.data.input.classes import ClassWeights, class_codes, read_codes, unique_labels
+from daskboost.data.input.device_read import device_column, exact_doubles, exact_sum, looked_at
+from daskboost.data.input.labels import LabelStats, count_classes, find_classes, total_weight
+from daskboost.data.input.row_batch import DenseRows, DeviceColumn, RowBatch
+from daskboost.data.input.source import make_source
+from daskboost.devices.gpu.rows.margins import summarize_labels
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.losses import is_positive
 from daskboost.errors import DataError, DataTypeError
 from daskboost.exact_sum import ExactSum

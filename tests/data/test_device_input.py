@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
-from daskboost.devices.gpu.input import device_kind, is_device_array
+from daskboost.devices.gpu.runtime.user_arrays import device_kind, is_device_array
 
 
 def made(module: str, name: str, base: type = object, **attributes: Any) -> Any:

@@ -9,14 +9,12 @@ import pytest
 from reference import sketch as reference
 from strategies.device_rows import device_dense, device_sparse
 
-from daskboost.data import sketch
-from daskboost.data import sketch as device_sketch
-from daskboost.data.device_read import looked_at
-from daskboost.data.rows import DenseRows, SparseRows
-from daskboost.data.sketch import DataSketch, integer_weights, refine_batch, sketch_batch
-from daskboost.devices.gpu import sketch as gpu
-from daskboost.devices.gpu import sketch as thin_keys
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.data.cuts import sketch
+from daskboost.data.cuts.sketch import DataSketch, integer_weights, refine_batch, sketch_batch
+from daskboost.data.input.device_read import looked_at
+from daskboost.data.input.row_batch import DenseRows, SparseRows
+from daskboost.devices.gpu.quantize import sketch as gpu
+from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.dtypes import Float32
 
 
@@ -59,8 +57,8 @@ def test_the_cpus_bytes(
     host: Any = DenseRows(values)
     if storage == "entries sorted":
         values[rng.integers(0, 900, 850)[:, None], [0, 2, 3, 7]] = np.nan
-        monkeypatch.setattr(device_sketch, "MANY_THIN", 1)
-        monkeypatch.setattr(thin_keys, "MOST_ENTRIES", 600)
+        monkeypatch.setattr(sketch, "MANY_THIN", 1)
+        monkeypatch.setattr(gpu, "MOST_ENTRIES", 600)
     if storage.startswith("entries"):
         host = sparse(values)
         features: Any = device_sparse(runtime, host)
@@ -129,7 +127,7 @@ def test_levels(runtime: Runtime, first_bits: int, rng: np.random.Generator, mon
 
 @pytest.mark.gpu
 def test_many_rows(rng: np.random.Generator) -> None:
-    from daskboost.devices.gpu.cuda import get_runtime
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
 
     values = table(1_000_000, rng)
     capacity = sketch.default_capacity(256, values.shape[1])
@@ -139,7 +137,7 @@ def test_many_rows(rng: np.random.Generator) -> None:
 
 
 def test_thin_columns_all_of_whose_rows_weigh_nothing(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_sketch, "MANY_THIN", 1)
+    monkeypatch.setattr(sketch, "MANY_THIN", 1)
     host = sparse(np.array([[1, np.nan, np.nan], [np.nan, 2, np.nan], [3, 4, np.nan]], np.float32))
     weight = np.zeros(3, np.float32)
     expected = sketch_batch(host, weight, capacity=8, weight_exponent=40)
@@ -148,7 +146,7 @@ def test_thin_columns_all_of_whose_rows_weigh_nothing(runtime: Runtime, monkeypa
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_columns_without_any_value(runtime: Runtime, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_sketch, "MANY_THIN", 1)
+    monkeypatch.setattr(sketch, "MANY_THIN", 1)
     host = sparse(np.full((5, 4), np.nan, np.float32))
     weight, exponent = (np.ones(5, np.float32), 40) if weighted else (None, None)
     expected = sketch_batch(host, weight, capacity=8, weight_exponent=exponent)
@@ -172,12 +170,12 @@ def test_hundreds_of_thin_columns_are_sorted(
 
     def noted(runtime: Runtime, source: Any, columns: Any, *more: Any) -> Any:
         found.append(len(columns))
-        return thin_keys.count_thin(runtime, source, columns, *more)
+        return gpu.count_thin(runtime, source, columns, *more)
 
-    monkeypatch.setattr(device_sketch, "count_thin", noted)
+    monkeypatch.setattr(sketch, "count_thin", noted)
     monkeypatch.setattr(type(runtime), "free_bytes", free)
     capacities, columns = np.full(660, 64, np.int64), np.arange(660)
-    counted, missing = device_sketch.count_on_device(
+    counted, missing = sketch.count_on_device(
         device_sparse(runtime, host), np.empty(0, np.int64), columns, capacities, None, scratch
     )
     expected = sketch_batch(host, capacity=64)

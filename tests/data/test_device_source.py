@@ -11,8 +11,15 @@ import pytest
 import scipy.sparse
 from strategies.device_arrays import Place, place
 
-from daskboost.data.rows import DenseRows, DeviceColumn, DeviceDenseRows, DeviceRows, DeviceSparseRows, host_features
-from daskboost.data.source import make_source
+from daskboost.data.input.row_batch import (
+    DenseRows,
+    DeviceColumn,
+    DeviceDenseRows,
+    DeviceRows,
+    DeviceSparseRows,
+    host_features,
+)
+from daskboost.data.input.source import make_source
 from daskboost.errors import DataError
 
 __all__ = ["place"]
@@ -242,8 +249,8 @@ def test_rows_are_read_on_the_gpu_where_they_lie(monkeypatch: pytest.MonkeyPatch
 
     from kernels.emulation import EmulatedRuntime
 
-    from daskboost.devices.gpu import cuda
-    from daskboost.devices.gpu.input import runtime_of
+    from daskboost.devices.gpu.runtime import cuda
+    from daskboost.devices.gpu.runtime.user_arrays import runtime_of
 
     runtimes = {number: EmulatedRuntime() for number in (None, 0, 1)}
     monkeypatch.setattr(cuda, "get_runtime", lambda number=None: runtimes[number])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import sketch as reference
 
-from daskboost.data import key_counts
-from daskboost.data.key_counts import KeyCounts, KeyTable, keys_of, values_of
+from daskboost.data.cuts import key_counts
+from daskboost.data.cuts.key_counts import KeyCounts, KeyTable, keys_of, values_of
 from daskboost.errors import DataError
 
 unhurried = settings(deadline=None, max_examples=150)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from reference.pack import bit_offsets
 from reference.quantize import packed_bits
 
-from daskboost.data.cuts import Cuts
-from daskboost.data.pack import (
+from daskboost.data.chunks.packing import (
     CsrLayout,
     DenseLayout,
     Packing,
@@ -21,6 +20,7 @@ from daskboost.data.pack import (
     unpack_csr,
     unpack_dense,
 )
+from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.threads import by_ranges
 from daskboost.errors import DataError
 

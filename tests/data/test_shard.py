@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from reference import quantize as naive
 from strategies.saved_dataset import build_shard
 
-from daskboost.data.cuts import Cuts
-from daskboost.data.pack import DenseLayout
-from daskboost.data.rows import DenseRows, RowBatch, host_features
-from daskboost.data.shard import ShardBuilder
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.packing import DenseLayout
+from daskboost.data.chunks.shard import ShardBuilder
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.input.row_batch import DenseRows, RowBatch, host_features
 from daskboost.errors import DataError, ParameterError
 
 CUTS = Cuts(np.array([0.25, 0.5, 0.5], np.float32), np.array([0, 2, 3], np.int32), np.ones(2, bool))

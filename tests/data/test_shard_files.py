@@ -26,13 +26,13 @@ from strategies.saved_dataset import (
     write_dataset,
 )
 
-from daskboost.data.cuts import Cuts
-from daskboost.data.manifest import ChunkRecord
-from daskboost.data.pack import Encoding, Packing, choose_layout
-from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch, host_features
-from daskboost.data.shard import Shard
-from daskboost.data.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.packing import Encoding, Packing, choose_layout
+from daskboost.data.chunks.shard import Shard
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema, RowBatch, host_features
+from daskboost.data.saved.manifest import ChunkRecord
+from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError
 
 

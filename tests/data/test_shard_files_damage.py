@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from strategies.saved_dataset import edit, read_all, save
 
-from daskboost.data.array_file import crc32
-from daskboost.data.manifest import digest
-from daskboost.data.pack import Encoding
-from daskboost.data.shard_files import open_shard, read_dataset
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.packing import Encoding
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.saved.array_file import crc32
+from daskboost.data.saved.manifest import digest
+from daskboost.data.saved.shard_files import open_shard, read_dataset
 from daskboost.errors import DatasetFormatError
 
 

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import sketch as reference
 
-from daskboost.data import feature_keys
-from daskboost.data.cell_counts import CellCounts, Refinement
-from daskboost.data.rows import DenseRows, Features, SparseRows
-from daskboost.data.sketch import (
+from daskboost.data.cuts import feature_keys
+from daskboost.data.cuts.cell_counts import CellCounts, Refinement
+from daskboost.data.cuts.sketch import (
     DataSketch,
     default_capacity,
     integer_weights,
@@ -22,6 +21,7 @@ from daskboost.data.sketch import (
     sketch_batch,
     weight_exponent,
 )
+from daskboost.data.input.row_batch import DenseRows, Features, SparseRows
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum

@@ -19,10 +19,10 @@ import pytest
 import scipy.sparse as sp
 from strategies.frames import COLUMNS, LOCAL_FRAMES
 
-from daskboost.data import blocks
-from daskboost.data.labels import find_classes
-from daskboost.data.rows import DenseRows, RowBatch, SparseRows, host_features
-from daskboost.data.source import Source, make_source
+from daskboost.data.input import blocks
+from daskboost.data.input.labels import find_classes
+from daskboost.data.input.row_batch import DenseRows, RowBatch, SparseRows, host_features
+from daskboost.data.input.source import Source, make_source
 
 N, NAMES = 40, ("a", "b", "c")
 

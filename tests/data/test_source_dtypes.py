@@ -18,8 +18,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskboost.data.rows import host_features
-from daskboost.data.source import Source, make_source
+from daskboost.data.input.row_batch import host_features
+from daskboost.data.input.source import Source, make_source
 
 F32_MAX = float(np.finfo(np.float32).max)
 COUNTS = st.integers(0, 30)

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from daskboost.data.source import make_source
+from daskboost.data.input.source import make_source
 from daskboost.errors import DataError, DataTypeError
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 
-from daskboost.data.source import Source, make_source
+from daskboost.data.input.source import Source, make_source
 from daskboost.errors import DataError, DataTypeError, ParameterError
 
 X = np.arange(12, dtype=np.float64).reshape(6, 2)

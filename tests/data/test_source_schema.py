@@ -14,8 +14,8 @@ import pytest
 import scipy.sparse as sp
 from strategies.frames import LOCAL_FRAMES
 
-from daskboost.data.rows import FeatureSchema, host_features
-from daskboost.data.source import make_source
+from daskboost.data.input.row_batch import FeatureSchema, host_features
+from daskboost.data.input.source import make_source
 from daskboost.errors import DataError, DataTypeError
 
 FRAME = pd.DataFrame(np.arange(12.0).reshape(4, 3), columns=["a", "b", "c"])

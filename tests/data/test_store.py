@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.data.array_file import ArrayFile
-from daskboost.data.chunk import CsrChunk, DenseChunk, QuantizedChunk
-from daskboost.data.device_chunk import Chunk
-from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
+from daskboost.data.chunks.device_chunk import Chunk
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout, pack_csr, pack_dense
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.saved.array_file import ArrayFile
 from daskboost.errors import StorageError
 
 LAYOUT = DenseLayout.aligned(np.full(5, 256))
@@ -110,10 +110,10 @@ def test_files_go_when_the_store_is_collected(tmp_path: Path) -> None:
 def test_files_go_when_the_interpreter_exits(tmp_path: Path, ending: str) -> None:
     program = f"""
 import numpy as np
-from daskboost.data.chunk import CsrChunk
-from daskboost.data.device_chunk import Chunk
-from daskboost.data.pack import CsrLayout
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.chunk import CsrChunk
+from daskboost.data.chunks.device_chunk import Chunk
+from daskboost.data.chunks.packing import CsrLayout
+from daskboost.data.chunks.store import ChunkStore
 store = ChunkStore({str(tmp_path)!r}, 0)
 store.put(CsrChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32)))
 import os, sys

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from daskboost.data.chunk import DenseChunk, QuantizedChunk
-from daskboost.data.pack import DenseLayout, pack_dense
-from daskboost.data.store import ChunkHandle, ChunkStore
-from daskboost.data.streamed import stream
+from daskboost.data.chunks.chunk import DenseChunk, QuantizedChunk
+from daskboost.data.chunks.chunk_stream import stream
+from daskboost.data.chunks.packing import DenseLayout, pack_dense
+from daskboost.data.chunks.store import ChunkHandle, ChunkStore
 from daskboost.errors import StorageError
 
 LAYOUT = DenseLayout.aligned(np.full(4, 256))
@@ -211,10 +211,10 @@ def test_an_unreadable_chunk_fails_in_the_caller_at_its_turn(tmp_path: Path) -> 
 def test_an_unfinished_stream_does_not_keep_the_interpreter_alive(tmp_path: Path) -> None:
     program = f"""
 import numpy as np
-from daskboost.data.chunk import CsrChunk
-from daskboost.data.pack import CsrLayout
-from daskboost.data.store import ChunkStore
-from daskboost.data.streamed import stream
+from daskboost.data.chunks.chunk import CsrChunk
+from daskboost.data.chunks.packing import CsrLayout
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.chunks.chunk_stream import stream
 store = ChunkStore({str(tmp_path)!r}, 0)
 chunk = CsrChunk(0, 0, CsrLayout(8), np.zeros(1, np.uint32), np.zeros(1, np.uint32))
 chunks = stream(store, [store.put(chunk) for _ in range(9)])

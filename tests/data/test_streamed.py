@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.data.chunk import CsrChunk, DenseChunk, QuantizedChunk
-from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
-from daskboost.data.store import ChunkHandle, ChunkStore
-from daskboost.data.streamed import StreamedChunks
-from daskboost.devices.gpu.ring import N_BUFFERS, PackedGroup, Ring, placed
-from daskboost.devices.set_size import READS_AT_ONCE, places_in_group, stream_groups
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
+from daskboost.data.chunks.chunk_stream import StreamedChunks
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout, pack_csr, pack_dense
+from daskboost.data.chunks.store import ChunkHandle, ChunkStore
+from daskboost.devices.budget.set_size import READS_AT_ONCE, places_in_group, stream_groups
+from daskboost.devices.gpu.runtime.ring import N_BUFFERS, PackedGroup, Ring, placed
 from daskboost.errors import StorageError
 
 LAYOUT = DenseLayout.tight(np.full(5, 64))
@@ -224,7 +224,7 @@ def test_sets_take_turns_and_passes_end_early(tmp_path: Path, n_in_ram: int, joi
 
 
 def test_what_a_failing_use_has_launched_is_waited_for(tmp_path: Path) -> None:
-    from daskboost.devices.gpu.symbols import unpack_stream
+    from daskboost.devices.gpu.quantize.symbols import unpack_stream
 
     runtime = EmulatedRuntime()
     store, handles = filled(tmp_path, N_CHUNKS)
@@ -302,7 +302,7 @@ def test_the_emulation_finds_what_is_not_waited_for(
 ) -> None:
     from kernels.late_copies import Copied, LateCopies
 
-    from daskboost.devices.gpu.symbols import unpack_stream
+    from daskboost.devices.gpu.quantize.symbols import unpack_stream
 
     runtime = EmulatedRuntime()
     if forgotten == "copies wait for kernels":

@@ -23,12 +23,14 @@ from kernels.tracked import DeviceLike, TrackedRuntime
 
 from daskboost import DaskBoostClassifier, QuantizedDataset, train
 from daskboost.cluster.dask_data import largest_part
-from daskboost.data import blocks, build, parquet, upload
-from daskboost.data.chunk import Quantizer
-from daskboost.data.device_chunk import DeviceChunk, is_whole, joined_runs
-from daskboost.data.gpu_chunks import DeviceHome
-from daskboost.devices.gpu import cuda
-from daskboost.devices.gpu import sketch as gpu_sketch
+from daskboost.data.chunks import build
+from daskboost.data.chunks.chunk import Quantizer
+from daskboost.data.chunks.device_chunk import DeviceChunk, is_whole, joined_runs
+from daskboost.data.chunks.gpu_chunks import DeviceHome
+from daskboost.data.input import blocks, parquet
+from daskboost.data.input import uploaded_rows as upload
+from daskboost.devices.gpu.quantize import sketch as gpu_sketch
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DataError, DeviceError, ParameterError
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
@@ -180,7 +182,7 @@ def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: 
         assert is_whole(run) and data.shards.device_bytes > 0
     other = QuantizedDataset.from_dask(X[:50], y[:50], reference=data, device="cuda")
     assert len(joined_runs(list(chunks_of(other)))) == 1
-    monkeypatch.setattr("daskboost.data.gpu_chunks.KEPT_SHARE", 0.0)
+    monkeypatch.setattr("daskboost.data.chunks.gpu_chunks.KEPT_SHARE", 0.0)
     for encoding in ("dense", "csr"):
         assert_same(X, y=y, kept=False, chunk_rows=30, encoding=encoding)
         assert_same(X, y=y, kept=False, packing="tight", encoding=encoding)

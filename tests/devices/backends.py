@@ -16,17 +16,17 @@ import numpy.typing as npt
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.rows import CpuRows, walk
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import DenseView, SlotLayout, SparseView, WalkArrays
-from daskboost.devices.gpu import views as gpu_views
-from daskboost.devices.gpu.cuda import get_runtime
 from daskboost.devices.gpu.device import GpuDevice, tree_kind
-from daskboost.devices.gpu.kernel_source import source_folder
-from daskboost.devices.gpu.known_tree import device_tree
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.rows import views as gpu_views
+from daskboost.devices.gpu.runtime.cuda import get_runtime
+from daskboost.devices.gpu.runtime.kernel_source import source_folder
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.trees.known_tree import device_tree
 from daskboost.dtypes import Int64
 
 LARGE = [pytest.param(EmulatedRuntime(seed, sm=90), marks=pytest.mark.emulated) for seed in (0, 1)]

@@ -8,9 +8,9 @@ import numpy as np
 from devices.backends import csr, pack
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.feature_groups import map_tiles
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, SparseView
+from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, SparseView
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.dtypes import Int64
 
 GARBAGE = 0x5A5A5A5A5A5A5A5A

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.devices.cpu.buffers import KEPT, Buffers
+from daskboost.devices.buffers import KEPT, Buffers
 
 
 def test_memory_is_used_again_once_all_views_are_gone() -> None:

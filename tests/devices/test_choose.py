@@ -21,8 +21,8 @@ from daskboost.devices import choose
 from daskboost.devices.choose import gpu_of, make_device
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu.device import GpuDevice
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError, ParameterError
 from daskboost.params import TrainParams
 
@@ -199,7 +199,7 @@ def test_a_fit_goes_where_its_rows_lie(
     class Lying(np.ndarray[Any, Any]):
         device: Any = SimpleNamespace(id=2)
 
-    monkeypatch.setattr("daskboost.data.device_read.as_device_array", lambda given: given.host.view(Lying))
+    monkeypatch.setattr("daskboost.data.input.device_read.as_device_array", lambda given: given.host.view(Lying))
     with QuantizedDataset.from_dask(x, y, max_bin=16) as data:
         found = train({**params, "device": "cuda"}, data, 2)
         assert gpus.used == {2}

@@ -19,7 +19,7 @@ from numba import njit
 njit(lambda x: x + 1)(1)
 import sys
 print("others' functions are theirs to speak of", file=sys.stderr)
-from daskboost.devices.cpu.sums import EXPONENTS, add_to_limbs
+from daskboost.devices.cpu.arithmetic import EXPONENTS, add_to_limbs
 for _ in range(2):
     add_to_limbs(np.ones(3), np.zeros((EXPONENTS, 2), np.int64))
 """

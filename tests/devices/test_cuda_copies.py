@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from daskboost.devices.gpu import cuda as cuda_copies
-from daskboost.devices.gpu.cuda import pinned_bytes
+from daskboost.devices.gpu.runtime import cuda as cuda_copies
+from daskboost.devices.gpu.runtime.cuda import pinned_bytes
 from daskboost.errors import DeviceError
 
 

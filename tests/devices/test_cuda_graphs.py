@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from daskboost.devices.gpu.cuda import CudaRuntime
+from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 from daskboost.tracebacks import without_locals
 
 Memory = type("Memory", (), {})

@@ -12,15 +12,15 @@ from devices.test_split_search import LAYOUT, N_BINS, RULES, SIZES, UNITS, check
 from reference import histogram
 from reference import split as reference
 
-from daskboost.data.cuts import MAX_BIN_LIMIT
+from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.growth import node_bytes
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.split import FEW_FEATURES, HostNodes, SplitKernels, address_of
-from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.trees.growth import node_bytes
+from daskboost.devices.gpu.trees.split import FEW_FEATURES, HostNodes, SplitKernels, address_of
 from daskboost.dtypes import Int64
 from daskboost.tree.device_trees import DeviceSearch, regular_of
-from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch
+from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch
 
 KEPT_NODES = 128
 """As `NODES` of `kernels/split_level.cu`."""

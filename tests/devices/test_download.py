@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu import download as module
-from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.download import Download, download
+from daskboost.devices.gpu.runtime import download as module
+from daskboost.devices.gpu.runtime.cuda import get_runtime
+from daskboost.devices.gpu.runtime.download import Download, download
 from daskboost.errors import DeviceError
 
 PIECE_BYTES, PIECES = 120, 3

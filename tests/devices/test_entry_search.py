@@ -10,18 +10,18 @@ from devices.backends import EagerThreads, csr, make_layout, make_pairs, make_ro
 from devices.test_sparse_histogram import slots_added
 from reference import split as reference
 
+from daskboost.devices.budget.set_size import FeatureSizes, SparseSet
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.entry_search import EntrySearch
-from daskboost.devices.gpu.rows import ChunkRows
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
-from daskboost.devices.gpu.split import Level, SplitKernels
-from daskboost.devices.gpu.views import DeviceLayout, SparseView
-from daskboost.devices.set_size import FeatureSizes, SparseSet
+from daskboost.devices.gpu.rows.row_state import ChunkRows
+from daskboost.devices.gpu.rows.views import DeviceLayout, SparseView
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.trees.entry_search import EntrySearch
+from daskboost.devices.gpu.trees.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
+from daskboost.devices.gpu.trees.split import Level, SplitKernels
 from daskboost.dtypes import Float64, Int64
 from daskboost.tree.device_trees import regular_of
-from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch
+from daskboost.tree.split_search import OpenNodes, SplitRules, SplitSearch
 
 UNITS = (2.0**-9, 2.0**-11)
 PENALTIES: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.devices.set_size import FeatureSizes, SparseSet
+from daskboost.devices.budget.set_size import FeatureSizes, SparseSet
 
 COUNTS = st.lists(st.one_of(st.integers(0, 70), st.integers(2**31 - 2, 2**31 + 2), st.integers(0, 2**50)), max_size=20)
 

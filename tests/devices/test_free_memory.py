@@ -13,7 +13,7 @@ import pytest
 from training.plan_shapes import LOGISTIC, make_data
 
 from daskboost import QuantizedDataset, plan, train
-from daskboost.devices.gpu.cuda import free_bytes
+from daskboost.devices.gpu.runtime.cuda import free_bytes
 
 OF_DRIVER = 1_000
 

@@ -29,12 +29,12 @@ from reference import histogram, partition
 from strategies.pairs import every_pair
 
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.cpu.uniform_sample import RowRoom as CpuRoom
+from daskboost.devices.cpu.samples import RowRoom as CpuRoom
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.row_columns import RoomSize
-from daskboost.devices.gpu.row_columns import RowRoom as GpuRoom
-from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.devices.gpu.rows.samples import RoomSize
+from daskboost.devices.gpu.rows.samples import RowRoom as GpuRoom
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import to_host
 
 N_BINS = [5, 3, 7, 2]
 SOME_VIEWS = [view for view in VIEWS if view.values[0] in ENCODINGS or "columns" not in view.values[0]]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from reference import gradients as reference
 from strategies.roundings import make_rounding
 
+from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Rounding
-from daskboost.devices.plan import SMALL_ROWS
 from daskboost.dtypes import Float32
 from daskboost.fit.messages import GradientRange
-from daskboost.fit.rounding import QUANTUM_LIMIT, SUM_LIMIT, scale
+from daskboost.fit.scales import QUANTUM_LIMIT, SUM_LIMIT, scale
 from daskboost.params import TrainParams
 
 

@@ -26,9 +26,9 @@ from devices.backends import (
 from reference import histogram as reference
 from strategies.pairs import every_pair
 
-from daskboost.devices.cpu import chunk_order
-from daskboost.devices.cpu.chunk_order import RowSplits
+from daskboost.devices import row_order as chunk_order
 from daskboost.devices.cpu.views import SCRATCH_SLOTS, SlotLayout
+from daskboost.devices.row_order import RowSplits
 from daskboost.dtypes import Int64
 
 

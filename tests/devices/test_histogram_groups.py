@@ -13,9 +13,8 @@ from devices.histograms import build, dense, sparse
 from reference import histogram as reference
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu import sparse_columns, views
-from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.feature_groups import (
+from daskboost.devices.gpu.rows import views
+from daskboost.devices.gpu.rows.feature_groups import (
     LEAST_COLUMNS,
     MOST_GROUP_BYTES,
     SKEWED_BINS,
@@ -23,6 +22,8 @@ from daskboost.devices.gpu.feature_groups import (
     FeatureGroups,
     feature_groups,
 )
+from daskboost.devices.gpu.runtime.cuda import get_runtime
+from daskboost.devices.gpu.trees import sparse_columns
 from daskboost.dtypes import Int64
 
 
@@ -84,7 +85,7 @@ def test_rows_in_order_of_several_trees(large: Any, kind: str, rng: np.random.Ge
     n, n_bins = 210, [250, *([9] * 27)] if kind in ("skewed", "turned") else [3, 1, 17, 8]
     layout, symbols = make_layout(n_bins), make_symbols(rng, n, n_bins)
     if kind == "sparse by row":
-        monkeypatch.setattr("daskboost.devices.gpu.feature_groups.MOST_GROUP_BYTES", 64)
+        monkeypatch.setattr("daskboost.devices.gpu.rows.feature_groups.MOST_GROUP_BYTES", 64)
         monkeypatch.setattr(sparse_columns, "ENTRIES_PER_CELL", 10**6)
     runtime = large or get_runtime()
     sequence = partial(dense, turn_rows=kind == "turned")

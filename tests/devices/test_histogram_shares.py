@@ -12,9 +12,9 @@ from devices.histograms import GARBAGE, build, dense
 from reference import histogram as reference
 from reference.shares import owners
 
-from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.feature_groups import map_tiles
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.runtime.cuda import get_runtime
+from daskboost.devices.gpu.runtime.launches import to_host
 
 TILE = 16
 """Rows of a tile, as `devices.histograms.build` has them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu.runtime import OUT_OF_MEMORY, is_lack, lack_of_memory
+from daskboost.devices.gpu.runtime.launches import OUT_OF_MEMORY, is_lack, lack_of_memory
 from daskboost.errors import DeviceError
 
 

@@ -28,11 +28,11 @@ from devices.backends import (
 from reference import partition as reference
 from strategies.pairs import every_pair
 
-from daskboost.devices.cpu.chunk_order import RowSplits
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu import feature_groups as tiles
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, walk_trees
+from daskboost.devices.gpu.rows import feature_groups as tiles
+from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, walk_trees
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.row_order import RowSplits
 
 
 def splits_of(nodes: list[int], n_nodes: int, feature: Any, split_bin: Any, default_left: Any) -> RowSplits:

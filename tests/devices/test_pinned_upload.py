@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu import upload
-from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.upload import Uploader
+from daskboost.devices.gpu.runtime import upload
+from daskboost.devices.gpu.runtime.cuda import get_runtime
+from daskboost.devices.gpu.runtime.launches import to_host
+from daskboost.devices.gpu.runtime.upload import Uploader
 
 
 class Stream:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.devices.gpu.rows import SplitScratch
-from daskboost.devices.gpu.runtime import Recorder
+from daskboost.devices.gpu.rows.row_state import SplitScratch
+from daskboost.devices.gpu.runtime.launches import Recorder
 
 
 class Recording(EmulatedRuntime):

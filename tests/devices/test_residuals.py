@@ -12,8 +12,8 @@ from devices.backends import make_layout
 from reference import residuals as reference
 
 from daskboost.devices.cpu.gradients import Residuals, count_residuals, sortable_key
-from daskboost.devices.gpu.rows import GpuRows
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.devices.gpu.rows.row_state import GpuRows
+from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.dtypes import Float32
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import residual_quantiles, weight_scale

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from kernels.emulation import EmulatedRuntime
 from reference import split as reference
 
-from daskboost.devices.gpu.runtime import Runtime, to_device, to_host
-from daskboost.devices.gpu.split import HostNodes, Level, SplitKernels, address_of
-from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import Runtime, to_device, to_host
+from daskboost.devices.gpu.trees.split import HostNodes, Level, SplitKernels, address_of
 from daskboost.dtypes import Int32, Int64
 from daskboost.tree.device_trees import regular_of
-from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch
+from daskboost.tree.split_search import OpenNodes, SplitRules, SplitSearch
 
 ERROR = 2.0**-19.9
 WIDTHS = [1, 2, 31, 33, 255, 256, 257, 300]

@@ -25,18 +25,18 @@ from objectives.losses import PARAMS
 from reference import histogram
 from reference.sampling import cell_of, drawn, threshold_of
 
-from daskboost.devices.cpu.uniform_sample import CpuCandidates
+from daskboost.devices.cpu.samples import CpuCandidates
 from daskboost.devices.cpu.views import DenseView, SlotLayout
-from daskboost.devices.device import Candidates
-from daskboost.devices.gpu import views as gpu_views
-from daskboost.devices.gpu.gradients import LossRows, loss_source
-from daskboost.devices.gpu.row_columns import GpuCandidates, RoomSize
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.devices.gpu.rows import views as gpu_views
+from daskboost.devices.gpu.rows.gradients import LossRows, loss_source
+from daskboost.devices.gpu.rows.samples import GpuCandidates, RoomSize
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.protocols import Candidates
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, cell_norms
 from daskboost.fit.samplers import sample_threshold
-from daskboost.objectives.base import kernel_of
-from daskboost.objectives.registry import make_objective
+from daskboost.objectives.objective import kernel_of
+from daskboost.objectives.objective_names import make_objective
 
 KEY = 0x9D2C5680A7F1C3E5
 N_BINS = [5, 3, 7, 2]

@@ -11,8 +11,9 @@ from devices.histograms import build, sparse
 from kernels.emulation import EmulatedRuntime
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu import sparse_columns, views
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.rows import views
+from daskboost.devices.gpu.runtime.launches import to_host
+from daskboost.devices.gpu.trees import sparse_columns
 from daskboost.dtypes import Int64
 
 

@@ -12,11 +12,11 @@ from devices.backends import EagerThreads, make_layout, make_pairs, make_symbols
 from reference import histogram
 from reference import split as reference
 
-from daskboost.devices.cpu.buffers import Buffers
+from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SCRATCH_SLOTS, SlotLayout
 from daskboost.dtypes import Int64
-from daskboost.fit.reduction import feature_shares, narrow
-from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine, sibling
+from daskboost.fit.peers import feature_shares, narrow
+from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch, combine, sibling
 
 N_BINS = [4, 1, 7, 2, 5]
 LAYOUT = make_layout(N_BINS)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.devices import set_size as groups
-from daskboost.devices.set_size import ChunkSize, DenseSet
+from daskboost.devices.budget import set_size as groups
+from daskboost.devices.budget.set_size import ChunkSize, DenseSet
 
 CHUNKS = st.lists(st.tuples(st.integers(0, 2_000), st.booleans()), max_size=12)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.devices.gpu.feature_groups import map_tiles
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.runtime.launches import to_host
 
 
 def test_segments_are_cut_into_tiles_and_absent_nodes_have_none(runtime: Any) -> None:

@@ -12,11 +12,11 @@ from devices.histograms import dense
 from kernels.emulation import EmulatedRuntime
 from reference import turned as reference
 
-from daskboost.devices.gpu.cuda import get_runtime
-from daskboost.devices.gpu.feature_groups import SKEWED_BINS, SKEWED_COLUMNS, feature_groups
-from daskboost.devices.gpu.kernel_source import ARCHITECTURES
-from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.symbols import LEAST_ROWS, turn, turned_bytes, turned_columns
+from daskboost.devices.gpu.quantize.symbols import LEAST_ROWS, turn, turned_bytes, turned_columns
+from daskboost.devices.gpu.rows.feature_groups import SKEWED_BINS, SKEWED_COLUMNS, feature_groups
+from daskboost.devices.gpu.runtime.cuda import get_runtime
+from daskboost.devices.gpu.runtime.kernel_source import ARCHITECTURES
+from daskboost.devices.gpu.runtime.launches import to_host
 
 LANES = range(reference.LANES)
 SHARED_KIB = sorted(set(ARCHITECTURES.values()))

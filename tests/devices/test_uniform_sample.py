@@ -11,7 +11,7 @@ from devices.backends import EagerThreads, device_of, make_layout, make_symbols,
 from devices.test_sampling import KEY, N_BINS, SIZES, SOME_VIEWS, check_bins, ids_of, put_on
 from reference.sampling import of_share
 
-from daskboost.devices.gpu.runtime import to_host
+from daskboost.devices.gpu.runtime.launches import to_host
 from daskboost.devices.sampling import TurnRows, UniformSize
 
 

@@ -35,16 +35,16 @@ from reference import split as reference
 from reference.split import Rows
 from strategies.pairs import every_pair
 
-from daskboost.devices.cpu import chunk_order
+from daskboost.devices import row_order as chunk_order
 from daskboost.devices.cpu import histogram as kernels
 from daskboost.devices.cpu.rows import CpuRows, Rounding, walk
 from daskboost.devices.cpu.views import SCRATCH_ENTRIES, SlotLayout, WalkArrays
-from daskboost.devices.gpu.known_tree import device_tree
-from daskboost.devices.gpu.runtime import to_host
-from daskboost.devices.gpu.vector_rows import VectorRows
+from daskboost.devices.gpu.rows.vector_rows import VectorRows
+from daskboost.devices.gpu.runtime.launches import to_host
+from daskboost.devices.gpu.trees.known_tree import device_tree
 from daskboost.dtypes import Int64
-from daskboost.fit.reduction import feature_shares
-from daskboost.tree.split import Candidates, OpenNodes, SplitRules, SplitSearch, combine
+from daskboost.fit.peers import feature_shares
+from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch, combine
 
 N_BINS = [4, 1, 17, 2, 5]
 

@@ -12,12 +12,12 @@ from devices.test_vectors import N_BINS, RULES, check, make_level, open_nodes, w
 from reference import vectors
 
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.runtime import Runtime
-from daskboost.devices.gpu.split import VectorKernels, empty_histograms
-from daskboost.devices.gpu.views import DeviceLayout
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import Runtime
+from daskboost.devices.gpu.trees.split import VectorKernels, empty_histograms
 from daskboost.dtypes import Int64
 from daskboost.tree.device_trees import DeviceSearch
-from daskboost.tree.split import OpenNodes, SplitRules, SplitSearch
+from daskboost.tree.split_search import OpenNodes, SplitRules, SplitSearch
 
 
 def on_device(runtime: Runtime, layout: SlotLayout, histograms: Int64) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, plan
-from daskboost.devices.gpu.ring import N_BUFFERS
+from daskboost.devices.gpu.runtime.ring import N_BUFFERS
 
 
 def test_plans_are_those_of_the_parameters() -> None:

@@ -12,9 +12,9 @@ from kernels.emulation import EmulatedRuntime
 from model.test_device_predict import fake
 
 from daskboost import QuantizedDataset
-from daskboost.data import upload
-from daskboost.devices.gpu import cuda
-from daskboost.estimators.classes import ClassLabels
+from daskboost.data.input import uploaded_rows as upload
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.estimators.class_labels import ClassLabels
 from daskboost.estimators.classifier import DaskBoostClassifier
 from daskboost.estimators.regressor import DaskBoostRegressor
 
@@ -70,7 +70,7 @@ def test_rows_on_the_host_are_quantized_on_the_gpu(
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
     X, other = rng.normal(size=(5_000, 4)), rng.normal(size=(50, 4))
     settings: dict[str, Any] = {"n_estimators": 3, "max_depth": 3}
-    with caplog.at_level(logging.DEBUG, "daskboost.data.shard"):
+    with caplog.at_level(logging.DEBUG, "daskboost.data.chunks.shard"):
         found = DaskBoostRegressor(**settings, device="cuda").fit(X, X[:, 0], eval_set=[(other, other[:, 0])])
     assert sorted({record.getMessage() for record in caplog.records}) == [
         "rows 0 to 49 were quantized on GPU 0", "rows 0 to 4999 were quantized on GPU 0",

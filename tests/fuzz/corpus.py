@@ -12,9 +12,9 @@ from model.random_models import OBJECTIVES, random_booster
 from strategies.saved_dataset import N_ROWS
 
 from daskboost import QuantizedDataset
-from daskboost.data.pack import Encoding, Packing
+from daskboost.data.chunks.packing import Encoding, Packing
 from daskboost.model.serialize import Format
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.classification import SoftProb
 
 
 @cache

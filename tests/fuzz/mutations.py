@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from strategies.saved_dataset import edit
 
-from daskboost.data.array_file import crc32
-from daskboost.data.manifest import digest
+from daskboost.data.saved.array_file import crc32
+from daskboost.data.saved.manifest import digest
 from daskboost.model import ubjson
 
 NUMBERS = (

@@ -19,7 +19,7 @@ from kernels.emulation import EmulatedRuntime
 from kernels.late_copies import LateCopies, Launched
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from daskboost.devices.gpu.kernel_source import KernelFile, Variant
+from daskboost.devices.gpu.runtime.kernel_source import KernelFile, Variant
 
 READ, UPLOAD, LAUNCH, RECORD, REPLAY = "read", "upload", "launch", "record", "replay"
 """What is noted; a read is anything for which the host waits."""

@@ -19,7 +19,7 @@ import numpy as np
 from kernels.late_copies import POISON, LateCopies, Launched, Launches
 from kernels.races import DETECTOR_FLAGS, RACE_FLAGS, RACES, describe
 
-from daskboost.devices.gpu.kernel_source import (
+from daskboost.devices.gpu.runtime.kernel_source import (
     ARCHITECTURES,
     LEAST_SM,
     Entry,

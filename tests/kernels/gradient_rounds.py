@@ -11,12 +11,12 @@ from devices.backends import unpack
 from reference import gradients as reference
 from strategies.roundings import make_rounding, sample_bound
 
-from daskboost.devices.gpu.gradients import Quantizer, RoundGradients, loss_source
-from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.rows.gradients import Quantizer, RoundGradients, loss_source
+from daskboost.devices.gpu.rows.rounding import DeviceRounding
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.fit.messages import GradientRange
-from daskboost.fit.rounding import scale_rule, tree_keys
-from daskboost.objectives.base import Objective, kernel_of
+from daskboost.fit.scales import scale_rule, tree_keys
+from daskboost.objectives.objective import Objective, kernel_of
 from daskboost.params import TrainParams
 
 

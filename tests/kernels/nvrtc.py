@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from daskboost.devices.gpu.kernel_source import KernelFile, Variant
+from daskboost.devices.gpu.runtime.kernel_source import KernelFile, Variant
 
 _USAGE = re.compile(
     r"Compiling entry function '(\w+)'.*?"

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.devices.gpu.cuda import get_runtime
+from daskboost.devices.gpu.runtime.cuda import get_runtime
 
 EMULATED = [
     pytest.param(EmulatedRuntime, id="emulated", marks=pytest.mark.emulated),

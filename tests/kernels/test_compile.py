@@ -7,7 +7,14 @@ import re
 import pytest
 from kernels.nvrtc import Compiled, CompileError, compile_for
 
-from daskboost.devices.gpu.kernel_source import ARCHITECTURES, LEAST_SM, Variant, kernel_file, kernel_names, parse
+from daskboost.devices.gpu.runtime.kernel_source import (
+    ARCHITECTURES,
+    LEAST_SM,
+    Variant,
+    kernel_file,
+    kernel_names,
+    parse,
+)
 
 TOY = """
 // variants: N=32

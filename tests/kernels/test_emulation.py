@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from kernels.emulation import LAUNCHES, EmulatedRuntime, EmulationError, launch_lines
 
-from daskboost.devices.gpu.kernel_source import kernel_file, parse
+from daskboost.devices.gpu.runtime.kernel_source import kernel_file, parse
 
 PATH = Path(__file__).parent / "toys.cu"
 TOYS = parse("toys", PATH.read_text())

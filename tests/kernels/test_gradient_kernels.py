@@ -10,13 +10,13 @@ from devices.backends import make_layout, unpack
 from kernels.runtimes import RUNTIMES
 from reference import gradients as reference
 
-from daskboost.devices.cpu.chunk_order import RowOrder
 from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.gradients import TILE_ROWS, Columns, Quantizer, largest
-from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.rows import GpuRows
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.rows.gradients import TILE_ROWS, Columns, Quantizer, largest
+from daskboost.devices.gpu.rows.rounding import DeviceRounding
+from daskboost.devices.gpu.rows.row_state import GpuRows
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Float32
 
 

@@ -13,14 +13,22 @@ from objectives.losses import LOSSES
 from reference import gradients as reference
 from strategies.roundings import make_rounding, sample_bound
 
-from daskboost.devices.gpu.gradients import ALL, TILE_ROWS, LossRows, Quantizer, RoundGradients, StoredChunk, stretches
-from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.rows.gradients import (
+    ALL,
+    TILE_ROWS,
+    LossRows,
+    Quantizer,
+    RoundGradients,
+    StoredChunk,
+    stretches,
+)
+from daskboost.devices.gpu.rows.rounding import DeviceRounding
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.errors import DataError
 from daskboost.fit.messages import GradientRange
-from daskboost.fit.rounding import check_range, scale_rule, tree_keys
-from daskboost.objectives.base import Objective
-from daskboost.objectives.registry import make_objective
+from daskboost.fit.scales import check_range, scale_rule, tree_keys
+from daskboost.objectives.objective import Objective
+from daskboost.objectives.objective_names import make_objective
 from daskboost.params import TrainParams
 
 FORMS = [

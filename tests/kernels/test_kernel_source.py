@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu import cuda, kernel_source
-from daskboost.devices.gpu.kernel_source import evaluate, kernel_file, kernel_names, parse, preprocess, source_folder
+from daskboost.devices.gpu.runtime import cuda, kernel_source
+from daskboost.devices.gpu.runtime.kernel_source import (
+    evaluate,
+    kernel_file,
+    kernel_names,
+    parse,
+    preprocess,
+    source_folder,
+)
 from daskboost.errors import DeviceError, MissingDependencyError
 
 SOURCE = """

@@ -11,9 +11,9 @@ from kernels.runtimes import RUNTIMES
 from reference import gradients as reference
 
 from daskboost.devices.cpu.rows import CpuRows, Rounding
-from daskboost.devices.gpu.gradients import MOST_LEAF_ROWS
-from daskboost.devices.gpu.rows import GpuRows
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.devices.gpu.rows.gradients import MOST_LEAF_ROWS
+from daskboost.devices.gpu.rows.row_state import GpuRows
+from daskboost.devices.gpu.runtime.launches import Runtime
 
 PIECES = [[(0, 7), (300, 5_000), (301, 2**40)], [(0, 2**63 - 1)], [(0, 11)]]
 """Global ids of three chunks, of which one has no rows."""

@@ -10,11 +10,11 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 from objectives.losses import LOSSES
 
-from daskboost.devices.gpu.cuda import CudaRuntime
-from daskboost.devices.gpu.kernel_source import parse
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.runtime.cuda import CudaRuntime
+from daskboost.devices.gpu.runtime.kernel_source import parse
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.losses import LossKernel
-from daskboost.objectives.base import Objective, exp, kernel_of
+from daskboost.objectives.objective import Objective, exp, kernel_of
 
 SOURCE = parse("losses", (Path(__file__).parent / "losses.cu").read_text())
 THREADS = 64

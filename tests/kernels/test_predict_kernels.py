@@ -12,14 +12,14 @@ from model.random_models import random_booster, random_rows
 from reference import predict as reference
 
 from daskboost.devices.gpu import forest as gpu_forest
-from daskboost.devices.gpu.features import as_float32
 from daskboost.devices.gpu.predict import DenseValues, DeviceForest, SparseValues
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.quantize.bins import as_float32
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
-from daskboost.model.predict import GPU_HEAP_DEPTH, gpu_heap_depths, pack_forest
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.model.predict_rows import GPU_HEAP_DEPTH, gpu_heap_depths, pack_forest
+from daskboost.objectives.classification import SoftProb
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import SquaredError
 from daskboost.tree.table import TreeTable
 

@@ -11,7 +11,7 @@ from kernels.emulation import MOST_TESTS, EmulatedRuntime, EmulationError
 from kernels.processes import run_tests
 from kernels.races import RACES
 
-from daskboost.devices.gpu.kernel_source import parse
+from daskboost.devices.gpu.runtime.kernel_source import parse
 
 PATH = Path(__file__).parent / "race_toys.cu"
 TOYS = parse("race_toys", PATH.read_text())

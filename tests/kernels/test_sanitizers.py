@@ -13,7 +13,7 @@ from kernels.emulation import ALWAYS, LAUNCHES, MOST_TESTS, SANITIZE, launch_lin
 from kernels.processes import ROOT, once, run_python, run_tests
 from kernels.test_emulation import line_of
 
-from daskboost.devices.gpu.kernel_source import kernel_file, kernel_names
+from daskboost.devices.gpu.runtime.kernel_source import kernel_file, kernel_names
 
 
 @cache

@@ -12,11 +12,11 @@ from kernels.emulation import EmulatedRuntime
 from reference import gradients as reference
 from strategies.roundings import make_rounding
 
-from daskboost.devices.gpu.rounding import DeviceRounding
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.budget.plan import SMALL_ROWS
+from daskboost.devices.gpu.rows.rounding import DeviceRounding
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.fit.messages import GradientRange
-from daskboost.fit.rounding import QUANTUM_LIMIT, scale_rule
+from daskboost.fit.scales import QUANTUM_LIMIT, scale_rule
 from daskboost.params import TrainParams
 
 

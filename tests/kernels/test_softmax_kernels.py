@@ -10,12 +10,12 @@ from kernels.gradient_rounds import Chunk, DeviceRounds, check_round, make_chunk
 from kernels.test_loss_kernels import bits
 from reference import gradients as reference
 
-from daskboost.devices.gpu.gradients import loss_source
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.rows.gradients import loss_source
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.losses import DeviceLoss, LossKernel
-from daskboost.objectives.base import Objective, kernel_of
-from daskboost.objectives.multiclass import SoftProb
-from daskboost.objectives.registry import make_objective
+from daskboost.objectives.classification import SoftProb
+from daskboost.objectives.objective import Objective, kernel_of
+from daskboost.objectives.objective_names import make_objective
 
 
 @pytest.mark.parametrize("weighted", [False, True])

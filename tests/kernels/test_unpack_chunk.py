@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from reference import pack as reference
 
-from daskboost.data.chunk import CsrChunk
-from daskboost.data.pack import CsrLayout, DenseLayout, pack_csr, pack_dense
+from daskboost.data.chunks.chunk import CsrChunk
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout, pack_csr, pack_dense
+from daskboost.devices.budget.set_size import places_in_group
 from daskboost.devices.cpu.views import SlotLayout
-from daskboost.devices.gpu.ring import PackedGroup, PackedRows
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.streamed import DenseChunks, SparseChunks, UnpackedDense, UnpackedSparse
-from daskboost.devices.gpu.views import DeviceLayout
-from daskboost.devices.set_size import places_in_group
+from daskboost.devices.gpu.rows.streamed import DenseChunks, SparseChunks, UnpackedDense, UnpackedSparse
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.ring import PackedGroup, PackedRows
 
 WIDTHS = {
     "aligned": [8] * 5, "aligned 16": [16] * 3, "6 bits": [6] * 37, "own widths": [1, 8, 5, 7, 3, 2, 1, 4, 8],

@@ -9,9 +9,17 @@ import pytest
 from kernels.runtimes import RUNTIMES
 from reference import pack as reference
 
-from daskboost.data.pack import CsrLayout, DenseLayout, n_words, pack_csr, pack_dense, unpack_csr, unpack_dense
-from daskboost.devices.gpu.runtime import Runtime, to_host
-from daskboost.devices.gpu.symbols import unpack_rows, unpack_stream
+from daskboost.data.chunks.packing import (
+    CsrLayout,
+    DenseLayout,
+    n_words,
+    pack_csr,
+    pack_dense,
+    unpack_csr,
+    unpack_dense,
+)
+from daskboost.devices.gpu.quantize.symbols import unpack_rows, unpack_stream
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 
 LAYOUTS = {
     **{f"common width {width}": [width] * 5 for width in range(1, 17)},

@@ -16,7 +16,7 @@ import numpy as np
 from kernels.emulation import EmulatedRuntime
 from kernels.pool import Piece, Pool
 
-from daskboost.devices.gpu.kernel_source import LEAST_SM
+from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM
 
 
 class Meter:

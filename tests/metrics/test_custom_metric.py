@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from daskboost import DaskBoostRegressor, QuantizedDataset, train
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.base import evaluate
 from daskboost.metrics.elementwise import MeanMetric
-from daskboost.metrics.registry import make_metric, register_metric
+from daskboost.metrics.metric import evaluate
+from daskboost.metrics.metric_names import make_metric, register_metric
 from daskboost.training.callbacks import Callback, RoundInfo
 
 LABEL = np.array([3, 1, 2, 5, 4, 0], np.float32)

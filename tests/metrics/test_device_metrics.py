@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from metrics.test_metrics import BINARY, CLASSES, EXPECTED, QUANTILES, REAL, rows
 
-from daskboost.data.labels import LabelStats
-from daskboost.devices.gpu.metrics import LOSSES, MetricKernels
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.data.input.labels import LabelStats
+from daskboost.devices.gpu.rows.metrics import LOSSES, MetricKernels
+from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics import classification as auc
-from daskboost.metrics.base import Metric
-from daskboost.metrics.custom import CustomMetric
 from daskboost.metrics.elementwise import Rmse
-from daskboost.metrics.registry import make_metric, metric_names
+from daskboost.metrics.metric import Metric
+from daskboost.metrics.metric_names import make_metric, metric_names
+from daskboost.metrics.own_metric import CustomMetric
 
 ON_DEVICE = [name for name in EXPECTED if make_metric(name).device_loss is not None]
 

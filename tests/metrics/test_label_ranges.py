@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from daskboost import QuantizedDataset, train
-from daskboost.data.labels import LabelStats
+from daskboost.data.input.labels import LabelStats
 from daskboost.errors import DataError
-from daskboost.metrics.registry import make_metric, metric_names
+from daskboost.metrics.metric_names import make_metric, metric_names
 
 ALLOWED = {
     "logloss": "from 0 to 1", "error": "from 0 to 1", "error@0.7": "from 0 to 1", "rmsle": "above -1",

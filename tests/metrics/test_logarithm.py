@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.devices.gpu.cuda import CudaRuntime
-from daskboost.devices.gpu.kernel_source import parse
-from daskboost.devices.gpu.runtime import Runtime, to_host
+from daskboost.devices.gpu.runtime.cuda import CudaRuntime
+from daskboost.devices.gpu.runtime.kernel_source import parse
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.dtypes import Float64
-from daskboost.metrics.base import log, log1p
+from daskboost.metrics.metric import log, log1p
 
 SOURCE = parse("logarithms", (Path(__file__).parents[1] / "kernels" / "logarithms.cu").read_text())
 

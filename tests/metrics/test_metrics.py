@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from scipy.stats import gamma as gamma_distribution
 from scipy.stats import poisson as poisson_distribution
 
-from daskboost.data.labels import LabelStats
+from daskboost.data.input.labels import LabelStats
 from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.base import Metric, evaluate
-from daskboost.metrics.registry import make_metric, metric_names
-from daskboost.objectives.registry import make_objective, objective_names
+from daskboost.metrics.metric import Metric, evaluate
+from daskboost.metrics.metric_names import make_metric, metric_names
+from daskboost.objectives.objective_names import make_objective, objective_names
 
 Score = Callable[[np.ndarray, np.ndarray, Any], float]
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import Logistic, SoftMax, SoftProb
+from daskboost.objectives.classification import Logistic, SoftMax, SoftProb
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import (
     AbsoluteError,
     Gamma,

@@ -16,8 +16,8 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 
 from daskboost.errors import ModelFormatError, ParameterError, StorageError
 from daskboost.model.booster import Booster
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import Logistic, SoftProb
+from daskboost.objectives.classification import Logistic, SoftProb
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import QuantileError, SquaredError
 
 

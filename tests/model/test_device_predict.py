@@ -25,12 +25,12 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 from model.test_lazy_predict import CASES
 
 from daskboost import QuantizedDataset
-from daskboost.devices.gpu import cuda
 from daskboost.devices.gpu import predict as predict_vectors
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.model.output import DEVICE_FORESTS, Output
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import Logistic, SoftProb
+from daskboost.objectives.classification import Logistic, SoftProb
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import SquaredError
 
 

@@ -15,7 +15,7 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 from daskboost.dtypes import Float32
 from daskboost.model.booster import Booster
 from daskboost.model.output import Output
-from daskboost.objectives.base import Objective
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import QuantileError, SquaredError
 
 TRAINED: dict[str, dict[str, Any]] = {

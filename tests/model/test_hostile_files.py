@@ -19,7 +19,7 @@ from model.random_models import random_booster, random_rows
 
 from daskboost.errors import ModelFormatError
 from daskboost.model.booster import Booster
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.classification import SoftProb
 
 Document = dict[str, Any]
 Edit = Callable[[Document], object]

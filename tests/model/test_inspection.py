@@ -19,14 +19,13 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 from scipy.sparse import csr_matrix
 
 from daskboost import to_graphviz
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
 from daskboost.model import plotting
-from daskboost.model import plotting as tree_drawing
 from daskboost.model.booster import Booster
 from daskboost.model.explain import ImportanceType, importance
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import Logistic, SoftProb
+from daskboost.objectives.classification import Logistic, SoftProb
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import Poisson, SquaredError
 from daskboost.tree.table import TreeTable
 
@@ -246,7 +245,7 @@ def test_no_box_of_a_drawn_tree_hides_another(depth: int, place: str, pyplot: An
         return  # letters of one point, the smallest there are, have no room for 64 leaves in axes 490 pixels wide
     assert all(room.x0 <= box.x0 and box.x1 <= room.x1 and room.y0 <= box.y0 and box.y1 <= room.y1 for box in boxes)
     if place == "own figure":
-        assert {text.get_fontsize() for text in axes.texts[:n_nodes]} == {tree_drawing.FONT_SIZE}
+        assert {text.get_fontsize() for text in axes.texts[:n_nodes]} == {plotting.FONT_SIZE}
 
 
 def test_the_smallest_tree_is_drawn(pyplot: Any) -> None:

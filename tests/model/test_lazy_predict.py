@@ -17,8 +17,8 @@ from model.random_models import OBJECTIVES, random_booster, random_rows
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import Output
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import Logistic, SoftProb
+from daskboost.objectives.classification import Logistic, SoftProb
+from daskboost.objectives.objective import Objective
 
 if TYPE_CHECKING:
     from distributed import Client

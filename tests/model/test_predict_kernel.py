@@ -10,11 +10,11 @@ import scipy.sparse as sp
 from model.random_models import OBJECTIVES, random_booster, random_rows
 from reference.predict import leaves, margins
 
-from daskboost.data.rows import DenseRows, Features, SparseRows
+from daskboost.data.input.row_batch import DenseRows, Features, SparseRows
 from daskboost.dtypes import Float32
-from daskboost.model import predict
+from daskboost.model import predict_rows as predict
 from daskboost.model.booster import Booster
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.classification import SoftProb
 from daskboost.objectives.regression import SquaredError
 
 

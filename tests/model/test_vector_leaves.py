@@ -20,8 +20,8 @@ from daskboost.errors import MissingDependencyError, ModelFormatError, Parameter
 from daskboost.model import plotting
 from daskboost.model.booster import Booster
 from daskboost.model.explain import ImportanceType
-from daskboost.objectives.base import Objective
-from daskboost.objectives.multiclass import SoftMax, SoftProb
+from daskboost.objectives.classification import SoftMax, SoftProb
+from daskboost.objectives.objective import Objective
 from daskboost.objectives.regression import QuantileError, SquaredError
 
 FILE_FORMATS = ("ubj", "json")

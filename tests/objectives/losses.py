@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from daskboost.devices.losses import LossKernel
-from daskboost.objectives.base import kernel_of
-from daskboost.objectives.registry import make_objective, objective_names
+from daskboost.objectives.objective import kernel_of
+from daskboost.objectives.objective_names import make_objective, objective_names
 
 PARAMS = {
     "num_class": 7, "quantile_alpha": (0.1, 0.5, 0.8), "huber_slope": 0.7, "scale_pos_weight": 3.7,

@@ -14,7 +14,7 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, fit, make_data, quantized
 
 from daskboost import Booster, cv, train, train_many
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.dtypes import Float32
 from daskboost.model.serialize import document
 

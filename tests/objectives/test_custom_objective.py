@@ -13,9 +13,9 @@ from strategies.rows import regression
 
 from daskboost import QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
-from daskboost.objectives.base import Objective
-from daskboost.objectives.custom import CustomObjective
-from daskboost.objectives.registry import make_objective, objective_from_config, register_objective
+from daskboost.objectives.objective import Objective
+from daskboost.objectives.objective_names import make_objective, objective_from_config, register_objective
+from daskboost.objectives.own_objective import CustomObjective
 
 LABEL = np.array([0.0, 1.0, 2.0], dtype=np.float32)
 MARGIN = np.array([[0.5], [0.25], [-1.0]], dtype=np.float32)

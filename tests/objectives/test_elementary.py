@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.objectives.base import exp, fold, sigmoid, softmax
+from daskboost.objectives.objective import exp, fold, sigmoid, softmax
 
 
 def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:

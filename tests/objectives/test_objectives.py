@@ -13,10 +13,10 @@ import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daskboost.data.labels import LabelStats
+from daskboost.data.input.labels import LabelStats
 from daskboost.errors import DataError, ModelFormatError, ParameterError
-from daskboost.objectives.base import Objective
-from daskboost.objectives.registry import FOREIGN_NAMES, make_objective, objective_from_config, objective_names
+from daskboost.objectives.objective import Objective
+from daskboost.objectives.objective_names import FOREIGN_NAMES, make_objective, objective_from_config, objective_names
 
 Loss = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -164,7 +164,7 @@ def test_a_row_does_not_see_its_neighbours(name: str) -> None:
 def test_blocks_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, (label, margin) = build("multi:softprob"), rows("multi:softprob", 37)
     whole = [array.tobytes() for array in (*objective.gradients(label, margin), objective.prediction(margin))]
-    monkeypatch.setattr("daskboost.objectives.multiclass.BLOCK_ELEMENTS", 20)
+    monkeypatch.setattr("daskboost.objectives.classification.BLOCK_ELEMENTS", 20)
     assert whole == [array.tobytes() for array in (*objective.gradients(label, margin), objective.prediction(margin))]
 
 

@@ -12,12 +12,12 @@ from objectives.losses import PARAMS
 from strategies.trees import make_data, quantized
 
 from daskboost import train
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.losses import DeviceLoss, LossKernel
-from daskboost.objectives.base import Objective, kernel_of
-from daskboost.objectives.custom import CustomObjective
-from daskboost.objectives.multiclass import Logistic
-from daskboost.objectives.registry import make_objective, objective_names
+from daskboost.objectives.classification import Logistic
+from daskboost.objectives.objective import Objective, kernel_of
+from daskboost.objectives.objective_names import make_objective, objective_names
+from daskboost.objectives.own_objective import CustomObjective
 
 
 @pytest.mark.gpu

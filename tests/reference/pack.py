@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.data.pack import DenseLayout
+from daskboost.data.chunks.packing import DenseLayout
 from daskboost.dtypes import Int64, UInt32
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from daskboost.data.cuts import Cuts
-from daskboost.data.rows import DenseRows, Features
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.input.row_batch import DenseRows, Features
 from daskboost.dtypes import Float32, Int32, Int64
 
 

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from daskboost.data.rows import DenseRows, Features
+from daskboost.data.input.row_batch import DenseRows, Features
 from daskboost.dtypes import Float32, Int64
 
 Cells = list[tuple[int, int, list[int]]]

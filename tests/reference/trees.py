@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from reference import gradients, partition, residuals, split
 
-from daskboost.data.cuts import Cuts
+from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.dtypes import Float32
 from daskboost.hashing import Purpose
-from daskboost.objectives.base import Objective
+from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
 
-from daskboost.devices.gpu import cuda, input
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.runtime import user_arrays as input
 
 
 class Place(Protocol):

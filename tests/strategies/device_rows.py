@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.rows import DeviceDenseRows, DeviceSparseRows, SparseRows
-from daskboost.devices.gpu.features import Matrix
-from daskboost.devices.gpu.runtime import Runtime
+from daskboost.data.input.row_batch import DeviceDenseRows, DeviceSparseRows, SparseRows
+from daskboost.devices.gpu.quantize.bins import Matrix
+from daskboost.devices.gpu.runtime.launches import Runtime
 
 
 def device_dense(runtime: Runtime, values: Any, missing: float = math.nan) -> DeviceDenseRows:

@@ -26,8 +26,8 @@ from daskboost import (
     train,
     train_many,
 )
-from daskboost.data.build import BuildOptions
-from daskboost.data.source import make_source
+from daskboost.data.chunks.build import BuildOptions
+from daskboost.data.input.source import make_source
 
 Params = dict[str, Any]
 Scores = dict[str, dict[str, list[float]]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.sampling import draws_below
 from daskboost.fit.messages import GradientRange
-from daskboost.fit.rounding import Scales, joined_range
+from daskboost.fit.scales import Scales, joined_range
 from daskboost.params import TrainParams
 
 

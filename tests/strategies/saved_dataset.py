@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.chunk import ChunkRows
-from daskboost.data.cuts import Cuts
-from daskboost.data.manifest import digest
-from daskboost.data.pack import Encoding, Layout, Packing, choose_layout
-from daskboost.data.rows import DenseRows, FeatureSchema, RowBatch
-from daskboost.data.shard import Shard, ShardBuilder
-from daskboost.data.shard_files import DatasetWriter, open_chunks, read_dataset, write_chunk_files
-from daskboost.data.store import ChunkStore
+from daskboost.data.chunks.chunk import ChunkRows
+from daskboost.data.chunks.packing import Encoding, Layout, Packing, choose_layout
+from daskboost.data.chunks.shard import Shard, ShardBuilder
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.cuts.cut_points import Cuts
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema, RowBatch
+from daskboost.data.saved.manifest import digest
+from daskboost.data.saved.shard_files import DatasetWriter, open_chunks, read_dataset, write_chunk_files
 
 CUTS = Cuts(np.array([-1, 0, 1, 0.5], np.float32), np.array([0, 3, 4, 4], np.int32), np.array([True, True, False]))
 SCHEMA = FeatureSchema(("a", "b", "ö"), ("float", "int", "i"))

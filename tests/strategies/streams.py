@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from daskboost import QuantizedDataset
-from daskboost.cluster import in_process, together
-from daskboost.data.streamed import StreamedChunks
-from daskboost.devices import set_size as stream_groups
-from daskboost.devices.gpu import plans
-from daskboost.devices.plan import FitSize
+from daskboost.data.chunks.chunk_stream import StreamedChunks
+from daskboost.devices.budget import gpu_plans as plans
+from daskboost.devices.budget import set_size as stream_groups
+from daskboost.devices.budget.plan import FitSize
 from daskboost.engine import chunk_views
 from daskboost.engine.fit_size import EnginePlace, engine_size
 from daskboost.fit.spec import FitSpec
+from daskboost.local import in_process, together
 
 
 def bytes_of_twos(dataset: QuantizedDataset) -> int:

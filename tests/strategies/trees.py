@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from daskboost import Booster, QuantizedDataset, train
-from daskboost.data.build import BuildOptions
-from daskboost.data.source import make_source
+from daskboost.data.chunks.build import BuildOptions
+from daskboost.data.input.source import make_source
 from daskboost.dtypes import Float32
 
 CLASSES = {"binary:logistic": 2, "multi:softprob": 5, "count:poisson": 9}

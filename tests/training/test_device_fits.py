@@ -15,10 +15,11 @@ from strategies.pairs import every_pair
 from strategies.trees import Data, make_data
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor, QuantizedDataset, train
-from daskboost.data import blocks, build
-from daskboost.data.device_chunk import joined_runs
-from daskboost.data.device_read import dense_rows
-from daskboost.devices.gpu import sketch as gpu_sketch
+from daskboost.data.chunks import build
+from daskboost.data.chunks.device_chunk import joined_runs
+from daskboost.data.input import blocks
+from daskboost.data.input.device_read import dense_rows
+from daskboost.devices.gpu.quantize import sketch as gpu_sketch
 from daskboost.errors import DeviceError
 
 __all__ = ["place"]
@@ -121,7 +122,7 @@ def test_evaluation_sets_and_earlier_models(place: Place, data: Data) -> None:
 
 def test_no_second_copy_of_the_symbols(place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """The view is the chunks' own array, whatever the number of chunks."""
-    from daskboost.devices.gpu import views
+    from daskboost.devices.gpu.rows import views
 
     seen: list[Any] = []
 
@@ -161,7 +162,7 @@ def test_rows_that_are_lent_are_looked_at_once(
         looks.append(dense_rows(*args))
         return looks[-1]
 
-    monkeypatch.setattr("daskboost.data.read.dense_rows", watched)
+    monkeypatch.setattr("daskboost.data.input.read.dense_rows", watched)
     y, weight = (place.array(column) if kind != "dask" else column for column in (data.y, data.weight))
     with quantized(given, y, weight, chunk_rows=999) as there, quantized(data.X, data.y, data.weight) as host:
         assert len(looks) == n_reads
@@ -201,7 +202,7 @@ def test_bins_without_room_go_to_the_host(
     encoding: str, place: Place, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of rows that lie on the device, as partitions that are read there may be more than it holds."""
-    monkeypatch.setattr("daskboost.data.gpu_chunks.PART_VALUES", 150 * data.X.shape[1])
+    monkeypatch.setattr("daskboost.data.chunks.gpu_chunks.PART_VALUES", 150 * data.X.shape[1])
     options: dict[str, Any] = {"max_bin": 16, "encoding": encoding, "chunk_rows": 400}
     X = da.from_array(data.X, chunks=(2000, -1)).map_blocks(
         place.array, dtype=data.X.dtype, meta=np.empty((0, 0), data.X.dtype)

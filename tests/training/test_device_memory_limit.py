@@ -18,12 +18,13 @@ from training.plan_shapes import LOGISTIC
 from training.plan_shapes import make_data as make_rows
 
 from daskboost import DaskBoostClassifier, QuantizedDataset, plan, train, train_many
-from daskboost.cluster import in_process
-from daskboost.data.pack import DenseLayout
-from daskboost.devices.gpu import cuda, memory
+from daskboost.data.chunks.packing import DenseLayout
+from daskboost.devices.budget import gpu_memory as memory
+from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.gpu.device import GpuDevice
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DeviceError, ParameterError
+from daskboost.local import in_process
 from daskboost.metrics import classification as auc
 
 PARAMS = {**LOGISTIC, "max_depth": 4, "max_bin": 16, "n_jobs": 1, "device": "cuda"}
@@ -189,7 +190,7 @@ def test_streamed_rows_are_evaluated_together(
     if classes > 2:
         params |= {"objective": "multi:softprob", "num_class": classes}
     found = []
-    for place in ("cluster.in_process", "training.plan"):
+    for place in ("local.in_process", "training.plan_fit"):
         monkeypatch.setattr(f"daskboost.{place}.engine_size", size_with(n_resident=0))
     with chunked(rows) as whole, chunked(make_rows(n_rows=2_000, n_features=8), reference=whole) as few:
         held_out = np.arange(n_rows) % 3 == 0
@@ -288,7 +289,7 @@ def test_limits_that_are_none(limit: Any) -> None:
 
 
 def test_sizes_say_what_is_kept() -> None:
-    from daskboost.devices.set_size import ChunkSize, SparseSet
+    from daskboost.devices.budget.set_size import ChunkSize, SparseSet
 
     chunks = (ChunkSize(10, 20, 99), ChunkSize(10, 12, 70), ChunkSize(10, 18, 90))
     whole = SparseSet(30, 4, 50, chunks=chunks)

@@ -12,7 +12,7 @@ from strategies.rows import classes, regression
 
 from daskboost import QuantizedDataset, train
 from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.custom import CustomMetric
+from daskboost.metrics.own_metric import CustomMetric
 
 PARAMS: dict[str, Any] = {"max_depth": 3, "n_jobs": 1, "learning_rate": 0.5}
 

@@ -11,8 +11,8 @@ from sklearn.metrics import r2_score
 from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, evaluate_features, train
-from daskboost.data.build import BuildOptions
-from daskboost.data.source import make_source
+from daskboost.data.chunks.build import BuildOptions
+from daskboost.data.input.source import make_source
 from daskboost.errors import DataError, ParameterError
 from daskboost.training.evaluate_features import paired_interval
 from daskboost.training.folds import make_folds

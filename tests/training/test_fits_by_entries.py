@@ -11,9 +11,9 @@ import scipy.sparse
 from strategies.device_arrays import Place, place
 
 from daskboost import QuantizedDataset, plan, train
-from daskboost.devices.gpu import sorted_entries
-from daskboost.devices.gpu.entry_search import EntrySearch
-from daskboost.fit import rounding
+from daskboost.devices.gpu.trees import sorted_entries
+from daskboost.devices.gpu.trees.entry_search import EntrySearch
+from daskboost.fit import scales as rounding
 
 __all__ = ["place"]
 

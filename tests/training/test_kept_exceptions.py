@@ -21,10 +21,10 @@ from training.test_device_memory_limit import FITS, PARAMS, chunked, least_of, n
 from training.test_stream_failures import Interrupt
 
 from daskboost import QuantizedDataset, plan, tracebacks, train, train_many
-from daskboost.devices.gpu.runtime import OUT_OF_MEMORY
+from daskboost.devices.gpu.runtime.launches import OUT_OF_MEMORY
 from daskboost.errors import DataError, DeviceError
 from daskboost.fit import coordinator
-from daskboost.objectives.multiclass import SoftProb
+from daskboost.objectives.classification import SoftProb
 
 __all__ = ["no_thread_is_left", "rows", "runtime", "small_blocks"]
 

@@ -13,8 +13,8 @@ from training.plan_shapes import LOGISTIC, VECTORS, make_data
 
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda
-from daskboost.devices.gpu.plans import POOL_SHARE
+from daskboost.devices.budget.gpu_plans import POOL_SHARE
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:

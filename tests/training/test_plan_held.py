@@ -17,8 +17,11 @@ from strategies.device_arrays import EmulatedPlace, Place, place
 from training.plan_shapes import CLASSES, LOGISTIC, SHAPES, SHAPES_OF_CPUS, data_of, make_data, within
 
 from daskboost import Plan, QuantizedDataset, plan, train
-from daskboost.devices.gpu import cuda, plans, sparse_columns, views
-from daskboost.devices.gpu import symbols as turned
+from daskboost.devices.budget import gpu_plans as plans
+from daskboost.devices.gpu.quantize import symbols as turned
+from daskboost.devices.gpu.rows import views
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.trees import sparse_columns
 
 __all__ = ["place"]
 

@@ -14,7 +14,8 @@ from strategies.saved_dataset import edit
 from training.plan_shapes import LOGISTIC, data_of, make_data, within
 
 from daskboost import Plan, QuantizedDataset, plan, train, train_many
-from daskboost.devices.gpu import cuda, sorted_entries
+from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.trees import sorted_entries
 from daskboost.errors import DeviceError
 
 pytestmark = pytest.mark.emulated

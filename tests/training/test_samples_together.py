@@ -18,14 +18,14 @@ from training.test_plan_held import LimitedPool
 from training.test_train_many import Note, assert_same, disk_reads, made, pairs, rows, separate
 
 from daskboost import Plan, QuantizedDataset, cv, plan, train, train_many
-from daskboost.cluster import together
-from daskboost.cluster.together import Room, room_of
-from daskboost.devices.gpu.cuda import CudaRuntime
-from daskboost.devices.gpu.plans import POOL_SHARE, gpu_plan
-from daskboost.devices.plan import SMALL_ROWS, FitSize
+from daskboost.devices.budget.gpu_plans import POOL_SHARE, gpu_plan
+from daskboost.devices.budget.plan import SMALL_ROWS, FitSize
+from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 from daskboost.errors import DeviceError
+from daskboost.local import together
+from daskboost.local.together import Room, room_of
 from daskboost.params import TrainParams
-from daskboost.training.plan import _size_of_shapes
+from daskboost.training.plan_fit import _size_of_shapes
 
 __all__ = ["gpu", "runtime"]
 BINARY = {"objective": "binary:logistic", "max_depth": 3}

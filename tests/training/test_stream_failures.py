@@ -12,7 +12,7 @@ from kernels.tracked import TrackedRuntime
 from training.test_device_memory_limit import PARAMS, chunked, least_of, no_thread_is_left, rows, runtime
 
 from daskboost import Callback, train
-from daskboost.devices.gpu import streamed
+from daskboost.devices.gpu.rows import streamed
 from daskboost.errors import StorageError
 from daskboost.training.callbacks import RoundInfo
 

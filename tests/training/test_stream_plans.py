@@ -11,7 +11,7 @@ from strategies.streams import bytes_of_twos, noted_groups, stream_by_twos
 from training.test_device_memory_limit import HOST, PARAMS, chunked, rows, runtime
 
 from daskboost import plan, train
-from daskboost.devices import set_size as stream_groups
+from daskboost.devices.budget import set_size as stream_groups
 
 __all__ = ["rows", "runtime"]
 

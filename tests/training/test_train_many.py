@@ -18,8 +18,8 @@ from strategies.streams import keep_on_gpu, noted_groups, stream_by_twos
 from strategies.trees import PARAMS, Data, make_data, quantized
 
 from daskboost import Callback, QuantizedDataset, train, train_many
-from daskboost.devices.gpu import cuda
-from daskboost.devices.plan import SMALL_ROWS
+from daskboost.devices.budget.plan import SMALL_ROWS
+from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DataError, ParameterError, StorageError
 from daskboost.training.callbacks import RoundInfo
 from daskboost.training.train_many import TrainedModel

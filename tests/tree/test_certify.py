@@ -10,7 +10,7 @@ from reference import certify as reference
 
 from daskboost.params import TrainParams
 from daskboost.tree.certify import Draft
-from daskboost.tree.split import SplitRules
+from daskboost.tree.split_search import SplitRules
 from daskboost.tree.table import LEAF
 
 DEPTH = 5

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.data.rows import FeatureSchema
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.errors import ParameterError
 from daskboost.tree.constraints import ignored_features, interaction_groups, monotone_directions
 

@@ -16,7 +16,7 @@ from kernels.emulation import EmulatedRuntime
 from strategies.trees import Data, fit, make_data
 
 from daskboost import Booster
-from daskboost.devices.gpu import cuda
+from daskboost.devices.gpu.runtime import cuda
 
 GROWTH: dict[str, dict[str, Any]] = {
     "depthwise": {"max_depth": 4},

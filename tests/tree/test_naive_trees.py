@@ -17,9 +17,9 @@ from strategies.trees import PARAMS as ANY_PARAMS
 from strategies.trees import Data, make_data, quantized
 
 from daskboost import train
-from daskboost.data.rows import DenseRows
-from daskboost.fit import rounding
-from daskboost.objectives.registry import make_objective
+from daskboost.data.input.row_batch import DenseRows
+from daskboost.fit import scales as rounding
+from daskboost.objectives.objective_names import make_objective
 from daskboost.params import TrainParams
 from daskboost.tree.table import TreeTable
 

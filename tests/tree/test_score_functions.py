@@ -11,8 +11,8 @@ from strategies.trees import Data, fit, make_data, quantized
 from daskboost import Booster, cv, train, train_many
 from daskboost.errors import ParameterError
 from daskboost.estimators import DaskBoostClassifier
-from daskboost.objectives.base import has_constant_hessian
-from daskboost.objectives.registry import make_objective
+from daskboost.objectives.objective import has_constant_hessian
+from daskboost.objectives.objective_names import make_objective
 from daskboost.objectives.regression import SquaredError
 
 LOGISTIC = {"objective": "binary:logistic", "max_depth": 4, "learning_rate": 1.0}

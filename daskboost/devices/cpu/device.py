@@ -1,4 +1,4 @@
-"""The CPU as an engine's device, see `daskboost/devices/device.py`."""
+"""The CPU as an engine's device, see `daskboost/devices/protocols.py`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from daskboost.devices.cpu.gradients import largest
 from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
+from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
-from daskboost.devices.cpu.uniform_sample import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.views import CpuView, DenseView, SlotLayout, SparseView, WalkArrays
-from daskboost.devices.gpu.metrics import MetricKernels
-from daskboost.devices.gpu.split import SplitKernels
+from daskboost.devices.gpu.rows.metrics import MetricKernels
+from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.losses import DeviceLoss
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, Int32, Int64, Symbols

@@ -4,10 +4,10 @@ Large data: a row's pair travels as one int32: g (signed, 16 bits) above h (15 b
 stochastic, so that sums stay unbiased where single gradients are far below one quantum (nearest rounding would wipe
 out the many tiny gradients of an imbalanced data set); the random bits are a hash of the global row id.
 
-Small data (`SMALL_ROWS` in `devices/plan.py`): one int64, int32 each, of which the scale uses as many bits as keep
-the sums of all rows within int32. So fine a quantum needs no chance to be unbiased: rounding is to nearest, and comes
-before the weight multiplies. A row of weight 3 so gives exactly the sums of three equal rows of weight 1, hence the
-same trees: weights count rows, to the last bit, as scikit-learn's checks ask.
+Small data (`SMALL_ROWS` in `devices/budget/plan.py`): one int64, int32 each, of which the scale uses as many bits as
+keep the sums of all rows within int32. So fine a quantum needs no chance to be unbiased: rounding is to nearest, and
+comes before the weight multiplies. A row of weight 3 so gives exactly the sums of three equal rows of weight 1, hence
+the same trees: weights count rows, to the last bit, as scikit-learn's checks ask.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numba import types
 from numba.extending import overload
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.chunk_order import RowOrder
+from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt64
 
 # Counting residuals by the bits of their sortable keys: one round of a distributed radix selection.

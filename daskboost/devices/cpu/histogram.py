@@ -26,8 +26,8 @@ from numba import types
 from numba.extending import overload
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.chunk_order import RowOrder, Stretch
 from daskboost.devices.cpu.threads import prefetch
+from daskboost.devices.row_order import RowOrder, Stretch
 from daskboost.dtypes import Int32, Int64, Pairs, Symbols
 
 # A chunk's bins as compiled row loops read them, in either encoding.

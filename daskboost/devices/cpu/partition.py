@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from daskboost.devices.cpu import njit
-from daskboost.devices.cpu.chunk_order import ChunkOrder, Predicates, RowOrder, Stretch
 from daskboost.devices.cpu.histogram import LOW_HALF, DenseBins, SparseBins, _pair, sparse_symbol
 from daskboost.devices.cpu.threads import Threads, prefetch
+from daskboost.devices.row_order import ChunkOrder, Predicates, RowOrder, Stretch
 from daskboost.dtypes import Bool, Float32, Int32, Int64, Pairs, Symbols, UInt32
 
 # Rows go to the nodes of a tree that is known whole: one walk and one counting sort, where each level would take a

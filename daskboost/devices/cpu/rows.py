@@ -12,20 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu import partition
-from daskboost.devices.cpu.buffers import Buffers
-from daskboost.devices.cpu.chunk_order import (
-    ChunkOrder,
-    Following,
-    PairLayout,
-    Root,
-    RowOrder,
-    RowSplits,
-    Share,
-    Stretch,
-    n_rows_of,
-    whole_splits,
-)
 from daskboost.devices.cpu.gradients import (
     Gradients,
     OutputQuanta,
@@ -43,6 +31,18 @@ from daskboost.devices.cpu.histogram import WORD_ROWS, HistogramSums
 from daskboost.devices.cpu.partition import settle
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import CpuView, SlotLayout, WalkArrays
+from daskboost.devices.row_order import (
+    ChunkOrder,
+    Following,
+    PairLayout,
+    Root,
+    RowOrder,
+    RowSplits,
+    Share,
+    Stretch,
+    n_rows_of,
+    whole_splits,
+)
 from daskboost.dtypes import Float32, Int32, Int64, UInt32, UInt64
 
 Pieces = Sequence[tuple[int, int]] | UInt64

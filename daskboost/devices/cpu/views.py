@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from daskboost.devices.cpu import histogram, partition
-from daskboost.devices.cpu.chunk_order import Predicates, RowOrder, Stretch
 from daskboost.devices.cpu.histogram import DenseBins, HistogramSums, SparseBins
 from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.row_order import Predicates, RowOrder, Stretch
 from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
 
 SCRATCH_SLOTS = 16_384

@@ -1,4 +1,4 @@
-"""A GPU as an engine's device, see `daskboost/devices/device.py`."""
+"""A GPU as an engine's device, see `daskboost/devices/protocols.py`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from daskboost.devices import set_size as stream_groups
+from daskboost.devices.budget import set_size as stream_groups
+from daskboost.devices.budget.plan import Plan
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.download import download
-from daskboost.devices.gpu.gradients import GradientPair, LossRows, Quantizer, SoftmaxChunk, largest, loss_source
-from daskboost.devices.gpu.known_tree import THREADS, KnownTree, device_tree, known_tree
-from daskboost.devices.gpu.margins import project
-from daskboost.devices.gpu.metrics import SCORE_ROWS, MetricKernels
-from daskboost.devices.gpu.ring import PackedChunks, Ring
-from daskboost.devices.gpu.rounding import DeviceRounding, OutputRounding
-from daskboost.devices.gpu.row_columns import GpuCandidates, GpuUniformSample, RoomSize
-from daskboost.devices.gpu.rows import GpuRows, as_columns
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
-from daskboost.devices.gpu.split import SplitKernels, VectorKernels
-from daskboost.devices.gpu.streamed import ChunkStream, DenseChunks, SparseChunks
-from daskboost.devices.gpu.symbols import DeviceSymbols
-from daskboost.devices.gpu.vector_rows import VectorRows
-from daskboost.devices.gpu.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
+from daskboost.devices.gpu.rows.gradients import GradientPair, LossRows, Quantizer, SoftmaxChunk, largest, loss_source
+from daskboost.devices.gpu.rows.margins import project
+from daskboost.devices.gpu.rows.metrics import SCORE_ROWS, MetricKernels
+from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
+from daskboost.devices.gpu.rows.row_state import GpuRows, as_columns
+from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, RoomSize
+from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
+from daskboost.devices.gpu.rows.vector_rows import VectorRows
+from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
+from daskboost.devices.gpu.runtime.download import download
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
+from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
+from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
+from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
 from daskboost.devices.losses import DeviceLoss
-from daskboost.devices.plan import Plan
 from daskboost.devices.sampling import UniformSize
 from daskboost.dtypes import Float32, Float64, Int32, Int64, Symbols, UInt8
 from daskboost.errors import format_bytes

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from daskboost.devices.gpu.features import as_float32
 from daskboost.devices.gpu.forest import (
     GROUP_WORDS,
     TILE_ROWS,
@@ -19,7 +18,8 @@ from daskboost.devices.gpu.forest import (
     rank_bytes_of,
     rank_forest,
 )
-from daskboost.devices.gpu.runtime import DeviceArray, Runtime, element_stride, to_host
+from daskboost.devices.gpu.quantize.bins import as_float32
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_host
 from daskboost.dtypes import Int32
 
 if TYPE_CHECKING:

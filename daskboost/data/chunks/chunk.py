@@ -1,0 +1,299 @@
+"""Quantized chunks: what becomes of a partition's rows.
+
+A chunk holds the bins of consecutive rows, bit-packed, and knows the global id of its first row, on which alone
+randomness may depend. Labels, weights and base margins travel beside it in `ChunkRows`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from daskboost.data.chunks.packing import (
+    CsrLayout,
+    DenseLayout,
+    Layout,
+    dense_view,
+    dense_words,
+    n_words,
+    pack_csr,
+    pack_dense,
+    unpack_csr,
+    unpack_dense,
+)
+from daskboost.data.cuts.cut_points import Cuts, rises_within
+from daskboost.data.input.row_batch import DeviceColumn, Features, RowBatch
+from daskboost.devices.search_tables import SearchTables
+from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedChunk(ABC):
+    """The bins of consecutive rows.
+
+    Parameters
+    ----------
+    first_row : int
+        Global id of the chunk's first row.
+    n_rows : int
+    layout : DenseLayout or CsrLayout
+    words : uint32 array
+        The packed symbols, little-endian, and one guard word.
+    """
+
+    first_row: int
+    n_rows: int
+    layout: Layout
+    words: UInt32
+
+    @classmethod
+    def of(cls, layout: Layout, first_row: int, n_rows: int, *arrays: UInt32) -> QuantizedChunk:
+        """Make a chunk of that layout, of what another one has as `arrays`."""
+        kind = DenseChunk if isinstance(layout, DenseLayout) else CsrChunk
+        return kind(first_row, n_rows, layout, *arrays)  # type: ignore[arg-type]
+
+    @property
+    def arrays(self) -> tuple[UInt32, ...]:
+        """All arrays of bins, as they are stored one behind the other."""
+        return (self.words,)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def n_entries(self) -> int:
+        """Present entries of CSR rows; 0 of dense ones."""
+        return 0
+
+    def on_host(self, threads: int = 1) -> QuantizedChunk:
+        """Itself, see `DeviceChunk`."""
+        return self
+
+    def follows(self, other: object) -> bool:
+        """Whether the bins lie right behind another chunk's, see `DeviceChunk`."""
+        return False
+
+    def moved_to(self, memory: UInt8) -> QuantizedChunk:
+        """The same chunk, its arrays one behind the other in `memory`, `nbytes` long."""
+        places, moved = memory.view(SYMBOL_WORD), []
+        for array in self.arrays:
+            moved.append(places[: len(array)])
+            moved[-1][:] = array
+            places = places[len(array) :]
+        return self.of(self.layout, self.first_row, self.n_rows, *moved)
+
+    def symbols(self, threads: int = 1) -> UInt8 | UInt16:
+        """Symbols of a dense chunk, shape (rows, features); `n_bins[f]` stands for missing.
+
+        A view where the layout is aligned, otherwise unpacked.
+        """
+        raise TypeError("symbols() is for dense chunks; a CSR chunk has global_bins()")
+
+    def global_bins(self, threads: int = 1) -> tuple[Int64, Int32]:
+        """Row pointers (int64, shape (rows + 1,)) and global bins (int32, shape (entries,)) of a CSR chunk."""
+        raise TypeError("global_bins() is for CSR chunks; a dense chunk has symbols()")
+
+    @abstractmethod
+    def fault(self, cuts: Cuts) -> str:
+        """Return what of the bins cannot be by these cuts, in words; empty for nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class DenseChunk(QuantizedChunk):
+    """A symbol for every feature."""
+
+    layout: DenseLayout
+
+    def symbols(self, threads: int = 1) -> UInt8 | UInt16:
+        return unpack_dense(self.words, self.n_rows, self.layout, threads)
+
+    def symbols_of(self, n_rows: int, threads: int) -> UInt8 | UInt16:
+        """Symbols of this chunk and of those that follow it, `n_rows` in all: its own, as none does."""
+        return self.symbols(threads)
+
+    def fault(self, cuts: Cuts) -> str:
+        if len(self.words) != n_words(8 * self.n_rows * self.layout.row_stride_bytes):
+            return f"its words are not those of {self.n_rows} rows"
+        most = cuts.n_bins - 1 + cuts.has_missing  # a symbol for missing values only where some row lacks the feature
+        return "a bin is out of range" if np.any(self.symbols().max(axis=0, initial=0) > most) else ""
+
+
+@dataclass(frozen=True, eq=False)
+class CsrChunk(QuantizedChunk):
+    """Global bins of present entries.
+
+    Parameters
+    ----------
+    indptr : uint32 array, shape (rows + 1,)
+        First entry of each row.
+    """
+
+    layout: CsrLayout
+    indptr: UInt32
+
+    @property
+    def arrays(self) -> tuple[UInt32, ...]:
+        return self.words, self.indptr
+
+    @property
+    def n_entries(self) -> int:
+        return int(self.indptr[-1])
+
+    def global_bins(self, threads: int = 1) -> tuple[Int64, Int32]:
+        bins = unpack_csr(self.words, self.n_entries, self.layout, threads)
+        return self.indptr.astype(np.int64), bins.view(np.int32)
+
+    def slots(self, slot_of_bin: Int32, threads: int) -> tuple[Int64, Int32]:
+        """Row pointers (int64) and histogram slots (int32)."""
+        indptr, bins = self.global_bins(threads)
+        return indptr, slot_of_bin[bins]
+
+    def fault(self, cuts: Cuts) -> str:
+        starts = self.indptr.astype(np.int64)
+        if starts[0] != 0 or np.any(np.diff(starts) < 0):
+            return "its row pointers do not increase from 0"
+        if len(self.words) != n_words(self.n_entries * self.layout.bits):
+            return f"its words are not those of {self.n_entries} entries"
+        _, bins = self.global_bins()
+        if np.any((bins < 0) | (bins >= cuts.total_bins)):
+            return "a bin is out of range"
+        features = np.repeat(np.arange(cuts.n_features, dtype=np.int32), cuts.n_bins)[bins]
+        if not rises_within(features, starts):
+            return "the features of a row are not in order"
+        lacking = np.bincount(features, minlength=cuts.n_features) < self.n_rows
+        lacks = bool(np.any(lacking & ~cuts.has_missing))
+        return "a row lacks a feature that has_missing says all rows have" if lacks else ""
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkRows:
+    """What a chunk's rows have beside features.
+
+    Parameters
+    ----------
+    label, weight : float32 array, shape (rows,), or None
+    base_margin : float32 array, shape (rows, outputs), or None
+    """
+
+    label: Float32 | None = None
+    weight: Float32 | None = None
+    base_margin: Float32 | None = None
+
+    @classmethod
+    def of(cls, batch: RowBatch, start: int, stop: int) -> ChunkRows:
+        """Copies of the batch's rows `start..stop`, so that the batch can be freed."""
+
+        def part(array: Float32 | DeviceColumn | None) -> Float32 | None:
+            if isinstance(array, DeviceColumn):
+                return array.on_host[start:stop]  # fetched: nobody else's
+            return None if array is None else np.array(array[start:stop], np.float32, order="C")
+
+        return cls(part(batch.label), part(batch.weight), part(batch.base_margin))
+
+
+@dataclass(frozen=True, eq=False)
+class Quantizer(ABC):
+    """Quantizes rows by one set of cuts into one layout; prepared once for all chunks of a data set, by `of`.
+
+    Parameters
+    ----------
+    cuts : Cuts
+    layout : DenseLayout or CsrLayout
+    search : SearchTables
+        Cut points of the features as kernels search them.
+    """
+
+    cuts: Cuts
+    layout: Layout
+    search: SearchTables
+
+    @classmethod
+    def of(cls, cuts: Cuts, layout: Layout) -> DenseQuantizer | CsrQuantizer:
+        if isinstance(layout, CsrLayout):
+            return CsrQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, cuts.bin_offsets))
+        if layout.n_features != cuts.n_features:
+            raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
+        _check_room_for_bins(cuts, layout)
+        missing = np.where(cuts.n_bins >> layout.bits, -1, cuts.n_bins).astype(np.int32)
+        return DenseQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, missing))
+
+    @abstractmethod
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> QuantizedChunk:
+        """Quantize rows, the first of which has global id `first_row`.
+
+        Raises
+        ------
+        DataError
+            The rows have another number of features than the cuts, or a value is missing from a feature whose
+            symbols, in a dense layout, have no room for missing.
+        """
+
+    def check_features(self, n_features: int) -> None:
+        """Refuse rows of another number of features."""
+        if n_features != self.cuts.n_features:
+            raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
+
+
+@dataclass(frozen=True, eq=False)
+class DenseQuantizer(Quantizer):
+    """Writes a symbol for every feature."""
+
+    layout: DenseLayout
+
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> DenseChunk:
+        self.check_features(features.n_features)
+        layout, n_rows = self.layout, features.n_rows
+        words = dense_words(n_rows, layout)
+        symbols = dense_view(words, n_rows, layout) if layout.is_aligned else np.empty(
+            (n_rows, layout.n_features), layout.symbol_dtype
+        )  # fmt: skip
+        check_representable(features.fill_symbols(self.search, symbols, threads))
+        return DenseChunk(
+            first_row, n_rows, layout, words if layout.is_aligned else pack_dense(symbols, layout, threads)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CsrQuantizer(Quantizer):
+    """Writes the global bin of every present entry."""
+
+    layout: CsrLayout
+
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> CsrChunk:
+        self.check_features(features.n_features)
+        indptr = features.entry_starts(threads)
+        n = int(indptr[-1])
+        check_entries(n)
+        words = np.zeros(n_words(32 * n), SYMBOL_WORD)
+        features.fill_bins(self.search, indptr, words[:n], threads)
+        packed = words if self.layout.bits == 32 else pack_csr(words[:n], self.layout, threads)
+        return CsrChunk(first_row, features.n_rows, self.layout, packed, indptr.astype(np.uint32))
+
+
+def check_representable(feature: int) -> None:
+    """Refuse a feature whose missing values have no symbol; -1 is none."""
+    if feature >= 0:
+        raise DataError(
+            f"feature {feature} has missing values, but the layout was chosen without a symbol for them: "
+            "pass has_missing that covers every data set of the fit, or use the CSR encoding"
+        )
+
+
+def check_entries(n_entries: int) -> None:
+    """Refuse more entries than a chunk's row pointers can count."""
+    if n_entries >= 1 << 32:
+        raise DataError(f"a chunk would have {n_entries} entries, more than 2**32 - 1: use a smaller chunk_rows")
+
+
+def _check_room_for_bins(cuts: Cuts, layout: DenseLayout) -> None:
+    too_narrow = np.flatnonzero((cuts.n_bins - 1) >> layout.bits)
+    if len(too_narrow):
+        feature = int(too_narrow[0])
+        raise DataError(
+            f"feature {feature} has {cuts.n_bins[feature]} bins, more than the layout's {layout.bits[feature]} bits "
+            "hold: choose the layout from the same cuts"
+        )

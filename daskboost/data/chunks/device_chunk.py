@@ -1,0 +1,169 @@
+"""Chunks in a GPU's memory: symbols as training views have them, so that a fit neither copies nor packs them.
+
+All chunks made of one partition are parts of one array, which a view over them takes as it is. Packed words exist only
+on the host: `on_host` gives the chunk that the same rows on the host would have made, byte for byte.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
+from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
+from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
+from daskboost.devices.gpu.runtime.download import download
+from daskboost.devices.gpu.runtime.launches import DeviceArray, active, to_host
+from daskboost.devices.gpu.runtime.user_arrays import runtime_of
+from daskboost.dtypes import Int32
+
+ChunkT = TypeVar("ChunkT", bound="QuantizedChunk | DeviceChunk")
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceChunk(ABC):
+    """The bins of consecutive rows in a GPU's memory.
+
+    Parameters
+    ----------
+    first_row : int
+        Global id of the chunk's first row.
+    n_rows : int
+    layout : DenseLayout or CsrLayout
+        What packs the chunk once it leaves the device.
+    whole : DeviceSymbols, or uint32 array on the device
+        Dense: symbols of all rows of the partition. CSR: global bins of all its entries.
+    begin, end : int
+        The chunk's rows, or entries, within `whole`.
+    """
+
+    first_row: int
+    n_rows: int
+    layout: Layout
+    whole: Any
+    begin: int
+    end: int
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the packed chunk, `on_host`: accounts of chunks are the same wherever they lie."""
+
+    @property
+    @abstractmethod
+    def gpu(self) -> int:
+        """Number of the GPU that it lies on."""
+
+    @property
+    @abstractmethod
+    def values(self) -> DeviceArray:
+        """The chunk's own symbols, shape (rows, features), or bins."""
+
+    @abstractmethod
+    def on_host(self, threads: int = 1) -> QuantizedChunk:
+        """The same rows packed, in the host's memory."""
+
+    def follows(self, other: object) -> bool:
+        """Whether the bins lie right behind another chunk's."""
+        return isinstance(other, DeviceChunk) and self.whole is other.whole and self.begin == other.end
+
+    def is_whole_with(self, n_rows: int) -> bool:
+        """Whether the chunk and those that follow it, `n_rows` in all, are all of a view's symbols."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class DenseDeviceChunk(DeviceChunk):
+    """A symbol for every feature."""
+
+    layout: DenseLayout
+    whole: DeviceSymbols
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * n_words(8 * self.n_rows * self.layout.row_stride_bytes)
+
+    @property
+    def gpu(self) -> int:
+        return self.whole.runtime.device
+
+    @property
+    def values(self) -> DeviceArray:
+        with active(self.whole.runtime):
+            return self.whole.rows(self.begin, self.end)
+
+    def on_host(self, threads: int = 1) -> DenseChunk:
+        symbols = download(self.whole.runtime, self.values, threads)
+        return DenseChunk(self.first_row, self.n_rows, self.layout, pack_dense(symbols, self.layout, threads))
+
+    def is_whole_with(self, n_rows: int) -> bool:
+        return n_rows == self.whole.n_rows
+
+    def symbols_of(self, n_rows: int, threads: int) -> DeviceSymbols | DeviceArray:
+        """Symbols of this chunk and of those that follow it, `n_rows` in all: `DeviceSymbols` where they are all of a
+        partition, else a matrix."""
+        return self.whole if self.is_whole_with(n_rows) else self.whole.rows(self.begin, self.begin + n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class CsrDeviceChunk(DeviceChunk):
+    """Global bins of present entries.
+
+    Parameters
+    ----------
+    indptr : int64 array on the device, shape (rows + 1,)
+        First entry of each row within the chunk.
+    """
+
+    layout: CsrLayout
+    indptr: DeviceArray
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * n_words((self.end - self.begin) * self.layout.bits) + 4 * (self.n_rows + 1)
+
+    @property
+    def gpu(self) -> int:
+        return runtime_of(self.whole).device
+
+    @property
+    def values(self) -> DeviceArray:
+        found: DeviceArray = self.whole[self.begin : self.end]
+        return found
+
+    def slots(self, slot_of_bin: Int32, threads: int) -> tuple[DeviceArray, DeviceArray]:
+        """Row pointers (int64) and histogram slots (int32), on the device."""
+        return self.indptr, runtime_of(self.whole).xp.asarray(slot_of_bin)[self.values]
+
+    def on_host(self, threads: int = 1) -> CsrChunk:
+        words = pack_csr(to_host(self.values), self.layout, threads)
+        return CsrChunk(self.first_row, self.n_rows, self.layout, words, to_host(self.indptr).astype(np.uint32))
+
+
+Chunk = QuantizedChunk | DeviceChunk
+
+
+def joined_runs(chunks: Iterable[ChunkT]) -> list[list[ChunkT]]:
+    """Chunks in order, those together that follow one another within one array."""
+    runs: list[list[ChunkT]] = []
+    for chunk in chunks:
+        if runs and chunk.follows(runs[-1][-1]):
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+    return runs
+
+
+def is_whole(run: Sequence[DeviceChunk]) -> bool:
+    """Whether chunks that follow one another are dense and all of their array."""
+    return run[0].is_whole_with(sum(chunk.n_rows for chunk in run))
+
+
+def joined_symbols(chunks: Iterable[DenseChunk | DenseDeviceChunk], threads: int) -> Iterator[Any]:
+    """Symbols of dense chunks, those on the device that follow one another together; see `symbols_of`."""
+    for run in joined_runs(chunks):
+        yield run[0].symbols_of(sum(chunk.n_rows for chunk in run), threads)

@@ -1,0 +1,390 @@
+"""The sketch: per feature the key counts of its values, merged over partitions, refined until cut points are sure.
+
+    batch -> sketch_batch -> + over all batches -> cells() -> heavy(max_bin)? -> make_cuts
+                                                     ^             | refine_batch -> + over all batches
+                                                     +-- refined --+
+
+A cell that holds several values and more than 0.2 / max_bin of its feature's weight could hide a cut point. Bounded
+memory makes that possible (a narrow band beside far outliers), so such cells are counted again, finer, in one more
+pass over the data; at default capacities three such passes reach single values. Data without such bands needs none.
+
+Memory per feature and sketch is at most 16 bytes x capacity (256 KB at the default for 256 bins), and less for
+features of fewer distinct values; a refinement takes 2 KB per heavy cell, of which a feature has under 5 x max_bin.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.cuts.cell_counts import CellCounts, Refinement
+from daskboost.data.cuts.feature_keys import Extract
+from daskboost.data.cuts.key_counts import CELL_BYTES, KEY_BITS, KeyTable
+from daskboost.data.input.device_read import by_parts, exact_doubles, on_device
+from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn, DeviceRows, UploadedRows, host_column
+from daskboost.devices.gpu.quantize.bins import Matrix
+from daskboost.devices.gpu.quantize.sketch import (
+    BATCH_ENTRY_SERIES,
+    Entries,
+    Intervals,
+    count_keys,
+    count_thin,
+    joined,
+    least_bytes,
+)
+from daskboost.devices.gpu.runtime.launches import Runtime, to_device
+from daskboost.dtypes import ArrayModule, Float32, Int64
+from daskboost.errors import DataError
+
+# Key counts of rows in a GPU's memory, which give the bytes that `KeyTable` gives of the same rows on the host.
+
+MANY_THIN = BATCH_ENTRY_SERIES
+"""Columns of few entries that are worth a sort."""
+FREE_SHARE = 2
+"""A sort takes at most one part in so many of free memory."""
+
+
+def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,
+                    refinement: Refinement | None, scratch_bytes: int | None = None, threads: int = 1
+                    ) -> tuple[KeyTable, Int64]:  # fmt: skip
+    """Count the keys of some columns, only those in the heavy cells of a refinement if there is one.
+
+    Parameters
+    ----------
+    features : DeviceDenseRows or DeviceSparseRows
+    weights : int64 array, shape (rows,) or (0,)
+        On the host or on the device of the features.
+    columns : int64 array, shape (columns,)
+    capacities : int64 array, shape (features,)
+    refinement : Refinement or None
+    scratch_bytes : int, optional
+        Of device memory, what counting may use.
+    threads : int, default 1
+        That may copy cells to the host.
+
+    Returns
+    -------
+    tuple of (KeyTable, int64 array)
+        A series per column, and rows without a value.
+    """
+    runtime = features.runtime
+    on_device = weights if len(weights) else None
+    if isinstance(on_device, np.ndarray):
+        on_device = to_device(runtime, on_device)
+    source, on_device = features.series(on_device)
+    missing = features.missing_values()
+    intervals = None
+    if refinement is not None:
+        intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
+    own, present = capacities[columns], features.n_rows - missing[columns]
+    thin = present <= own
+    rest = (on_device, intervals, scratch_bytes, threads)
+    sort_bytes = 0 if intervals is not None else _room_to_sort(runtime, source, present[thin], scratch_bytes)
+    if sort_bytes and isinstance(source, Entries):
+        found = count_thin(runtime, source, columns[thin], present[thin], sort_bytes, on_device, threads)
+        if not thin.all():
+            found = joined(found, count_keys(runtime, source, columns[~thin], own[~thin], *rest), thin)
+    else:
+        found = count_keys(runtime, source, columns, own, *rest)
+    offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
+    counts = found.counts.reshape(-1, 1)
+    return KeyTable(own, found.bits, offsets, found.lower, found.upper, counts), missing[columns]
+
+
+def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, scratch_bytes: int | None) -> int:
+    """Return the bytes that a sort of thin columns may take; 0 where these are too few to pay, or have no room.
+
+    `present` : entries of each, no more than its cells.
+    """
+    if not isinstance(source, Entries) or len(present) < MANY_THIN:
+        return 0
+    room_bytes = runtime.free_bytes // FREE_SHARE
+    if scratch_bytes is not None:
+        room_bytes = min(room_bytes, scratch_bytes)
+    return room_bytes if room_bytes >= least_bytes(len(source.values), present) else 0
+
+
+__all__ = [
+    "CellCounts",
+    "DataSketch",
+    "Refinement",
+    "default_capacity",
+    "integer_weights",
+    "refine_batch",
+    "sketch_batch",
+    "weight_exponent",
+]
+
+_WEIGHT_BITS = 61  # the integer weights sum to about 2**61: the finest scale that leaves room for rounding
+_LEAST_CAPACITY, _MOST_CAPACITY = 1 << 14, 1 << 18
+_FEWEST_CELLS = 1 << 11  # eleven bits at least, so that three refinements of seven reach all 32
+_SKETCH_BYTES = 1 << 28  # wide data takes coarser cells, and perhaps a refinement, rather than more memory
+
+
+def default_capacity(max_bin: int, n_features: int) -> int:
+    """Cells per feature: at least 64 for each bin up to 2**18, fewer (never under 8 a bin) beyond 256 MB in all.
+
+    Normal data at 256 bins needs 2**14 cells, since cells are as wide as float32's steps and so denser near zero.
+    """
+    capacity = max(_LEAST_CAPACITY, min(_power_of_two(64 * max_bin), _MOST_CAPACITY))
+    least = max(_FEWEST_CELLS, _power_of_two(8 * max_bin))
+    while capacity > least and capacity * CELL_BYTES * n_features > _SKETCH_BYTES:
+        capacity //= 2
+    return max(capacity, least)
+
+
+def weight_exponent(total_weight: float) -> int:
+    """The power of two by which weights are scaled before they are rounded to integers.
+
+    Parameters
+    ----------
+    total_weight : float
+        Sum of the weights of all rows of all partitions; from an :class:`~daskboost.exact_sum.ExactSum`, so that
+        it does not depend on the partitioning.
+
+    Returns
+    -------
+    int
+        The exponent at which the weights sum to about 2**61. Rounding a weight to an integer then loses at most
+        2**-62 of the total, so even rows far lighter than the heaviest count.
+    """
+    if not 0 <= total_weight < math.inf:
+        raise DataError(f"total_weight: {total_weight} is not a finite sum of weights; weights must be >= 0")
+    return _WEIGHT_BITS - math.frexp(total_weight)[1]
+
+
+def integer_weights(weight: Float32, exponent: int, xp: ArrayModule = np) -> Int64:
+    """Weights times 2**exponent, rounded to the nearest integer, halves to even; int64, shape (n,).
+
+    `weight` : float32 array of `xp`, as the result is.
+    """
+    # Products are exact: float32 times a power of two that float64 has. Larger powers are of sums below any float32,
+    # as the weights of classes can make them: all weights are 0.
+    scale = math.ldexp(1.0, min(exponent, sys.float_info.max_exp - 1))
+
+    def units(rows: slice) -> Int64:
+        return xp.rint(exact_doubles(weight[rows], xp) * scale).astype(np.int64)
+
+    return by_parts(xp, len(weight), np.int64, units)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSketch:
+    """Key counts of all features; `+` merges, in any order to the same bytes.
+
+    Parameters
+    ----------
+    table : KeyTable
+        A series per feature; counts of shape (cells, 1): rows, or weights as :func:`integer_weights` makes them.
+    missing : int64 array, shape (features,)
+        Rows without a value, those of weight zero included.
+    n_rows : int
+    weight_exponent : int or None
+        The scale of the weights; None for counts of rows.
+    """
+
+    table: KeyTable
+    missing: Int64
+    n_rows: int
+    weight_exponent: int | None = None
+
+    @property
+    def n_features(self) -> int:
+        return len(self.missing)
+
+    def __add__(self, other: DataSketch) -> DataSketch:
+        if self.weight_exponent != other.weight_exponent:
+            raise DataError(
+                f"weight_exponent: {self.weight_exponent} and {other.weight_exponent} differ; sketch all batches "
+                "with the exponent of the whole data's weights, or all without weights"
+            )
+        missing, n_rows = self.missing + other.missing, self.n_rows + other.n_rows
+        return DataSketch(self.table + other.table, missing, n_rows, self.weight_exponent)
+
+    def cells(self) -> CellCounts:
+        """The counted cells, once all batches are merged."""
+        table = self.table
+        return CellCounts(table.offsets, table.lower, table.upper, table.counts[:, 0], self.missing > 0)
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The fields by name, for the wire."""
+        exponent = [] if self.weight_exponent is None else [self.weight_exponent]
+        header = np.array([self.n_rows, *exponent], np.int64)
+        return {**self.table.to_arrays(), "missing": self.missing, "header": header}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> DataSketch:
+        """The inverse of :meth:`to_arrays`.
+
+        Raises
+        ------
+        DataError
+            If an array is absent, of another dtype, or does not fit the others.
+        """
+        table = KeyTable.from_arrays(arrays)
+        header, missing = arrays.get("header"), arrays.get("missing")
+        if header is None or header.dtype != np.int64 or header.shape not in ((1,), (2,)):
+            raise DataError("arrays: 'header' is not an array of one or two int64; pass what to_arrays returned")
+        if missing is None or missing.dtype != np.int64 or missing.shape != table.capacities.shape:
+            raise DataError("arrays: 'missing' does not hold an int64 per feature; pass what to_arrays returned")
+        numbers = header.tolist()
+        counts = np.asarray(missing, np.int64)
+        return cls(table, counts, numbers[0], numbers[1] if len(numbers) == 2 else None)
+
+
+def sketch_batch(
+    features: AnyFeatures,
+    weight: Float32 | DeviceColumn | None = None,
+    *,
+    capacity: int,
+    weight_exponent: int | None = None,
+    max_workers: int = 1,
+    device_bytes: int | None = None,
+) -> DataSketch:
+    """Sketch one batch of rows.
+
+    Parameters
+    ----------
+    features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
+        Absent entries of sparse rows are missing, as NaNs of dense ones are.
+    weight : float32 array, shape (rows,), DeviceColumn, or None for ones
+        Not negative. Rows of weight zero leave no trace but in the count of missing values.
+    capacity : int
+        Cells per feature; :func:`default_capacity`. The same for all batches.
+    weight_exponent : int or None
+        :func:`weight_exponent` of the whole data, given exactly where `weight` is.
+    max_workers : int, default 1
+        Threads; the result does not depend on them.
+    device_bytes : int, optional
+        Of a GPU's memory, what may be taken beside features that lie there; with less, fewer features are counted at a
+        time, one at least.
+
+    Raises
+    ------
+    DataError
+        If only one of `weight` and `weight_exponent` is given.
+    """
+    weights = _checked_weights(features, weight, weight_exponent)
+    capacities = np.full(features.n_features, capacity, np.int64)
+    columns = np.arange(features.n_features)
+    table, missing = _count(features, weights, columns, capacities, None, max_workers, _scratch_bytes(device_bytes))
+    return DataSketch(table, missing, features.n_rows, weight_exponent)
+
+
+def refine_batch(
+    features: AnyFeatures,
+    weight: Float32 | DeviceColumn | None,
+    refinement: Refinement,
+    *,
+    weight_exponent: int | None = None,
+    max_workers: int = 1,
+    device_bytes: int | None = None,
+) -> DataSketch:
+    """Sketch, of one batch of rows, only the values inside the heavy cells; other arguments as :func:`sketch_batch`.
+
+    The capacity of each feature follows from the number of its heavy cells. Nothing is counted as missing.
+    """
+    weights = _checked_weights(features, weight, weight_exponent)
+    columns = np.flatnonzero(np.diff(refinement.offsets))
+    table, missing = _count(
+        features, weights, columns, refinement.capacities, refinement, max_workers, _scratch_bytes(device_bytes)
+    )
+    return DataSketch(table, np.zeros_like(missing), features.n_rows, weight_exponent)
+
+
+def _scratch_bytes(device_bytes: int | None) -> int | None:
+    """What is not lost to CuPy's pool, which rounds up."""
+    return None if device_bytes is None else max(0, device_bytes) * 15 // 16
+
+
+def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | None, exponent: int | None) -> Int64:
+    """Integer weights, on the GPU where features and weights lie there; of length 0 for ones, as kernels take them."""
+    if (weight is None) != (exponent is None):
+        raise DataError("weight_exponent: it and weight must be given together; see daskboost.data.cuts.sketch")
+    if weight is None or exponent is None:
+        return np.empty(0, np.int64)
+    if isinstance(weight, DeviceColumn) and isinstance(features, DeviceRows):
+        runtime = weight.runtime
+        if runtime.device == features.runtime.device:
+            with on_device(runtime):
+                return integer_weights(weight.values, exponent, runtime.xp)
+    return integer_weights(host_column(weight), exponent)
+
+
+def _count(
+    features: AnyFeatures,
+    weights: Int64,    columns: Int64,
+    capacities: Int64,
+    refinement: Refinement | None,
+    max_workers: int,
+    scratch_bytes: int | None = None,
+) -> tuple[KeyTable, Int64]:
+    """Key counts of all features, empty but for the columns, and the missing values of these columns.
+
+    `scratch_bytes` : of a GPU's memory, what counting may use; None for any.
+    """
+    missing = np.zeros(features.n_features, np.int64)
+    total: KeyTable | None = None
+    if isinstance(features, UploadedRows):
+        return _count_blocks(features, weights, columns, capacities, refinement, max_workers)
+    if isinstance(features, DeviceRows):
+        with on_device(features.runtime):
+            counted = count_on_device(
+                features, weights, columns, capacities, refinement, scratch_bytes, max_workers
+            )
+            table, missing[columns] = counted
+        return _spread(table, columns, capacities), missing
+    with ThreadPoolExecutor(max_workers) as pool:
+        for groups, extract in features.key_blocks(weights, columns, max_workers):
+
+            def job(group: Int64, extract: Extract = extract) -> tuple[KeyTable, Int64]:
+                runs = extract(group)
+                if refinement is not None:
+                    runs.select(group, refinement)
+                return runs.count(capacities[group]), runs.missing
+
+            parts = list(pool.map(job, groups))
+            if parts:
+                missing[columns] += np.concatenate([part[1] for part in parts])
+                block = _spread(KeyTable.concatenate([part[0] for part in parts]), columns, capacities)
+                total = block if total is None else total + block
+    return KeyTable.empty(capacities) if total is None else total, missing
+
+
+def _count_blocks(
+    features: UploadedRows,
+    weights: Int64,
+    columns: Int64,
+    capacities: Int64,
+    refinement: Refinement | None,
+    max_workers: int,
+) -> tuple[KeyTable, Int64]:
+    """The sums of what `_count` gives of the blocks that a GPU takes."""
+    total, missing = KeyTable.empty(capacities), np.zeros(features.n_features, np.int64)
+    for start, block in features.blocks(threads=max_workers):
+        own, room = weights[start : start + block.n_rows], features.scratch_bytes
+        part, absent = _count(block, own, columns, capacities, refinement, max_workers, room)
+        del block  # before the next one comes
+        total, missing = total.merged(part, max_workers), missing + absent
+    return total, missing
+
+
+def _spread(table: KeyTable, columns: Int64, capacities: Int64) -> KeyTable:
+    """A table of some columns as one of all features, the others empty."""
+    lengths = np.zeros(len(capacities), np.int64)
+    lengths[columns] = np.diff(table.offsets)
+    bits = np.full(len(capacities), KEY_BITS, np.uint8)
+    bits[columns] = table.bits
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return KeyTable(capacities, bits, offsets, table.lower, table.upper, table.counts)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(number - 1, 0).bit_length()

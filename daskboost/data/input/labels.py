@@ -1,0 +1,253 @@
+"""What a fit must know about its labels before it starts: their range, their weights, their classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.input.classes import (
+    ClassWeights,
+    class_array,
+    class_codes,
+    merge_classes,
+    read_codes,
+    unique_labels,
+)
+from daskboost.data.input.convert import float_vector
+from daskboost.data.input.device_read import code_counts, count_nonzero, device_column, exact_sum, many_values
+from daskboost.data.input.kinds import is_lazy
+from daskboost.data.input.row_batch import DenseRows, DeviceColumn, RowBatch
+from daskboost.data.input.source import Source
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError
+from daskboost.exact_sum import ExactSum
+
+if TYPE_CHECKING:
+    from daskboost.data.input.source import Source
+
+# The sum of all weights, read before anything else: the sketch scales weights to integers by it.
+
+def total_weight(source: Source, apply: Callable[[Sequence[Any], Callable[[Any], ExactSum]], list[ExactSum]]
+                 ) -> float | None:  # fmt: skip
+    """Sum of the weights of all rows, reading nothing else; None where rows have none.
+
+    Where rows have weights of their own and weights by class, a bound on it: the sum of the former times the largest of
+    the latter. `apply(blocks, function)` runs a function on raw blocks, some of them lazy.
+
+    Raises
+    ------
+    DataError
+        The weights sum to nothing a scale could be made from: NaN, infinite or negative ones among them.
+    """
+    by_class = source.spec.class_weights
+    if not source.has_weights:
+        return None if by_class is None else by_class.total
+    column = source.spec.weight_column
+    if column is not None:
+        blocks = source.x.column_blocks(column)
+    else:
+        assert source.weight is not None
+        blocks = source.weight.blocks()
+    parts = apply(blocks, _sum)
+    total = reduce(add, parts, ExactSum()).value()
+    if not 0 <= total < float("inf"):
+        raise DataError(f"weight sums to {total}. Give every row a finite weight of at least 0.")
+    return total if by_class is None else total * max(by_class.factors)
+
+
+def _sum(block: Any) -> ExactSum:
+    column = None if many_values(block, "weight") is None else device_column(block, "weight")
+    return ExactSum.of(float_vector(block, "weight")) if column is None else exact_sum(column)
+
+
+__all__ = [
+    "ClassWeights",
+    "LabelStats",
+    "class_array",
+    "class_codes",
+    "column_labels",
+    "computed",
+    "count_classes",
+    "find_classes",
+    "label_stats",
+    "merge_classes",
+    "unique_labels",
+]
+
+MAX_CLASSES = 2**16
+"""Most classes of a classifier: what `num_class` may be."""
+
+
+@dataclass(frozen=True)
+class LabelStats:
+    """A summary of labels and weights; `a + b` is that of both parts, in any order."""
+
+    n_rows: int = 0
+    minimum: float = math.inf
+    """Smallest label; infinity without rows."""
+    maximum: float = -math.inf
+    """Largest label; minus infinity without rows."""
+    all_integer: bool = True
+    """Whether every label is a whole number."""
+    max_weight: float = 0.0
+    """Largest weight: 1 where rows have none, 0 without rows."""
+    positive_weight_rows: int = 0
+    """Rows whose weight is above 0: those that count."""
+
+    @classmethod
+    def of(cls, batch: RowBatch) -> LabelStats:
+        """The summary of one partition; a batch without labels counts its rows and weights only."""
+        if batch.n_rows == 0:
+            return cls()
+        minimum, maximum, all_integer = _range(batch.label)
+        largest, n_positive = (1.0, batch.n_rows) if batch.weight is None else _weights(batch.weight)
+        return cls(
+            n_rows=batch.n_rows,
+            minimum=minimum,
+            maximum=maximum,
+            all_integer=all_integer,
+            max_weight=largest,
+            positive_weight_rows=n_positive,
+        )
+
+    def __add__(self, other: LabelStats) -> LabelStats:
+        return LabelStats(
+            self.n_rows + other.n_rows,
+            min(self.minimum, other.minimum),
+            max(self.maximum, other.maximum),
+            self.all_integer and other.all_integer,
+            max(self.max_weight, other.max_weight),
+            self.positive_weight_rows + other.positive_weight_rows,
+        )
+
+    def check_trainable(self) -> None:
+        """Refuse data that has nothing to learn from.
+
+        Raises
+        ------
+        DataError
+            When there are no rows, or every weight is 0.
+        """
+        if self.n_rows == 0:
+            raise DataError("X has no rows in any partition. Pass at least one row.")
+        if self.positive_weight_rows == 0:
+            raise DataError(
+                f"weight is 0 in all {self.n_rows} rows. Give at least one row a positive weight; rows whose weight is "
+                "zero do not count."
+            )
+
+
+def _range(label: Float32 | DeviceColumn | None) -> tuple[float, float, bool]:
+    """Least and greatest label, zero never negative, and whether all are whole numbers."""
+    if label is None:
+        return math.inf, -math.inf, True
+    if isinstance(label, DeviceColumn):
+        return *label.ends, label.summary.all_whole
+    minimum, maximum = label.min(initial=np.float32(np.inf)), label.max(initial=np.float32(-np.inf))
+    return float(minimum) + 0.0, float(maximum) + 0.0, bool((label == np.rint(label)).all())
+
+
+def _weights(weight: Float32 | DeviceColumn) -> tuple[float, int]:
+    """The largest weight, zero never negative, and how many are above 0."""
+    if isinstance(weight, DeviceColumn):
+        return weight.ends[1], count_nonzero(weight)
+    return float(weight.max()) + 0.0, int(np.count_nonzero(weight))
+
+
+def column_labels(source: Source) -> list[Any]:
+    """The raw labels of every partition, or a Delayed for each that reads no features.
+
+    Raises
+    ------
+    DataError
+        When the source has no labels.
+    """
+    if source.spec.label_column is not None:
+        return source.x.column_blocks(source.spec.label_column)
+    if source.y is None:
+        raise DataError("y is missing. Pass labels as the name of a column of X, or as a collection aligned with X.")
+    return source.y.blocks()
+
+
+def label_stats(source: Source) -> LabelStats:
+    """The range of a local source's labels, found without reading its features and weights.
+
+    Raises
+    ------
+    DataError
+        When there are no labels, or for those that `ReadSpec.read` refuses.
+    DataTypeError
+        For text labels without classes.
+    """
+    source.require_numeric_labels()
+    labels = [source.spec.label(computed(block)) for block in column_labels(source)]
+    parts = (LabelStats.of(RowBatch(DenseRows(np.empty((len(each), 0), np.float32)), each)) for each in labels)
+    return sum(parts, LabelStats())
+
+
+def find_classes(source: Source) -> npt.NDArray[Any]:
+    """The distinct labels of a source, sorted.
+
+    Raises
+    ------
+    DataError
+        When a label is missing, there are no rows, or more labels than a classifier can have.
+    DataTypeError
+        When labels are of mixed types, or neither strings, booleans nor numbers.
+    """
+    blocks = column_labels(source)
+    if not source.is_dask:
+        return merge_classes([_few_labels(computed(block)) for block in blocks])
+    from dask import delayed
+
+    return merge_classes(source.compute([delayed(_few_labels)(block) for block in blocks]))
+
+
+def _few_labels(block: Any) -> npt.NDArray[Any]:
+    """The labels of one partition; refused here where they are too many to be sent about."""
+    found = unique_labels(block)
+    if len(found) > MAX_CLASSES:
+        raise DataError(
+            f"y has {len(found)} different labels in one partition; at most {MAX_CLASSES} classes are possible. "
+            "Unknown label type: continuous. Use DaskBoostRegressor for numbers."
+        )
+    return found
+
+
+def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Rows of every class in all partitions; int64, shape (classes,).
+
+    Raises
+    ------
+    DataError
+        When a label is none of the classes.
+    """
+    blocks = column_labels(source)
+    if not source.is_dask:
+        parts = [_class_counts(computed(block), classes) for block in blocks]
+    else:
+        from dask import delayed
+
+        parts = list(source.compute([delayed(_class_counts)(block, classes) for block in blocks]))
+    total: npt.NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
+    return total
+
+
+def _class_counts(block: Any, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    codes = read_codes(block, classes.tolist())
+    if isinstance(codes, DeviceColumn):
+        return code_counts(codes, len(classes))
+    counts: npt.NDArray[np.int64] = np.bincount(codes.astype(np.intp), minlength=len(classes)).astype(np.int64)
+    return counts
+
+
+def computed(block: Any) -> Any:
+    """A block of local input: itself, or what its Delayed (a column of a Parquet file) yields in this thread."""
+    return block.compute(scheduler="synchronous") if is_lazy(block) else block

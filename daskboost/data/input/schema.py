@@ -1,0 +1,156 @@
+"""What the columns are: dtypes are judged here, from metadata alone, before any row is read.
+
+A dtype of any library is reduced to one letter, NumPy's `kind`, and a letter to XGBoost's feature type.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.errors import DataError, DataTypeError
+
+if TYPE_CHECKING:
+    from pandas.api.extensions import ExtensionDtype
+    from pyarrow import DataType
+
+    ColumnType: TypeAlias = np.dtype[Any] | ExtensionDtype | DataType
+    """The type of a column, of any library."""
+
+FEATURE_KINDS = {"f": "float", "i": "int", "u": "int", "b": "i", "n": "float"}
+"""Letter of a dtype (`dtype_letter`) to XGBoost's `feature_types`; "n" is a column of nulls only."""
+
+LABEL_LETTERS = frozenset("fiubnOC")
+"""Letters a label may have; objects, strings and categories are looked into when they are read."""
+
+_NAMES_SHOWN = 10  # a message lists at most this many columns
+
+_REMEDIES = {
+    "M": "turn dates into numbers, e.g. `(x - x.min()).dt.total_seconds()`",
+    "m": "turn durations into numbers, e.g. `x.dt.total_seconds()`",
+    "c": "pass real and imaginary parts as two features",
+    "O": "encode them as numbers (e.g. `x.astype('category').cat.codes`) or drop them",
+}
+
+
+def dtype_letter(dtype: ColumnType) -> str:
+    """NumPy's `kind` letter of a NumPy, pandas or Arrow dtype.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype, pandas ExtensionDtype or pyarrow.DataType
+
+    Returns
+    -------
+    str
+        ``f i u b c M m`` as in NumPy; ``n`` for Arrow's null type; ``C`` for categories; ``O`` for all else.
+    """
+    if type(dtype).__module__.split(".")[0] == "pyarrow":
+        return _arrow_letter(dtype)
+    arrow = getattr(dtype, "pyarrow_dtype", None)
+    if arrow is not None:
+        return _arrow_letter(arrow)
+    if hasattr(dtype, "categories"):
+        return "C"
+    letter = str(getattr(dtype, "kind", "O"))
+    return letter if letter in "fiubcMm" else "O"
+
+
+def _arrow_letter(dtype: DataType) -> str:
+    from pyarrow import types
+
+    tests = {
+        "f": types.is_floating,
+        "i": types.is_signed_integer,
+        "u": types.is_unsigned_integer,
+        "b": types.is_boolean,
+        "n": types.is_null,
+        "C": types.is_dictionary,
+        "m": types.is_duration,
+        "M": types.is_temporal,
+    }
+    return next((letter for letter, test in tests.items() if test(dtype)), "O")
+
+
+def feature_kinds(names: Sequence[str], dtypes: Iterable[ColumnType], what: str = "X") -> tuple[str, ...]:
+    """XGBoost's feature type of every column.
+
+    Raises
+    ------
+    DataTypeError
+        Naming every column that is not a number or boolean.
+    """
+    dtypes = list(dtypes)
+    letters = [dtype_letter(dtype) for dtype in dtypes]
+    refused = [i for i, letter in enumerate(letters) if letter not in FEATURE_KINDS]
+    if refused:
+        shown = listed([f"{names[i]!r} ({dtypes[i]})" for i in refused])
+        remedies = dict.fromkeys(_REMEDIES.get(letters[i], _REMEDIES["O"]) for i in refused)
+        raise DataTypeError(
+            f"{what} has {len(refused)} column(s) of a type that cannot be a feature: {shown}. "
+            f"Features are numbers or booleans: {'; '.join(remedies)}."
+        )
+    return tuple(FEATURE_KINDS[letter] for letter in letters)
+
+
+def listed(items: Sequence[str]) -> str:
+    """A comma-separated list for a message, cut after the first few."""
+    more = len(items) - _NAMES_SHOWN
+    return ", ".join(items[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def unique_names(columns: Iterable[Hashable], what: str = "X") -> tuple[str, ...]:
+    """Column names as strings.
+
+    Raises
+    ------
+    DataError
+        When two columns have the same name, also when they only differ in type (1 and "1").
+    """
+    names = tuple(str(column) for column in columns)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(
+            f"{what} has duplicate column names: {listed([repr(n) for n in twice])}. Rename or drop the duplicates, "
+            "since columns are matched by name when predicting."
+        )
+    return names
+
+
+def match_by_name(schema: FeatureSchema, names: Sequence[str]) -> tuple[int, ...]:
+    """Positions in `names` of a schema's features, in the schema's order; further names are ignored.
+
+    Raises
+    ------
+    DataError
+        Naming the features that are missing.
+    """
+    assert schema.names is not None
+    position = {name: i for i, name in enumerate(names)}
+    absent = [name for name in schema.names if name not in position]
+    if absent:
+        raise DataError(
+            f"X lacks {len(absent)} of the {schema.n_features} feature columns used in training: "
+            f"{listed([repr(n) for n in absent])}. It has: {listed([repr(n) for n in names])}."
+        )
+    return tuple(position[name] for name in schema.names)
+
+
+def match_by_count(schema: FeatureSchema, n_features: int) -> None:
+    """Refuse a matrix whose number of columns is not the schema's.
+
+    Raises
+    ------
+    DataError
+        With both numbers.
+    """
+    if n_features != schema.n_features:
+        names = "" if schema.names is None else f" ({listed([repr(n) for n in schema.names])})"
+        raise DataError(
+            f"X has {n_features} features, but {schema.n_features} were used in training{names}. "
+            "Pass the same columns in the same order, or a frame whose columns can be matched by name."
+        )

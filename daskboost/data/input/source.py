@@ -1,0 +1,366 @@
+"""Any supported input becomes partitions of rows: judged by its metadata now, read later, one partition at a time.
+
+X, y, weight, base_margin → Blocks (cut and aligned) → Partition → ReadSpec.read → RowBatch
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.input import uploaded_rows as upload
+from daskboost.data.input.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
+from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
+from daskboost.data.input.classes import class_array
+from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
+from daskboost.data.input.kinds import is_lazy
+from daskboost.data.input.read import ReadSpec
+from daskboost.data.input.row_batch import FeatureSchema, RowBatch
+from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.params import shown
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
+    from daskboost.data.input.schema import ColumnType
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Partition", "ReadSpec", "Source", "make_source"]
+
+
+Compute = Callable[[Sequence[Any]], Sequence[Any]]
+"""Returns the values of Dask's objects, in order."""
+
+
+def compute_here(lazy: Sequence[Any]) -> Sequence[Any]:
+    """Compute Dask's objects, in one go, with its current scheduler."""
+    from dask import compute
+
+    values: Sequence[Any] = compute(*lazy, traverse=False)
+    return values
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The raw rows of one partition, read only when asked for."""
+
+    index: int
+    blocks: tuple[Any, Any, Any, Any]
+    """x, y, weight, base_margin: raw objects or Delayed; None where absent, a column of x or in `together`."""
+    where: str = ""
+    """What messages call it."""
+    together: Any = None
+    """All blocks as one Delayed, which computes what they share once, where several are Dask's and of one kind."""
+
+    def load(self, spec: ReadSpec, compute: Compute) -> RowBatch:
+        """Compute the blocks and read them here."""
+        blocks: Sequence[Any] = self.blocks
+        if self.together is not None:
+            (blocks,) = compute([self.together])
+        elif lazy := [block for block in blocks if is_lazy(block)]:
+            results = iter(compute(lazy))
+            blocks = [next(results) if is_lazy(block) else block for block in blocks]
+        return spec.read(*blocks, where=self.where)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Partitions of rows with one schema. Made by `make_source`; nothing has been read or computed."""
+
+    schema: FeatureSchema
+    spec: ReadSpec
+    x: Blocks
+    y: Blocks | None = None
+    weight: Blocks | None = None
+    base_margin: Blocks | None = None
+    label_dtype: ColumnType | None = None
+    """The labels' dtype as the metadata gives it; None without labels."""
+    compute: Compute = compute_here
+    """Computes Dask's objects where this process needs their values."""
+
+    @property
+    def is_dask(self) -> bool:
+        """Whether the rows lie in a Dask collection."""
+        return isinstance(self.x, DaskFrameBlocks | DaskArrayBlocks)
+
+    @property
+    def has_labels(self) -> bool:
+        return self.y is not None or self.spec.label_column is not None
+
+    @property
+    def has_weights(self) -> bool:
+        return self.weight is not None or self.spec.weight_column is not None
+
+    @property
+    def n_partitions(self) -> int:
+        return self.x.n_partitions
+
+    @property
+    def pieces(self) -> tuple[int, ...] | None:
+        """Rows at which chunks end besides those at which partitions do; None for no others."""
+        return self.x.pieces if isinstance(self.x, DeviceBlocks) else None
+
+    @property
+    def n_rows(self) -> int | None:
+        """Rows in all; None where only computing would tell."""
+        return None if self.x.lengths is None else sum(self.x.lengths)
+
+    def lends(self, batch: RowBatch) -> bool:
+        """Whether a batch is all rows, and its features are the memory of a GPU that was given."""
+        return batch.features.is_lent and isinstance(self.x, DeviceBlocks)
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions in order."""
+        if sum(part is not None for part in self._inputs) > 1:
+            together = self._mapped(_frames_together, _arrays_together)
+            if together is not None:
+                return tuple(Partition(i, (None,) * 4, self.x.name_of(i), each) for i, each in enumerate(together))
+        absent = [None] * self.n_partitions
+        columns = [absent if part is None else part.blocks() for part in self._inputs]
+        rows = zip(*columns, strict=True)
+        return tuple(Partition(i, (x, y, w, m), self.x.name_of(i)) for i, (x, y, w, m) in enumerate(rows))
+
+    @property
+    def _inputs(self) -> tuple[Blocks | None, ...]:
+        return self.x, self.y, self.weight, self.base_margin
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Read the partitions one after another; one is in memory at a time.
+
+        Raises
+        ------
+        DataTypeError
+            For text labels without classes (before anything is read), and as `ReadSpec.read`.
+        DataError
+            As `ReadSpec.read`.
+        """
+        self.require_numeric_labels()
+        return (partition.load(self.spec, self.compute) for partition in self.partitions)
+
+    def with_classes(self, classes: npt.NDArray[Any]) -> Source:
+        """The same rows with labels read as codes 0 to k - 1, by exact match.
+
+        Parameters
+        ----------
+        classes : array, shape (k,)
+            Distinct strings, booleans or numbers, in the order of their codes.
+
+        Raises
+        ------
+        DataError
+            When classes are empty or not distinct; a label that is none of them is refused when it is read.
+        """
+        return replace(self, spec=self.spec.with_classes(tuple(class_array(classes).tolist())))
+
+    def quantized_on(self, device: str | None, memory_limit: int | None = None) -> Source:
+        """The same rows, features on the host to be quantized where `device` says; see `ReadSpec.device`.
+
+        Data sets of so few rows that a CPU has them quantized before a GPU has begun are left to it.
+        """
+        n_values = None if self.n_rows is None else self.n_rows * self.schema.n_features
+        if device is not None and n_values is not None and n_values < upload.TINY_VALUES:
+            logger.debug("%d values are quantized on the CPU: they are few", n_values)
+            device = None
+        return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
+
+    def delayed(self) -> list[Delayed]:
+        """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs.
+
+        Loading, aligning and reading a partition of DataFrames or of Arrays is fused into one task, so the raw rows are
+        freed as soon as they are read.
+
+        Raises
+        ------
+        DataTypeError
+            For text labels without classes.
+        """
+        self.require_numeric_labels()
+        fused = self._mapped(partial(_read_frames, spec=self.spec), partial(_read_arrays, spec=self.spec))
+        if fused is not None:
+            return fused
+        from dask import delayed, optimize
+
+        name = f"daskboost-read-{uuid4().hex}"
+        read = delayed(self.spec.read, pure=False, traverse=False)
+        lazy = [read(*p.blocks, where=p.where, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
+        return list(optimize(*lazy)) if self.is_dask else lazy
+
+    def _mapped(self, of_frames: Callable[..., Any], of_arrays: Callable[..., Any]) -> list[Delayed] | None:
+        """A function of all blocks of a partition, one task each; None where they are not all frames, or all arrays."""
+        present = [part for part in self._inputs if part is not None]
+        if all(isinstance(part, DaskFrameBlocks) for part in present):
+            return self._mapped_frames(of_frames)
+        return self._mapped_arrays(of_arrays) if all(isinstance(part, DaskArrayBlocks) for part in present) else None
+
+    def _mapped_frames(self, function: Callable[..., Any]) -> list[Delayed]:
+        import dask.dataframe as dd
+
+        frames = [None if part is None else _data(part) for part in self._inputs]
+        batches = dd.map_partitions(
+            function, *frames, align_dataframes=False, meta=(None, object), enforce_metadata=False
+        )
+        return list(batches.to_delayed(optimize_graph=True))
+
+    def _mapped_arrays(self, function: Callable[..., Any]) -> list[Delayed]:
+        import dask.array as da
+
+        numbers = da.from_array(np.arange(self.n_partitions), chunks=1)
+        pairs: list[Any] = [numbers, (0,)]
+        for axis, part in enumerate(self._inputs, start=1):
+            array = None if part is None else _data(part)
+            pairs += [array, None if array is None else (0, axis)[: array.ndim]]
+        batches = da.blockwise(
+            function,
+            (0,),
+            *pairs,
+            dtype=object,
+            concatenate=None,  # each is one chunk wide, which Dask would copy
+            align_arrays=False,
+            meta=np.empty(0, dtype=object),
+        )
+        return list(batches.to_delayed(optimize_graph=True))
+
+    def require_numeric_labels(self) -> None:
+        """Refuse text labels without classes, by their dtype alone."""
+        if self.spec.classes is None and self.label_dtype is not None and is_text(self.label_dtype):
+            raise DataTypeError(
+                f"y is of type {self.label_dtype}, but this objective needs numbers. "
+                "Use DaskBoostClassifier for class labels, or convert y to numbers."
+            )
+
+
+def _frames_together(*blocks: Any) -> tuple[Any, ...]:
+    return blocks
+
+
+def _arrays_together(number: Any, *blocks: Any) -> tuple[Any, ...]:
+    return tuple(map(_only, blocks))
+
+
+def _only(block: Any) -> Any:
+    """A partition's block, which Dask gives in a list of those along the features."""
+    while isinstance(block, list):
+        (block,) = block
+    return block
+
+
+def _read_frames(
+    x: Any, y: Any, weight: Any, base_margin: Any, *, spec: ReadSpec, partition_info: Any = None
+) -> RowBatch:
+    """Dask fills in `partition_info`."""
+    where = f"partition {partition_info['number']}" if partition_info else ""
+    return spec.read(x, y, weight, base_margin, where=where)
+
+
+def _read_arrays(number: Any, *blocks: Any, spec: ReadSpec) -> RowBatch:
+    return spec.read(*_arrays_together(number, *blocks), where=f"partition {int(number[0])}")
+
+
+def make_source(
+    X: Any,
+    y: Any = None,
+    *,
+    weight: Any = None,
+    base_margin: Any = None,
+    missing: float | None = math.nan,
+    feature_names: Sequence[str] | None = None,
+    schema: FeatureSchema | None = None,
+) -> Source:
+    """Describe any supported input as partitions of rows, without reading them.
+
+    Parameters
+    ----------
+    X : Dask DataFrame or Array, pandas or polars DataFrame, 2-D NumPy array, pyarrow Table, scipy.sparse matrix, or
+        path; CuPy array, cuDF DataFrame or cupyx.scipy.sparse matrix; another eager frame that narwhals or Arrow reads
+        Features, shape (rows, features): floats, integers, booleans, nullable types. Dask Arrays may have unknown chunk
+        sizes and scipy.sparse blocks. A path is a Parquet file or a directory of them (``protocol://`` through Dask).
+        In sparse data an absent entry is missing and a stored zero is a value.
+    y, weight, base_margin : column name of X, or collection of as many rows, optional
+        A named column is no feature. `base_margin` may have several columns, one per output (a list of names).
+        A Dask collection must be cut at the same rows as X. A local one goes with a local X, a Parquet path, or a Dask
+        Array of known chunk sizes.
+    missing : float, default NaN
+        A further value that stands for missing (NaN and nulls always do), compared in float32; None is NaN.
+    feature_names : sequence of str, optional
+        Names for the columns of a matrix; for a frame, which of its columns are the features, in this order.
+    schema : FeatureSchema, optional
+        Of the training data. Frames are matched to it by name (columns it lacks are ignored), matrices by position.
+
+    Returns
+    -------
+    Source
+
+    Raises
+    ------
+    DataTypeError
+        For an unsupported type of input, and columns that are not numbers, naming them.
+    DataError
+        For zero rows (unless predicting) or columns, duplicate names, other lengths or numbers of partitions, features
+        that the schema has and X lacks.
+    ParameterError
+        When `missing` is not a number.
+
+    Notes
+    -----
+    What only the rows can tell (infinities, bad weights and labels, lengths inside Dask partitions) is refused when
+    they are read.
+    """
+    opened = open_input(X)
+    label_column = column_named(y, opened.columns, "y")
+    weight_column = column_named(weight, opened.columns, "weight")
+    margin_columns = columns_named(base_margin, opened.columns, "base_margin")
+    named = {label_column, weight_column, *(margin_columns or ())}
+    columns, expected = choose_features(opened, named, feature_names, schema)
+    spec = ReadSpec(expected, columns, missing_value(missing), label_column, weight_column, margin_columns)
+    if margin_columns is not None:
+        spec = replace(spec, n_margin_outputs=len(margin_columns))
+    x = opened.cut(None if opened.columns is None else spec.frame_columns)
+    labels = None if y is None or label_column is not None else aligned(y, x, "y")
+    weights = None if weight is None or weight_column is not None else aligned(weight, x, "weight")
+    margins = None if base_margin is None or margin_columns is not None else aligned(base_margin, x, "base_margin")
+    if margins is not None:
+        spec = replace(spec, n_margin_outputs=width_of(_data(margins)))
+    label_dtype = _check_dtypes(opened, spec, labels)
+    if x.lengths is not None and sum(x.lengths) == 0 and (schema is None or y is not None):
+        raise DataError("X has 0 rows. Pass at least one row.")
+    return Source(expected, spec, x, labels, weights, margins, label_dtype)
+
+
+def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) -> ColumnType | None:
+    """Judge label, weight and base margin columns of X; the labels' dtype."""
+    dtypes = dict(zip(opened.columns or (), opened.dtypes, strict=False))
+    if spec.weight_column is not None:
+        check_dtype(dtypes[spec.weight_column], "weight")
+    for column in spec.margin_columns or ():
+        check_dtype(dtypes[column], "base_margin")
+    if spec.label_column is not None:
+        check_dtype(dtypes[spec.label_column], "y")
+        return dtypes[spec.label_column]
+    return None if labels is None else dtypes_of(_data(labels))[0]
+
+
+def missing_value(missing: Any) -> float:
+    """The further value that stands for missing, as it is compared; ParameterError for what is no number."""
+    if missing is None:
+        return math.nan
+    is_number = isinstance(missing, int | float | np.integer | np.floating) and not isinstance(missing, bool)
+    if not is_number or (isinstance(missing, int) and abs(missing) > sys.float_info.max):
+        raise ParameterError(f"missing is {shown(missing)}, but must be a number, e.g. -999, 0 or NaN (the default).")
+    with np.errstate(over="ignore"):
+        return float(np.float32(missing))  # as it is compared; beyond float32 it is infinite, as such values become
+
+
+def _data(blocks: Blocks) -> Any:
+    assert isinstance(blocks, LocalBlocks | DaskFrameBlocks | DaskArrayBlocks)
+    return blocks.data if isinstance(blocks, LocalBlocks) else blocks.collection

@@ -1,0 +1,301 @@
+"""Raw blocks of the host's memory, or row groups of files, become rows on a GPU: block by block, in bounded memory.
+
+    raw rows -> slice -> upload in the types they have -> float32 -> look for infinite values -> rows on the device
+
+Nothing is converted, filled or looked at on the host but nulls of nullable columns. A block takes at most half of the
+device memory that there is for quantizing, so partitions may be of any size; the other half is for what is made of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.cuts.cell_counts import CHANGED
+from daskboost.data.input.blocks import row_slice
+from daskboost.data.input.convert import canonical_csr, raw_values
+from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
+from daskboost.data.input.kinds import is_sparse, kind_of
+from daskboost.data.input.parquet import RowGroup
+from daskboost.data.input.row_batch import DeviceRows, Features, UploadedRows
+from daskboost.devices.gpu.quantize.bins import TYPES
+from daskboost.devices.gpu.quantize.sketch import SERIES_BYTES
+from daskboost.devices.gpu.runtime.launches import Runtime
+from daskboost.devices.gpu.runtime.upload import Uploader
+from daskboost.dtypes import Bool, Int64
+from daskboost.errors import DataError, DeviceError, MissingDependencyError, format_bytes
+from daskboost.params import split_device
+
+if TYPE_CHECKING:
+    from daskboost.data.input.read import ReadSpec
+
+logger = logging.getLogger(__name__)
+
+TINY_VALUES = 1 << 18
+"""Values of a data set that a CPU quantizes in the few milliseconds that the launches for one partition take."""
+MOST_BLOCK_BYTES = 1 << 30
+"""Bytes of a block and what is made of it, so much as a partition cut from local data takes."""
+LEAST_ROWS = 256
+"""Rows of a block that the device must have room for."""
+VALUE_BYTES = 16
+"""Bytes of device memory for a value: as it came, as float32, and its symbol twice, where it lies and on its way
+back."""
+ENTRY_BYTES = 32
+"""The same of an entry of sparse rows: two kinds of indices, two of values, its bin, and copies without absent ones."""
+
+
+def gpu_of_uploads(device: str) -> Runtime | None:
+    """The GPU that rows of the host's memory are to be quantized on, None where it is the CPU.
+
+    Raises
+    ------
+    MissingDependencyError, DeviceError
+        A GPU was asked for by name and cannot be used.
+    """
+    kind, number = split_device(device)
+    if kind == "cpu":
+        return None
+    from daskboost.devices.gpu.runtime.cuda import get_runtime
+
+    try:
+        return get_runtime(number)
+    except (MissingDependencyError, DeviceError) as error:
+        if kind != "auto":
+            raise
+        logger.debug("rows are quantized on the CPU: %s", error)
+        return None
+
+
+def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> RawRows | None:
+    """Rows of the host's memory for the GPU that quantizes them; None where the CPU does, as "auto" may choose."""
+    if spec.device is None or gpu_of_uploads(spec.device) is None:
+        return None
+    rows = RawRows(spec, block, where)
+    if split_device(spec.device)[0] != "auto" or rows.has_room:
+        return rows
+    say_no_room(rows.n_features, rows.least_bytes)
+    return None
+
+
+@functools.lru_cache(maxsize=64)  # all partitions of a data set would say the same
+def say_no_room(n_features: int, least_bytes: int) -> None:
+    logger.warning(
+        "device='auto' quantizes rows of %d features on the CPU: on a GPU they need %s of its memory at least, and "
+        "less is free, or allowed by device_memory_limit", n_features, format_bytes(least_bytes),
+    )  # fmt: skip
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Within it, errors of the data begin with what messages call a partition."""
+    try:
+        yield
+    except DataError as error:
+        if not where:
+            raise
+        raise type(error)(f"{where}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows(UploadedRows):
+    """Features of one partition as they came.
+
+    Parameters
+    ----------
+    spec : ReadSpec
+        How they are to be read; its `device` is where.
+    block : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup
+    where : str
+        What messages call the partition.
+    held_bytes : int
+        Taken already of the limit that `spec` has for device memory.
+    """
+
+    spec: ReadSpec
+    block: Any
+    where: str
+    held_bytes: int = 0
+
+    @cached_property
+    def n_rows(self) -> int:  # type: ignore[override]
+        block = self.block
+        return int(block.n_rows if isinstance(block, RowGroup) else block.shape[0])
+
+    @cached_property
+    def n_features(self) -> int:  # type: ignore[override]
+        columns = self.spec.columns
+        if isinstance(self.block, RowGroup):
+            return len(columns or self.block.columns)
+        return int(self.block.shape[1]) if columns is None else len(columns)
+
+    @property
+    def runtime(self) -> Runtime:
+        found = gpu_of_uploads(self.spec.device or "cpu")
+        assert found is not None, "rows on their way to a GPU came to a process without one"
+        return found
+
+    @property
+    def room_bytes(self) -> int:
+        """Return the bytes of the device's memory."""
+        free, limit = self.runtime.free_bytes, self.spec.device_memory_limit
+        return max(0, free if limit is None else min(free, limit - self.held_bytes))
+
+    def beside(self, held_bytes: int) -> RawRows:
+        return replace(self, held_bytes=self.held_bytes + held_bytes)
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.room_bytes * 15 // 32  # half, of what is not lost to CuPy's pool, which rounds up
+
+    def on_host(self) -> Features:
+        with naming(self.where):
+            return self.spec.host_features(self.block)
+
+    def check(self) -> None:
+        """Raise what reading the features on the host would."""
+        for _ in self.blocks():
+            pass
+
+    def blocks(self, ends: Sequence[int] = (), threads: int = 1) -> Iterator[tuple[int, DeviceRows]]:
+        runtime, beyond = self.runtime, np.zeros(self.n_features, np.bool_)
+        with Uploader(runtime, threads) as uploader:
+            slices, start = self._slices(ends), 0
+            while True:
+                with naming(self.where), on_device(runtime):
+                    raw = next(slices, None)
+                    if raw is None:
+                        break
+                    rows, too_large = self._upload(uploader, raw)
+                    beyond |= too_large
+                n_rows = rows.n_rows
+                yield start, rows
+                del rows, raw
+                start += n_rows
+        if beyond.any():
+            with naming(self.where):
+                self.spec.refuse_infinite(np.flatnonzero(beyond))
+
+    def _slices(self, ends: Sequence[int]) -> Iterator[Any]:
+        """Raw rows of each block: a slice of the raw block, or lists of columns of a row group's batches."""
+        columns = self.spec.columns
+        if isinstance(self.block, RowGroup):
+            names = columns or self.block.columns
+            yield from _regrouped(self.block.batches(columns), self._stops(ends), names)
+            return
+        block, indptr = self.block, None
+        if is_sparse(block):
+            block = canonical_csr(block, columns)
+            indptr = block.indptr.astype(np.int64, copy=False)
+        start = 0
+        for stop in self._stops(ends, indptr):
+            yield row_slice(block, start, stop)
+            start = stop
+
+    def _stops(self, ends: Sequence[int], indptr: Int64 | None = None) -> Iterator[int]:
+        """Where blocks end, as much room as each has."""
+        edges = sorted({end for end in ends if 0 < end < self.n_rows} | {self.n_rows})
+        if not ends:  # cells are counted, and bins have not taken their part of the room yet
+            self._check_room()
+        room_bytes = min(self.scratch_bytes, MOST_BLOCK_BYTES)
+        most_rows = max(LEAST_ROWS, room_bytes // max(self._row_bytes, 1))
+        start = 0
+        for edge in edges:
+            while start < edge:
+                stop = min(edge, start + most_rows)
+                if indptr is not None:
+                    last = indptr[start] + room_bytes // ENTRY_BYTES
+                    stop = max(start + 1, min(stop, int(np.searchsorted(indptr, last, "right")) - 1))
+                yield stop
+                start = stop
+
+    @property
+    def least_bytes(self) -> int:
+        """Return the bytes of device memory for the smallest block, so that half of it is left for what is made of
+        it."""
+        return 4 * max(LEAST_ROWS * self._row_bytes, SERIES_BYTES)
+
+    @property
+    def _row_bytes(self) -> int:
+        """Return the bytes of device memory; of a sparse row, about."""
+        return VALUE_BYTES * (8 if is_sparse(self.block) else self.n_features)
+
+    @property
+    def has_room(self) -> bool:
+        return self.room_bytes >= self.least_bytes
+
+    def _check_room(self) -> None:
+        if not self.has_room:
+            raise DeviceError(
+                f"quantizing rows of {self.n_features} features on a GPU needs {self.least_bytes:,} bytes of its "
+                f"memory at least, and there are {self.room_bytes:,}: raise device_memory_limit, free what else is "
+                "there, or use device='cpu'"
+            )
+
+    def _upload(self, uploader: Uploader, raw: Any) -> tuple[DeviceRows, Bool]:
+        """Rows on the device, and which features have values at or beyond float32's largest."""
+        runtime, missing = self.runtime, self.spec.missing
+        if is_sparse(raw):
+            n_entries = int(raw.indptr[-1])
+            return sparse_arrays(
+                runtime, uploader.array(raw.indptr.astype(np.int64, copy=False)),
+                uploader.array(raw.indices[:n_entries].astype(np.int32, copy=False)),
+                uploader.numbers(raw.data[:n_entries]), int(raw.shape[1]), missing,
+            )  # fmt: skip
+        if isinstance(raw, list):
+            return inspected(runtime, self._columns(uploader, raw), missing)
+        values = _frame_matrix(raw, self.spec.columns)
+        if values is None:
+            found = raw_values(raw, self.spec.columns)
+            if isinstance(found, list):
+                return inspected(runtime, self._columns(uploader, [found]), missing)
+            values = found
+        return inspected(runtime, uploader.numbers(values), missing)
+
+    def _columns(self, uploader: Uploader, batches: Sequence[Sequence[npt.NDArray[Any]]]) -> Any:
+        """Columns of batches, one batch below the other, as a matrix."""
+        n_rows = sum(len(batch[0]) for batch in batches if batch)
+        out = self.runtime.xp.empty((n_rows, self.n_features), np.float32, order="F")
+        start = 0
+        for batch in batches:
+            stop = start + len(batch[0]) if batch else start
+            for i, column in enumerate(batch):
+                uploader.column(column, out[start:stop, i])
+            start = stop
+        return out
+
+
+def _regrouped(batches: Iterator[Any], stops: Iterator[int], names: tuple[Any, ...]) -> Iterator[list[Any]]:
+    """Columns of record batches, divided and put together so that each list ends at the next stop."""
+    row, stop = 0, next(stops, 0)
+    held: list[Any] = []
+    for batch in batches:
+        rest = batch
+        while len(rest):
+            if row == stop:
+                raise DataError(CHANGED)
+            part = rest.slice(0, stop - row)
+            held.append(raw_values(part, names))
+            row, rest = row + len(part), rest.slice(len(part))
+            if row == stop:
+                yield held
+                stop, held = next(stops, stop), []
+    if held:
+        raise DataError(CHANGED)
+
+
+def _frame_matrix(block: Any, columns: Any) -> npt.NDArray[Any] | None:
+    """A pandas frame of one type of NumPy's as a matrix, without a copy where it is one; None for all else."""
+    if kind_of(block) != "pandas":
+        return None
+    frame = block if columns is None else block[list(columns)]
+    types = set(frame.dtypes)
+    is_plain = len(types) == 1 and all(isinstance(dtype, np.dtype) and str(dtype) in TYPES for dtype in types)
+    return np.asarray(frame) if is_plain else None

@@ -1,0 +1,298 @@
+"""Bytes that a fit takes on a GPU: one function for each thing that is allocated; `plans.py` adds them up.
+
+Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine allocates changes it here;
+`tests/training/test_plan_held.py` compares the plan with what engines take.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from daskboost.devices.budget.gpu_streaming import loading_bytes, ring_bytes
+from daskboost.devices.budget.plan import FitSize
+from daskboost.devices.budget.set_size import SetSize
+from daskboost.devices.gpu.rows.feature_groups import LEAST_TILE_ROWS, MOST_TILE_ROWS, room_bytes
+from daskboost.devices.gpu.rows.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
+from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS
+from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
+from daskboost.devices.gpu.trees.best_first import STEPS, kept_histograms, most_splits, step_width, usual_steps
+from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
+from daskboost.devices.gpu.trees.growth import histogram_nodes, tables_bytes
+from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
+from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
+from daskboost.devices.gpu.trees.split import RESULTS, n_chunks
+
+LAYOUT_BYTES = 12
+"""Bytes of a feature in `DeviceLayout`."""
+PAIR_SLOT_BYTES = 16
+"""Sums of g and h, int64."""
+LEAF_SUM_BYTES = 20
+"""Bytes of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `refit.py`."""
+SEGMENT_BYTES = 16
+"""First and last row of a node."""
+ID_BYTES = 8
+"""Global id of a row that was chosen alone."""
+LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
+"""Bytes of `_TreeLevel`."""
+LEAF_BYTES = 4
+"""Bytes of `TreeGrower.leaves`."""
+GROWN_BYTES = 8 * RESULTS + 3 * 4 + 8
+"""Bytes of `_Grown`."""
+LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
+"""Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
+LEAST_TILES = 256
+"""No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
+GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
+"""float32 arrays of (rows, outputs) that making gradients takes at the same time, results among them."""
+EVALUATION_TEMPORARIES = 4
+"""The same of `Objective.evaluation`."""
+SOFTMAX_TEMPORARIES = 6
+"""Arrays that predictions of several outputs take at a time: the result, and a copy in another order, beside those of
+`exp`."""
+GRADIENT_ROWS = 2**24
+"""`GpuDevice.gradient_rows`."""
+ROUNDS_AT_ONCE = 128
+"""Most rounds whose trees wait on the device until they are fetched together."""
+
+
+def evaluation_bytes(size: FitSize) -> int:
+    """Return the bytes of bins, margins, labels and weights of evaluation sets."""
+    return sum(view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows for each in size.evals)
+
+
+def view_bytes(rows: SetSize) -> int:
+    """Return the bytes of the rows of `DenseView` or `SparseView` that are kept; none of symbols that lie on the device
+    as the view has them."""
+    return 0 if rows.is_lent else rows.unpacked_bytes(rows.resident_rows, rows.resident_entries)
+
+
+def searches_entries(size: FitSize) -> bool:
+    """Whether splits are found in `SortedEntries`, without histograms."""
+    rows = size.train
+    if rows.streamed_rows or not (size.without_host and size.may_sort_entries):
+        return False
+    most = _searched_nodes(size)
+    has_room = most <= MOST_NODES and entry_tile_bytes(most, size.small_data) <= room_bytes(size.block_bytes)
+    if not has_room or not 0 < rows.n_entries <= MOST_ENTRIES:
+        return False
+    if size.grow_policy == "lossguide":
+        n_nodes, n_searches = 2 * size.max_leaves, usual_steps(size.max_leaves)
+    else:
+        n_nodes, n_searches = 1 << size.depth, size.depth
+    return size.prefers_entries or pays(size.n_slots, rows.n_entries, n_nodes, n_searches)
+
+
+def searched_nodes(grow_policy: str, depth: int, max_leaves: int) -> int:
+    """Most nodes that are searched together where trees grow without the host, of each that grows."""
+    return 2 * step_width(max_leaves) if grow_policy == "lossguide" else 1 << (depth - 1)
+
+
+def _searched_nodes(size: FitSize) -> int:
+    return searched_nodes(size.grow_policy, size.depth, size.max_leaves)
+
+
+def columns_bytes(size: FitSize) -> int:
+    """Return the bytes of the column-major copy of `DenseView`, or of `SparseColumns` or `SortedEntries`."""
+    rows, of_states = size.train, 8 * state_words(size.train.resident_rows)
+    if searches_entries(size):
+        return sorted_bytes(rows.n_entries, rows.n_features) + of_states
+    if copied_entries(size):
+        return ENTRY_BYTES * copied_entries(size) + of_states
+    return rows.column_bytes(rows.resident_rows)
+
+
+def root_copy_bytes(size: FitSize) -> int:
+    """Return the bytes of the copy that `DenseView` makes for roots; where trees need the host or leave rows out, roots
+    are gathered."""
+    if not size.without_host or size.samples_rows:
+        return 0
+    return size.train.turned_bytes(size.most_slots, size.block_bytes)
+
+
+def copied_entries(size: FitSize) -> int:
+    """Entries that `SparseColumns` sorts by feature, or `SortedEntries` by slot."""
+    n_entries = size.train.resident_entries
+    return n_entries if searches_entries(size) or is_copied(size.n_slots, n_entries, size.block_bytes) else 0
+
+
+def order_bytes(n_rows: int, small_data: bool, width: int = 1) -> int:
+    """Return the bytes of both halves of `DeviceOrder`; of several outputs, of one order, all pairs, and those that are
+    gathered."""
+    pair_bytes = 8 if small_data else 4
+    n_pairs = 2 if width == 1 else width + 2 * min(AT_ONCE, width)
+    return n_rows * (2 * 4 + n_pairs * pair_bytes)
+
+
+def label_bytes(size: FitSize) -> int:
+    """Labels and weights of training rows; those of evaluation sets count as theirs."""
+    weights = size.has_weight + size.small_data
+    return 4 * size.train.n_rows * (1 + weights)
+
+
+def gradients_bytes(size: FitSize) -> int:
+    """Return the bytes of `SoftmaxChunk`, or of an engine whose objective has no kernel, and of a sketch of them."""
+    n, k = size.train.n_rows, size.n_outputs + size.sketch_columns
+    if size.gpu_gradients == "computed":
+        return 0
+    by_chunk = size.by_expressions and not size.keep_gradients
+    most_rows = max([size.train.chunk_rows, *(group.n_rows for group in size.train.groups)])
+    return 8 * k * (min(n, most_rows) if by_chunk else n)
+
+
+def histograms_bytes(size: FitSize) -> int:
+    """Return the bytes of histograms that are there at a time, or of `EntrySearch`, which needs none."""
+    if searches_entries(size):
+        return entry_search_bytes(size.train, _searched_nodes(size), size.multiprocessors)
+    return PAIR_SLOT_BYTES * size.n_entries * growth_of(size).n_histograms
+
+
+def search_bytes(size: FitSize, n_nodes: int) -> int:
+    """Return the bytes of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums.
+    Of `EntrySearch` results alone."""
+    n_features = 0 if searches_entries(size) else size.train.n_features
+    if size.width > 1:
+        sums_before = PAIR_SLOT_BYTES * n_chunks(size.n_slots, n_features) * size.width
+        return n_nodes * (sums_before + 12 * n_features + 8 * (RESULTS + 2 * size.width))
+    if size.grow_policy == "symmetric":
+        return n_nodes * (PAIR_SLOT_BYTES * size.n_slots + 8 * RESULTS) + 12 * n_features
+    return n_nodes * 8 * (n_features + RESULTS)
+
+
+def split_bytes(size: FitSize) -> int:
+    """Return the bytes of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
+    n_splits = max(USUAL_SPLITS, growth_of(size).n_splits)
+    n_rows = size.trees_together * size.train.n_rows
+    tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
+    return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
+
+
+class Growth(NamedTuple):
+    """What trees take, by what grows them."""
+
+    n_histograms: int
+    """Histograms that are there at a time."""
+    n_splits: int
+    """Nodes that are split at a time."""
+    step_bytes: int
+    """Bytes of searching nodes."""
+    tree_bytes: int
+    """Bytes of what is kept of nodes beside histograms."""
+    stays: bool
+    """Whether all that stays between trees: CUDA graphs have recorded the arrays of their steps."""
+
+    def beside(self, passing: int) -> int:
+        """Return the bytes of steps and of what is needed before and after trees."""
+        return passing + self.step_bytes if self.stays else max(passing, self.step_bytes)
+
+
+def growth_of(size: FitSize) -> Growth:
+    """Return what the trees of a fit take."""
+    if not size.without_host:
+        return _host_growth(size)
+    return _best_first_growth(size) if size.grow_policy == "lossguide" else _level_growth(size)
+
+
+def _host_growth(size: FitSize) -> Growth:
+    """Return what trees take that grow with the host: the nodes that are there, and vectors of leaves."""
+    leaf_bytes = LEAF_VECTOR_BYTES * size.leaf_vector * size.most_leaves
+    segments_bytes = SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups))
+    n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
+    return Growth(
+        size.open_histograms, n_splits, search_bytes(size, size.deepest_nodes), segments_bytes + leaf_bytes, False
+    )
+
+
+def _level_growth(size: FitSize) -> Growth:
+    """Return what `TreeGrower` takes, with the trees that wait to be fetched; each output's tree is in one graph."""
+    capacity, together = (2 << size.depth) - 1, size.trees_together
+    growing = together + size.n_outputs % together
+    of_nodes = capacity * (SEGMENT_BYTES * together + (LEVEL_SLOT_BYTES + LEAF_BYTES) * growing)
+    return Growth(
+        sum(histogram_nodes(together, size.depth)), together << (size.depth - 1),
+        size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth)),
+        tables_bytes(growing + _waiting(size), capacity) + of_nodes + _allowed_bytes(size), True,
+    )  # fmt: skip
+
+
+def _best_first_growth(size: FitSize) -> Growth:
+    """Return the same of `BestFirstGrower`, whose graphs have a step each."""
+    most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
+    grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
+    return Growth(
+        kept_histograms(size.max_leaves), step_width(size.max_leaves),
+        size.n_outputs * (STEPS + 1) * search_bytes(size, _searched_nodes(size)),
+        tables_bytes(1 + _waiting(size), capacity) + grown + _allowed_bytes(size), True,
+    )  # fmt: skip
+
+
+def _waiting(size: FitSize) -> int:
+    """Trees that wait to be fetched."""
+    return min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
+
+
+def _allowed_bytes(size: FitSize) -> int:
+    """Return the bytes of the features that trees may use."""
+    return size.n_outputs * size.drawn_sets * size.train.n_features
+
+
+def metric_bytes(size: FitSize, rows: SetSize) -> int:
+    """Return the bytes of margins that are put together and predictions while these are made, or of them and what
+    metrics take."""
+    n_rows, is_copied = evaluated_together(size, rows)
+    predictions = 4 * size.n_outputs * n_rows
+    scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
+    temporaries = EVALUATION_TEMPORARIES if size.n_outputs == 1 else SOFTMAX_TEMPORARIES
+    return max((temporaries + is_copied) * predictions, predictions + max(scores, LIMB_BYTES))
+
+
+def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
+    """Most rows of an evaluation set whose metrics are computed at a time (`engine/evaluation.py`), and whether their
+    margins are copied for that: of several groups, or of some of their rows."""
+    grouped = size.train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
+    groups = [n for n in (grouped.resident_rows, *(group.n_rows for group in grouped.groups)) if n]
+    is_copied = len(groups) > 1 or rows.n_rows < grouped.n_rows
+    return min(rows.n_rows, max([SCORE_ROWS // size.n_outputs, *groups])), is_copied
+
+
+def upload_bytes(rows: SetSize, n_slots: int) -> int:
+    """Return the bytes of rows on their way into a view; of rows some of which lie on disk, what packed chunks take."""
+    return max(loading_bytes(rows, n_slots), rows.uploading_bytes())
+
+
+def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
+    """Return the bytes of what views take while they are made, beside what they keep. The training rows' is free again
+    before their column-major copy is made, or memory is taken for those of them that stream."""
+    rows = size.train
+    own = upload_bytes(rows, size.n_slots)
+    if rows.streamed_rows:
+        own -= ring_bytes(size) + rows.planes_bytes(size.n_slots)
+    if has_columns:
+        own -= 0 if rows.streamed_rows else columns_bytes(size)
+        n = copied_entries(size)
+        sorting = SORTING_BYTES * n
+        if searches_entries(size):
+            growth = growth_of(size)
+            later = histograms_bytes(size) + growth.tree_bytes + growth.step_bytes
+            sorting = sorting_bytes(n, rows.n_features) - later
+        own = max(own, sorting)
+    return max(0, own, *(upload_bytes(each, size.n_slots) for each in size.evals))
+
+
+def scratch_bytes(size: FitSize, passing: int) -> int:
+    """Return the bytes of trees and steps, and what is needed before and after them."""
+    growth, of_layout = growth_of(size), LAYOUT_BYTES * size.train.n_features
+    return of_layout + growth.tree_bytes + split_bytes(size) + growth.beside(passing)
+
+
+def passing_bytes(size: FitSize, *, has_columns: bool) -> int:
+    """The largest of what is needed before and after trees, and freed each time."""
+    return max(opening_bytes(size, has_columns=has_columns), between_bytes(size))
+
+
+def between_bytes(size: FitSize) -> int:
+    """The same once views are there."""
+    rows, k = size.train, size.n_outputs
+    gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
+    evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
+    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.refits) * size.most_leaves
+    return max(gradients, evaluation, leaves)

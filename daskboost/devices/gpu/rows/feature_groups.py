@@ -1,0 +1,178 @@
+"""Which features a block's shared memory holds the histograms of.
+
+A block of the histogram kernel (`kernels/histogram.cu`) adds rows to the bins of a group of neighbouring features. Of a
+row, a group's symbols lie side by side, and each group's rows follow one another, a "plane": what a group reads is
+dense in memory.
+
+    features   0 ... 31 with 256 bins   32 ... 37 with 200   or, of 2 bytes:   0 ... 7 with 1,000   8 with 60,000
+    groups     one of 32 columns        one of 8 columns                       one of 8 columns     three of 1 column
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime
+from daskboost.dtypes import Int32, Int64
+
+# Nodes' rows cut into tiles, the work of one block each (`kernels/tiles.cuh`). Sizes never leave the GPU.
+
+THREADS = 1024
+"""Threads of a block, as in `kernels/tiles.cu`."""
+MOST_COUNTED = 1024
+"""Segments whose tiles a block counts itself (`kernels/block_tile.cuh`); a map costs less than counting more."""
+LEAST_TILE_ROWS = 1024
+"""Four warps with eight rows per thread, as `kernels/partition.cu` and `margins.cu` take them."""
+MOST_TILE_ROWS = 1 << 15
+"""Bounds the flags of tiles that are mostly empty."""
+TILES_PER_PROCESSOR = 24
+"""Two or three rounds of the blocks that run at the same time."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of some nodes' segments."""
+
+    bounds: DeviceArray
+    """Segment of each tree node; int64, shape (nodes of the tree, 2)."""
+    nodes: DeviceArray
+    """int32, shape (segments,); -1 has no rows."""
+    starts: DeviceArray | None
+    """Tiles before each segment; int32, shape (segments + 1,). None where blocks count tiles themselves."""
+    tile_rows: int
+    most: int
+    """At most so many tiles: a grid of as many blocks, of which some may find nothing to do."""
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The tiles as kernels take them whose tiles have `tile_rows` rows at run time."""
+        return (self.bounds, self.nodes, self.starts, len(self.nodes), self.tile_rows)
+
+
+def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
+    """Cut the segments of `nodes`, which have at most `n_rows` rows together."""
+    starts = runtime.xp.empty(len(nodes) + 1, np.int32)
+    runtime.kernel("tiles", "map_tiles")(1, THREADS, bounds, nodes, len(nodes), tile_rows, starts)
+    return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes))
+
+
+def count_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
+    """The same for kernels that take their tile from `tile_of_block`, which need a map of many segments only."""
+    if len(nodes) > MOST_COUNTED:
+        return map_tiles(runtime, bounds, nodes, tile_rows, n_rows)
+    return Tiles(bounds, nodes, None, tile_rows, n_rows // tile_rows + len(nodes))
+
+
+def rows_per_tile(runtime: Runtime, n_rows: int) -> int:
+    """Return the rows of a tile of kernels that touch each row once: a power of two; so many tiles that the GPU is busy
+    to the end.
+
+    And no more: a block that moves rows reads the counts of all tiles of its segment. It follows from the rows of the
+    chunk alone, so that the memory that tiles need grows with the segments.
+    """
+    rows = n_rows // (runtime.multiprocessors * TILES_PER_PROCESSOR)
+    return min(max(1 << rows.bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
+
+
+MOST_COLUMNS = 32
+"""The banks of shared memory."""
+LEAST_COLUMNS = {1: 4, 2: 1}
+"""By bytes of a symbol: as the kernel is compiled."""
+CELL_BYTES = 8
+"""32 bits for g and 32 for h."""
+NARROW_BIN_BYTES = MOST_COLUMNS * CELL_BYTES
+"""Bytes of a bin in a group of symbols of one byte: columns fewer than banks have several cells each."""
+MOST_GROUP_BYTES = 160 * 1024
+"""Bytes of shared memory, where there is so much: the rest of a multiprocessor's is the cache that rows are read
+through."""
+
+
+SKEWED_COLUMNS = (20, 24, 28)
+"""Columns that `kernels/skewed.cuh` is compiled for."""
+SKEWED_BINS = (64, 128, 256)
+"""Largest numbers of bins that kernels with skewed columns come for, as there."""
+SKEWED_BIN_BYTES = 2 * NARROW_BIN_BYTES
+"""Bytes of a bin, as there: most columns have two cells."""
+
+
+@dataclass(frozen=True)
+class FeatureGroups:
+    """Groups of equal width, one launch."""
+
+    columns: int
+    """Columns of a group, a power of two."""
+    groups: Int32
+    """int32, shape (groups, 5): plane, first feature, features, first bin, most bins from there on of one of them."""
+    shared_bytes: int
+    """What a block needs."""
+
+    @property
+    def n_planes(self) -> int:
+        return int(self.groups[-1, 0]) + 1
+
+    @property
+    def most_bins(self) -> int:
+        return int(self.groups[:, 4].max())
+
+    def skewed(self, symbol_bytes: int, shared_bytes: int) -> tuple[int, int] | None:
+        """Columns and bins of the kernel for rows in order; None where groups do not fit it, or are full."""
+        if symbol_bytes != 1 or self.columns != MOST_COLUMNS:
+            return None
+        return skewed_shape(int(self.groups[:, 2].max()), self.most_bins, shared_bytes)
+
+
+def skewed_shape(n_features: int, most_bins: int, shared_bytes: int) -> tuple[int, int] | None:
+    """The same of groups of symbols of one byte, MOST_COLUMNS wide, that have so many features and bins at most."""
+    columns = min((c for c in SKEWED_COLUMNS if c >= n_features), default=0)
+    bins = min((b for b in SKEWED_BINS if b >= most_bins), default=0)
+    return (columns, bins) if columns and bins and bins * SKEWED_BIN_BYTES <= shared_bytes else None
+
+
+def room_bytes(shared_bytes: int | None) -> int:
+    """What the histograms of a block may take of its shared memory; that of a GPU that is not there, None, is taken to
+    be enough for MOST_GROUP_BYTES, as those of data centers have (sm_80, 90 and 100)."""
+    return MOST_GROUP_BYTES if shared_bytes is None else min(shared_bytes, MOST_GROUP_BYTES)
+
+
+def row_columns(n_features: int, symbol_bytes: int) -> int:
+    """Columns of all groups together, at most: where bins are many, narrower groups have fewer columns to spare."""
+    rest = n_features % MOST_COLUMNS
+    columns = max(1 << (rest - 1).bit_length(), LEAST_COLUMNS[symbol_bytes]) if rest else 0
+    return n_features - rest + columns
+
+
+def feature_groups(slots: Int64, symbol_bytes: int, shared_bytes: int) -> list[FeatureGroups]:
+    """Divide features with so many histogram slots each, on a device whose blocks may have so much shared memory.
+
+    Groups are as wide as shared memory allows. The last features get a narrower one where half of it would be empty,
+    since columns without a feature take as long as others.
+    """
+    limit = room_bytes(shared_bytes)
+    found: dict[int, list[list[int]]] = {}
+
+    def bin_bytes(columns: int) -> int:
+        return NARROW_BIN_BYTES if symbol_bytes == 1 else columns * CELL_BYTES
+
+    def divide(first: int, columns: int) -> None:
+        own = slots[first : first + columns]
+        if not len(own):
+            return
+        if columns > LEAST_COLUMNS[symbol_bytes]:
+            if len(own) <= columns // 2 or int(own.max()) * bin_bytes(columns) > limit:
+                divide(first, columns // 2)
+                divide(first + columns // 2, columns // 2)
+                return
+        widest, most = int(own.max()), limit // bin_bytes(columns)
+        groups = found.setdefault(columns, [])
+        plane = groups[-1][0] + 1 if groups else 0
+        groups.extend([plane, first, len(own), low, min(widest - low, most)] for low in range(0, widest, most))
+
+    for first in range(0, len(slots), MOST_COLUMNS):
+        divide(first, MOST_COLUMNS)
+    return [
+        FeatureGroups(columns, np.array(groups, np.int32), max(group[4] for group in groups) * bin_bytes(columns))
+        for columns, groups in sorted(found.items(), reverse=True)
+    ]

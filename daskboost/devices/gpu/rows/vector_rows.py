@@ -1,0 +1,96 @@
+"""Rows on a GPU that trees of vector leaves grow over: `GpuRows` with the pairs of several outputs.
+
+Rows are moved as those of one output are, but pairs stay in the order of rows (as on the CPU): moving 80 of them with
+every row of every level would cost more than to gather them, for the nodes that are built, a few outputs at a time.
+The histograms of an output are then those of a single one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from daskboost.devices.cpu.rows import Rounding
+from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.rows.gradients import ALL, Columns
+from daskboost.devices.gpu.rows.rounding import OutputRounding
+from daskboost.devices.gpu.rows.row_state import BUILD_ROWS, DeviceOrder, GpuRows, Gradients, rounding_of
+from daskboost.devices.gpu.rows.views import GpuView, small_data
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, to_device, to_host
+from daskboost.dtypes import ArrayModule, Float32
+
+THREADS = 256
+"""Threads of a block, as in `kernels/gather_pairs.cu`, where it is the rows of a tile (`BUILD_ROWS`), too."""
+AT_ONCE = 8
+"""Outputs gathered at a time, as in `kernels/gather_pairs.cu`."""
+
+
+class VectorOrder(DeviceOrder):
+    """`DeviceOrder` with pairs of several outputs in the order of rows, shape (rows, width)."""
+
+    def __init__(self, runtime: Runtime, n_rows: int, width: int, weight: Float32 | None = None, n_trees: int = 1,
+                 room_rows: int = 0) -> None:  # fmt: skip
+        self.width = width
+        super().__init__(runtime, n_rows, weight, n_trees, room_rows)
+
+    @property
+    def moved(self) -> DeviceArray | None:
+        return None
+
+    def _empty_pairs(self, xp: ArrayModule, dtype: type) -> DeviceArray:
+        found: DeviceArray = xp.empty((self.room_rows, self.width), dtype)
+        return found[: self.n_rows]
+
+
+class VectorRows(GpuRows):
+    """`GpuRows` whose layout has several outputs side by side (`SlotLayout.width`)."""
+
+    _gathered: DeviceArray | None = None
+    """Pairs of up to AT_ONCE outputs by position, of one chunk after the other; shape (outputs, positions)."""
+
+    def _order(self, n_rows: int, weight: Float32 | None, n_trees: int, room_rows: int) -> DeviceOrder:
+        return VectorOrder(self._runtime, n_rows, self._layout.width, weight, n_trees, room_rows)
+
+    def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
+        """Quantize as `GpuRows` does; rows are sampled by the first column's rounding."""
+        rounding, sample_below = rounding_of(self._runtime, roundings), roundings[0].sample_below
+        first, nothing = rounding.of(0), self._runtime.xp.zeros(2, np.uint64)
+        root = to_device(self._runtime, np.zeros(1, np.int32))
+        for index, chunk in enumerate(self.chunks):
+            g, h = gradient(index)
+            chunk.start(chunk.n_rows)
+            self.quantizers[index](  # for the order of the sampled rows; its pairs are those of a single output
+                Columns(g[:, 0], h[:, 0]), OutputRounding(first.scales, first.keys, nothing), sample_below, chunk.order,
+                self._room(chunk)[0], chunk.bounds,
+            )  # fmt: skip
+            self._sum_rows(index, (g, h), rounding, root, chunk.pairs, rounding.sums)
+        sums: tuple[int, ...] = tuple(to_host(rounding.sums).ravel().tolist())
+        if sample_below < ALL:
+            for chunk in self.chunks:
+                chunk.kept = int(to_host(chunk.bounds[0])[1])
+        return sums
+
+    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool
+                      ) -> None:  # fmt: skip
+        width = out.shape[2]
+        tiles = map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
+        room = self._room(chunk)
+        kernel = self._runtime.kernel("gather_pairs", "gather_pairs", SMALL=small_data(chunk.pairs))
+        for first in range(0, width, AT_ONCE):
+            n = min(AT_ONCE, width - first)
+            kernel(
+                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, chunk.order, room, room.shape[1]
+            )
+            for k in range(n):
+                view.build(tiles, chunk.order, room[k], out[:, :, first + k], adds=adds)
+
+    def _room(self, chunk: DeviceOrder) -> DeviceArray:
+        if self._gathered is None:
+            most = max((each.room_rows for each in self.chunks), default=0)
+            shape = (min(AT_ONCE, self._layout.width), 2 * most)
+            self._gathered = self._runtime.xp.empty(shape, chunk.pairs.dtype)
+        return self._gathered
+
+
+assert THREADS == BUILD_ROWS

@@ -1,0 +1,321 @@
+"""A chunk as kernels see it: rows of symbols by feature group, with a column-major copy for splitting; or CSR rows.
+
+Both kinds offer the same operations, so that everything above this file is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces, turn
+from daskboost.devices.gpu.rows.feature_groups import (
+    CELL_BYTES,
+    MOST_COLUMNS,
+    SKEWED_BIN_BYTES,
+    FeatureGroups,
+    Tiles,
+    room_bytes,
+)
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride
+from daskboost.devices.gpu.trees.sorted_entries import SortedEntries
+from daskboost.devices.gpu.trees.sparse_columns import SparseColumns, copying_bytes, fits_block, is_copied
+from daskboost.dtypes import Int32, Int64, Symbols
+
+BUILD_THREADS = 1024
+"""Threads of a block, as in `kernels/histogram.cu` and `histogram_sparse.cu`: a block fills a multiprocessor."""
+ZERO_THREADS = 256
+"""Threads of a block, as in `kernels/histogram_zeros.cu`."""
+QUAD_BYTES = 16
+"""Bytes of shared memory that a thread clears at a time."""
+MANY_PIECES = 4
+"""Nodes or groups from which a block is halved: it is then halved, so that one half adds up while the other hands
+over."""
+LEAST_ROWS_PER_BIN = 8
+"""Least rows per bin of a block that builds histograms: with fewer it would take longer to hand over its sums than to
+add them."""
+LEAST_ENTRIES_PER_SLOT = 4
+"""The same of sparse rows."""
+WALK_THREADS = 256
+"""Threads of a block, as in `kernels/walk.cu` and `walk_vectors.cu`."""
+WALK_BLOCKS = 8
+"""Blocks of a multiprocessor at the same time; each reads the tree once."""
+SECTOR_BYTES = 32
+"""Rows that are no longer are walked in registers."""
+CSR = 0
+"""In place of the bytes of a symbol, see `kernels/symbol.cuh`."""
+
+
+@dataclass(frozen=True)
+class DeviceLayout:
+    """A slot layout and its copy on the GPU."""
+
+    runtime: Runtime
+    host: SlotLayout
+    offsets: DeviceArray = field(init=False)
+    n_bins: DeviceArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", self.runtime.xp.asarray(self.host.offsets))
+        object.__setattr__(self, "n_bins", self.runtime.xp.asarray(self.host.n_bins))
+
+    def places(self, dtype: np.dtype[Any]) -> SymbolPlaces:
+        """Return where symbols of that type lie."""
+        return SymbolPlaces.of_slots(np.diff(self.host.offsets), dtype, self.runtime.shared_bytes)
+
+
+class GpuView(Protocol):
+    """Operations on one chunk's rows."""
+
+    nbytes: int
+    runtime: Runtime
+    symbol_bytes: int
+    """Kind of view, as kernels take it (`SYMBOL_BYTES`)."""
+    walks_fast: bool
+    """Whether a row's leaf is found by walking in less time than by moving the row to it."""
+    sorted_entries: SortedEntries | None
+    """Entries in the order of their slots, where splits are found in them, without histograms."""
+
+    @property
+    def symbols(self) -> tuple[Any, ...]:
+        """The arguments with which kernels look up single symbols (`SYMBOLS`)."""
+
+    @property
+    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
+        """The same for kernels that look up many symbols of each row, and the words of a short row (`ROW_WORDS`)."""
+
+    @property
+    def joins_trees(self) -> bool:
+        """Whether segments of one call of `build` may be of several trees, so that a row lies in more than one."""
+
+    def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
+              adds: bool = False) -> None:  # fmt: skip
+        """Make `out`, int64 of shape (segments, slots, 2), the histograms of the tiles' segments, whatever it held.
+
+        `order` : uint32, the row at each position; None where positions are rows, those of several trees all rows again
+        and again. `pairs` : by position. `adds` : add to `out` instead, as the second chunk of a shard does to the
+        first one's. A node of -1 has no histogram: what is in its place is undefined. Launches and nothing else: a
+        captured graph may do it again.
+        """
+
+
+class DenseView:
+    """Rows of symbols, feature group by feature group.
+
+    Parameters
+    ----------
+    layout : DeviceLayout
+    parts : iterable of uint8 or uint16 arrays, shape (rows, features)
+        Row after row, on the host or the device, copied one after the other; `DeviceSymbols` of all rows are taken as
+        they are.
+    n_rows : int
+        Of all parts.
+    copy_columns : bool
+        Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
+    turn_rows : bool, default False
+        Whether to make a copy for passes over all rows in order, of groups that have one (`turned.py`).
+    """
+
+    joins_trees = walks_fast = True
+    sorted_entries: SortedEntries | None = None
+
+    def __init__(self, layout: DeviceLayout, parts: Iterable[Symbols | DeviceSymbols], n_rows: int, *,
+                 copy_columns: bool, turn_rows: bool = False) -> None:  # fmt: skip
+        self._layout, self.runtime, xp = layout, layout.runtime, layout.runtime.xp
+        symbols = _joined(self.runtime, layout.places, parts, n_rows)
+        self._rows, self._columns = symbols.flat, symbols.by_feature() if copy_columns else None
+        self._places = xp.asarray(symbols.places.of(n_rows))
+        self._n_rows, self.symbol_bytes = n_rows, int(self._rows.itemsize)
+        self._planes = [
+            self._with_copy(_Planes(each, xp.asarray(each.groups), planes), turn_rows)
+            for each, planes in zip(symbols.places.groups, symbols.planes, strict=True)
+        ]
+        copies = [self._columns, *(each.turned for each in self._planes)]
+        self.nbytes = int(self._rows.nbytes) + sum(int(copy.nbytes) for copy in copies if copy is not None)
+
+    def _with_copy(self, planes: _Planes, turn_rows: bool) -> _Planes:
+        skewed = planes.host.skewed(self.symbol_bytes, self.runtime.shared_bytes) if turn_rows else None
+        return planes if skewed is None else replace(planes, turned=turn(self.runtime, planes.planes, skewed[0]))
+
+    @property
+    def planes(self) -> list[DeviceArray]:
+        """Symbols of each kind of feature groups; shape (planes, rows, columns)."""
+        return [each.planes for each in self._planes]
+
+    @property
+    def symbols(self) -> tuple[Any, ...]:
+        if self._columns is None:
+            return (self._rows, self._places, 0, 0, self._layout.n_bins, self._layout.offsets)
+        return (self._columns, None, 1, self._columns.shape[1], self._layout.n_bins, self._layout.offsets)
+
+    @property
+    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
+        first, *others = self._planes
+        if others or first.host.n_planes > 1 or first.host.columns * self.symbol_bytes != SECTOR_BYTES:
+            return self.symbols, 0
+        n_bins, offsets = self._layout.n_bins, self._layout.offsets
+        return (self._rows, None, first.host.columns, 1, n_bins, offsets), SECTOR_BYTES // 4
+
+    def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
+              adds: bool = False) -> None:  # fmt: skip
+        layout, runtime, small = self._layout, self.runtime, small_data(pairs)
+        for each in self._planes:
+            host, symbols = each.host, each.planes.view(np.uint8)
+            shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
+            threads, shared_bytes = BUILD_THREADS, host.shared_bytes
+            skewed = None if order is not None or small else host.skewed(self.symbol_bytes, runtime.shared_bytes)
+            if skewed is not None:
+                shape["SKEWED"], shape["BINS"] = skewed
+                shape["TURNED"] = int(each.turned is not None)
+                symbols = symbols if each.turned is None else each.turned
+                shared_bytes = SKEWED_BIN_BYTES * skewed[1]
+            elif (self.symbol_bytes, host.columns, small) == (1, MOST_COLUMNS, 0):
+                pieces = len(tiles.nodes) * len(host.groups)
+                if pieces >= MANY_PIECES * runtime.multiprocessors and 2 * shared_bytes < runtime.shared_bytes:
+                    threads //= 2
+            blocks, quads = runtime.multiprocessors * BUILD_THREADS // threads, -(-shared_bytes // QUAD_BYTES)
+            least_tiles = max(1, host.most_bins * LEAST_ROWS_PER_BIN // tiles.tile_rows)
+            if not adds:
+                runtime.kernel("histogram_zeros", "zero_divided")(
+                    blocks, ZERO_THREADS, each.groups, len(host.groups), least_tiles, blocks, layout.offsets,
+                    len(layout.host.n_bins), tiles.nodes, tiles.starts, len(tiles.nodes), out.view(np.uint64),
+                )  # fmt: skip
+            runtime.kernel("histogram", "build", **shape, THREADS=threads)(
+                blocks, threads, symbols, symbols[0].nbytes, self._n_rows, each.groups, len(host.groups), quads,
+                least_tiles, layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, int(adds),
+                out.view(np.uint64), shared_bytes=quads * QUAD_BYTES,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Planes:
+    """Rows of all feature groups of one width."""
+
+    host: FeatureGroups
+    groups: DeviceArray
+    """`host.groups` on the device."""
+    planes: DeviceArray
+    """uint8 or uint16, shape (planes, rows, columns); columns without a feature are zero."""
+    turned: DeviceArray | None = None
+    """Copy of the symbols for passes over all rows in order; uint8, shape (planes, bytes)."""
+
+
+def _joined(runtime: Runtime, places_of: Callable[[np.dtype[Any]], SymbolPlaces], parts: Iterable[Any], n_rows: int
+            ) -> DeviceSymbols:  # fmt: skip
+    """Parts one after the other, `n_rows` in all."""
+    found: DeviceSymbols | None = None
+    begin = 0
+    for part in parts:
+        if isinstance(part, DeviceSymbols):
+            if part.n_rows == n_rows and part.places.agrees(places_of(part.places.dtype)):
+                return part
+            part = part.rows(0, part.n_rows)
+        if found is None:
+            found = DeviceSymbols.empty(runtime, places_of(np.dtype(part.dtype)), n_rows)
+        found.put(begin, runtime.xp.asarray(part))
+        begin += len(part)
+    assert found is not None
+    return found
+
+
+class SparseView:
+    """CSR rows whose entries are histogram slots: `indptr` int64 and `slots` int32, in the host's memory.
+
+    With `copy_columns`, entries are copied in the order of features if not all slots fit shared memory, and if sorting
+    them fits device memory. With `sort_entries` they are copied in the order of slots instead, as `sorted_entries`, in
+    which splits are found without histograms.
+    """
+
+    symbol_bytes = CSR
+    walks_fast = False
+
+    def __init__(self, layout: DeviceLayout, indptr: Int64, slots: Int32, *, copy_columns: bool = True,
+                 sort_entries: bool = False) -> None:  # fmt: skip
+        xp = layout.runtime.xp
+        self._layout, self.runtime = layout, layout.runtime
+        self._indptr, self._slots = xp.asarray(indptr), xp.asarray(slots)
+        self._columns: SparseColumns | None = None
+        self.sorted_entries: SortedEntries | None = None
+        n_slots, shared_bytes = layout.host.n_slots, self.runtime.shared_bytes
+        self._fits = fits_block(n_slots, shared_bytes)
+        rows = (layout.host.offsets, self._indptr, self._slots)
+        helps = copy_columns and not sort_entries and is_copied(n_slots, len(slots), shared_bytes)
+        if helps and copying_bytes(len(slots), len(indptr) - 1) < self.runtime.free_bytes:
+            self._columns = SparseColumns(self.runtime, *rows, room_bytes(shared_bytes))
+        if sort_entries:
+            self.sorted_entries = SortedEntries(self.runtime, *rows)
+        copies = (each.nbytes for each in (self._columns, self.sorted_entries) if each is not None)
+        self.nbytes = int(indptr.nbytes + slots.nbytes) + sum(copies)
+
+    @property
+    def joins_trees(self) -> bool:
+        return self._columns is None  # entries by feature look up the one node of their row
+
+    @property
+    def symbols(self) -> tuple[Any, ...]:
+        return (self._slots, self._indptr, self._layout.host.n_slots, 0, self._layout.n_bins, self._layout.offsets)
+
+    @property
+    def whole_rows(self) -> tuple[tuple[Any, ...], int]:
+        return self.symbols, 0
+
+    def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
+              adds: bool = False) -> None:  # fmt: skip
+        if not adds:  # few of a node's slots have entries, and kernels add those that have
+            out.fill(0)
+        runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
+        n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
+        rows, common = (self._indptr, self._slots, n_rows, n_slots), (order, pairs, out.view(np.uint64))
+        if self._fits:
+            least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
+            # Any number, where rows have hardly any entries.
+            least_tiles = min(max(1, least_rows // tiles.tile_rows), np.iinfo(np.int32).max)
+            runtime.kernel("histogram_sparse", "add_shared", SMALL=small)(
+                runtime.multiprocessors, BUILD_THREADS, *rows, least_tiles, *tiles.arguments, *common,
+                shared_bytes=CELL_BYTES * n_slots,
+            )  # fmt: skip
+            return
+        many_rows = np.iinfo(np.int64).max
+        if self._columns is not None:
+            many_rows = self._columns.add_rows(tiles, order, pairs, out, small)
+        runtime.kernel("histogram_sparse", "add_global", SMALL=small)(
+            tiles.most, BUILD_THREADS, *rows, *tiles.arguments, many_rows, *common
+        )
+
+
+def small_data(pairs: DeviceArray) -> int:
+    """Whether pairs are small data's, as kernels are told (`SMALL`)."""
+    return int(pairs.itemsize == 8)
+
+
+def find_leaves(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], leaves: DeviceArray) -> None:
+    """Find the leaf of every row of a tree on the device.
+
+    `columns` : as `ScalarTree` has them. `leaves` : int32, shape (rows,).
+    """
+    _walk(runtime, view, tuple(column[None] for column in columns), leaves[:, None], find=1)
+
+
+def walk_trees(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], margin: DeviceArray) -> None:
+    """Add the leaf values of several trees to the margins of all rows, by bins, in one launch.
+
+    `columns` : left and right child, feature and bin, int32; default left, uint8; value, float32: of shape (trees,
+    nodes), the last two C-contiguous. `margin` : float32, shape (rows, trees), any stride.
+    """
+    _walk(runtime, view, columns, margin, find=0)
+
+
+def _walk(runtime: Runtime, view: GpuView, columns: tuple[DeviceArray, ...], out: DeviceArray, *, find: int) -> None:
+    n, n_trees = out.shape
+    if n == 0:
+        return
+    symbols, row_words = view.whole_rows
+    blocks = min(-(-n // WALK_THREADS), -(-runtime.multiprocessors * WALK_BLOCKS // n_trees))
+    runtime.kernel("walk", "walk", SYMBOL_BYTES=view.symbol_bytes, ROW_WORDS=row_words, FIND=find)(
+        blocks * n_trees, WALK_THREADS, *symbols, *columns, columns[0].shape[1], n, out, element_stride(out),
+        n_trees, element_stride(columns[0]), element_stride(out.T),
+    )

@@ -1,0 +1,430 @@
+"""CUDA devices through CuPy, which is imported when the first one is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import mmap
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from daskboost.devices.compiling import say_compiling
+from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Event, KernelArgument
+from daskboost.dtypes import UInt8
+from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
+from daskboost.files import write_whole
+
+if TYPE_CHECKING:
+    from cupy import RawModule
+    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool
+    from rmm.mr import DeviceMemoryResource
+
+# Copies to a CUDA device beside its kernels, and the page-locked memory that they are made from.
+#
+# Memory that is touched by several threads and then registered took .09 s/GiB, CUDA's own allocation of such memory
+# .28 (one H200's host): so pages are mapped, touched and registered. Each array has pages of its own, since a page can
+# be registered once only, and forks do not inherit them: their writes would part the host's pages from the device's.
+# What else a fork may have mapped at such an address is left alone there.
+
+HOST_TO_DEVICE = 1
+"""`cudaMemcpyHostToDevice`."""
+PORTABLE = 1
+"""`cudaHostRegisterPortable`: for all devices of the process."""
+_of_parent: list[mmap.mmap] = []
+"""Pages of a fork that only its parent has, never unmapped."""
+
+
+def address_of(array: DeviceArray) -> int:
+    """Return where in its device's memory a CuPy array begins."""
+    memory: Any = array.data  # CuPy's, which has an address
+    return int(memory.ptr)
+
+
+class CudaCopies:
+    """A `CopyStream` of CuPy's current device."""
+
+    def __init__(self, cuda: ModuleType) -> None:
+        self._cuda = cuda
+        self._stream = cuda.Stream(non_blocking=True)
+
+    def copy(self, out: DeviceArray, values: UInt8) -> None:
+        self._cuda.runtime.memcpyAsync(
+            address_of(out), values.ctypes.data, values.nbytes, HOST_TO_DEVICE, self._stream.ptr
+        )
+
+    def wait(self, event: Event) -> None:
+        self._stream.wait_event(event)
+
+    def record(self) -> Event:
+        event: Event = self._cuda.Event(block=True, disable_timing=True)
+        self._stream.record(event)
+        return event
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+
+class Driver(Protocol):
+    """CuPy's functions of CUDA that lock pages of the host's memory."""
+
+    @property
+    def CUDARuntimeError(self) -> type[Exception]: ...
+    def hostRegister(self, address: int, n_bytes: int, flags: int, /) -> None: ...
+
+    def hostUnregister(self, address: int, /) -> None: ...
+
+
+class _Locked:
+    """Registered pages; arrays over them keep this object."""
+
+    def __init__(self, runtime: Driver, n_bytes: int) -> None:
+        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages.madvise(mmap.MADV_DONTFORK)
+        touched = np.frombuffer(pages, np.uint8)
+        touched[:: mmap.PAGESIZE] = 0
+        address = touched.ctypes.data
+        try:
+            runtime.hostRegister(address, n_bytes, PORTABLE)
+        except runtime.CUDARuntimeError as error:
+            raise DeviceError(
+                f"the host does not page-lock {n_bytes:,} bytes more, to stream chunks to the GPU from ({error}): "
+                "raise the limit of locked memory (ulimit -l), or set a lower host_memory_limit with a spill_directory"
+            ) from error
+        # The finalizer keeps the pages mapped until the driver has let go of them.
+        weakref.finalize(self, _unlock, runtime, address, pages, os.getpid()).atexit = False
+        self.__array_interface__ = {"data": (address, False), "shape": (n_bytes,), "typestr": "|u1", "version": 3}
+
+
+def _unlock(runtime: Driver, address: int, pages: mmap.mmap, owner: int) -> None:
+    if os.getpid() == owner:
+        runtime.hostUnregister(address)
+    else:
+        _of_parent.append(pages)
+
+
+def staging(cuda: ModuleType, n_bytes: int) -> UInt8:
+    """Page-locked memory for an array's pieces; `cuda` is CuPy's, whose pool has it back when nobody holds the array.
+
+    Raises
+    ------
+    DeviceError
+        The host has none.
+    """
+    try:
+        memory = cuda.alloc_pinned_memory(n_bytes)
+    except cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(
+            f"the host does not page-lock {n_bytes:,} bytes, to copy arrays to and from the GPU through ({error}): "
+            "raise the limit of locked memory (ulimit -l), or end what else holds the host's memory"
+        ) from error
+    return np.ndarray(n_bytes, np.uint8, buffer=memory)
+
+
+def pinned_bytes(runtime: Driver, n_bytes: int) -> UInt8:
+    """See `Runtime.pinned`; `runtime` is CuPy's."""
+    n_pages = -(-max(n_bytes, 1) // mmap.PAGESIZE)
+    found: UInt8 = np.asarray(_Locked(runtime, n_pages * mmap.PAGESIZE))[:n_bytes]
+    return found
+
+
+RMM_ALLOCATORS = "rmm.allocators"
+"""Module of the function that makes CuPy allocate by RMM."""
+
+
+def free_bytes(xp: ModuleType, device: int) -> int:
+    """Return the bytes of the GPU of that index."""
+    with xp.cuda.Device(device):
+        of_driver = int(xp.cuda.runtime.memGetInfo()[0])
+        allocator = xp.cuda.get_allocator()
+        pool = getattr(allocator, "__self__", None)
+        if isinstance(pool, (xp.cuda.MemoryPool, xp.cuda.MemoryAsyncPool)):
+            return _with_pool(of_driver, pool)
+        if (getattr(allocator, "__module__", None) or "").startswith(RMM_ALLOCATORS):
+            import rmm
+
+            return _with_resources(of_driver, list(_chain(rmm.mr.get_per_device_resource(device))))
+        return of_driver
+
+
+def _with_pool(of_driver: int, pool: MemoryPool | MemoryAsyncPool) -> int:
+    """A pool of CuPy's."""
+    free, limit = of_driver + int(pool.free_bytes()), int(pool.get_limit())
+    return free if limit == 0 else max(0, min(free, limit - int(pool.used_bytes())))
+
+
+def _chain(resource: DeviceMemoryResource | None) -> Iterator[DeviceMemoryResource]:
+    """A memory resource of RMM, and all that it takes its memory from."""
+    while resource is not None:
+        yield resource
+        resource = getattr(resource, "upstream_mr", None)
+
+
+def _with_resources(of_driver: int, resources: list[DeviceMemoryResource]) -> int:
+    """RMM says what a pool holds, and only by a resource that counts allocations what of that is in use.
+
+    Without one all of the pool counts as free. The other way, the pool of a worker that has just started would leave
+    nothing to its fits; where it is in use, a fit ends with an error, and `device_memory_limit` says what it may take.
+    """
+    held = sum(int(resource.pool_size()) for resource in resources if hasattr(resource, "pool_size"))
+    used = next((count for count in map(_used_bytes, resources) if count is not None), 0)
+    free = of_driver + max(0, held - used)
+    limits = [
+        int(resource.get_allocation_limit()) - int(resource.get_allocated_bytes())
+        for resource in resources if hasattr(resource, "get_allocation_limit")
+    ]  # fmt: skip
+    return max(0, min([free, *limits]))
+
+
+def _used_bytes(resource: DeviceMemoryResource) -> int | None:
+    """What a resource has given away, if it counts."""
+    if hasattr(resource, "get_allocated_bytes"):  # one that limits or tracks
+        return int(resource.get_allocated_bytes())
+    counts = getattr(resource, "allocation_counts", None)
+    return None if counts is None else int(counts.current_bytes)
+
+
+LEAST_CUPY = (14, 2)
+"""Before it, a sort that finds no memory to work in returns without a word what is in no order."""
+EXTRAS = "'daskboost[cuda13]', or 'daskboost[cuda12]' where the NVIDIA driver is older than 580"
+
+
+def cupy_module() -> ModuleType:
+    """CuPy, imported.
+
+    Raises
+    ------
+    MissingDependencyError
+        It is not installed, cannot be imported, or is too old.
+    """
+    if importlib.util.find_spec("cupy") is None:
+        raise MissingDependencyError(f"device='cuda' needs CuPy, which is not installed: pip install {EXTRAS}")
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependencyError(
+            "device='cuda' needs CuPy, which is installed but cannot be imported, as the error before this one says: "
+            f"pip uninstall what is there of it, then pip install {EXTRAS}"
+        ) from error
+    if tuple(int(number) for number in re.findall(r"\d+", cupy.__version__)[:2]) < LEAST_CUPY:
+        least = ".".join(map(str, LEAST_CUPY))
+        raise MissingDependencyError(
+            f"device='cuda' needs CuPy {least} or later, and {cupy.__version__} is installed: pip install --upgrade "
+            f"{EXTRAS}"
+        )
+    found: ModuleType = cupy
+    return found
+
+def count_devices(cupy: ModuleType) -> int:
+    """How many GPUs the process sees; an error where there are none, or no driver."""
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise NoDeviceError(
+            f"device='cuda' needs a GPU and a working NVIDIA driver, and CUDA says {error}: use device='cpu' here"
+        ) from error
+
+
+def check_compiler(cupy: ModuleType) -> None:
+    """Refuse an installation without NVRTC, which CuPy's wheels do not bring and which compiles every kernel."""
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise DeviceError(
+            "device='cuda' compiles kernels with NVRTC, which cannot be loaded, as the error before this one says: pip "
+            f"install {EXTRAS}, which brings it"
+        ) from error
+
+
+UNASKED_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory that a launch may have without asking for it."""
+_ASKING = threading.Lock()
+"""Fits in several threads share kernels: who asks for less must not take back what another has asked for."""
+
+
+class CudaRuntime:
+    """One CUDA device; `get_runtime` makes it."""
+
+    def __init__(self, xp: Any, device: int) -> None:
+        properties = xp.cuda.runtime.getDeviceProperties(device)
+        self.xp = xp
+        self.device = device
+        self.sm = 10 * int(properties["major"]) + int(properties["minor"])
+        self.multiprocessors = int(properties["multiProcessorCount"])
+        self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
+        self._kernels: dict[tuple[KernelFile, str, Variant], CudaKernel] = {}
+        self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
+        """The same, found without a look at the source: a level of a tree asks ten times."""
+
+    def __reduce__(self) -> tuple[Callable[[int | None], CudaRuntime], tuple[int]]:
+        """Pickle it as the GPU of that index in another process, to which Dask may move rows that lie on this one."""
+        return get_runtime, (self.device,)
+
+    @property
+    def free_bytes(self) -> int:
+        """What the driver has left, and what CuPy's allocator holds unused."""
+        return free_bytes(self.xp, self.device)
+
+    def kernel(self, file: str, entry: str, **constants: int) -> CudaKernel:
+        """An entry point of `kernels/<file>.cu`; NVRTC compiles its module on first use."""
+        key = (file, entry, *constants.items())
+        found = self._by_name.get(key)
+        if found is None:
+            source = kernel_file(file)
+            found = self._by_name[key] = self.kernel_of(source, entry, source.variant(constants))
+        return found
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A CUDA graph of what `work` launches; it does not run yet.
+
+        The arrays that `work` makes are of the stream on which the graph will run, and live as long as the graph does,
+        since CuPy's pool knows of no replays.
+        """
+        cuda = self.xp.cuda
+        outer, allocate, kept = cuda.get_current_stream(), cuda.get_allocator(), []
+
+        def keep(nbytes: int) -> MemoryPointer:
+            with outer:
+                kept.append(allocate(nbytes))
+            return kept[-1]
+
+        stream = cuda.Stream(non_blocking=True)
+        with stream, cuda.using_allocator(keep):
+            stream.begin_capture(cuda.runtime.streamCaptureModeRelaxed)
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+
+        return partial(self._replay, graph, kept)
+
+    def _replay(self, graph: Graph, kept: list[MemoryPointer]) -> None:
+        """`kept` : what the graph has addresses of."""
+        graph.launch(self.xp.cuda.get_current_stream())
+
+    def copy_stream(self) -> CudaCopies:
+        """A stream that does not wait for the default one."""
+        return CudaCopies(self.xp.cuda)
+
+    def record_event(self) -> Event:
+        """Of CuPy's current stream."""
+        event: Event = self.xp.cuda.Event(block=True, disable_timing=True)
+        self.xp.cuda.get_current_stream().record(event)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """In CuPy's current stream."""
+        self.xp.cuda.get_current_stream().wait_event(event)
+
+    def pinned(self, n_bytes: int) -> UInt8:
+        """Pages of its own, registered with the driver."""
+        with self.xp.cuda.Device(self.device):
+            return pinned_bytes(self.xp.cuda.runtime, n_bytes)
+
+    def kernel_of(self, source: KernelFile, entry: str, variant: Variant) -> CudaKernel:
+        """Return an entry point of any source, such as a test's own."""
+        key = (source, entry, variant)
+        if key not in self._kernels:
+            with self.xp.cuda.Device(self.device):
+                function = _module(self.device, source, variant).get_function(entry)
+            self._kernels[key] = CudaKernel(function, source.entries(variant)[entry])
+        return self._kernels[key]
+
+
+class CudaKernel:
+    """An entry point of a compiled module."""
+
+    def __init__(self, function: Function, entry: Entry) -> None:
+        self._function = function
+        self._entry = entry
+        self._asked_bytes = UNASKED_SHARED_BYTES
+
+    def __call__(self, grid: int, block: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
+        """Launch on CuPy's current stream."""
+        self._entry.check_block(block)
+        if shared_bytes > self._asked_bytes:
+            with _ASKING:
+                most = max(self._asked_bytes, shared_bytes)
+                self._function.max_dynamic_shared_size_bytes = most
+                self._asked_bytes = most  # only now may others go on without asking
+        bound = [np.uintp(0) if argument is None else argument for argument in self._entry.bind(arguments)]
+        self._function((grid,), (block,), tuple(bound), shared_mem=shared_bytes)
+
+
+@cache
+def _module(device: int, source: KernelFile, variant: Variant) -> RawModule:
+    """One module per source, constants and device; its binary is kept beside those of CuPy's own cache.
+
+    CuPy would compile with -ftz=true, which makes zeros of the smallest float32 that the CPU's kernels keep.
+    """
+    cupy = cupy_module()
+    compiler, options = cupy.cuda.compiler, source.options(variant)
+    made_for = (source.digest, options, cupy.cuda.Device(device).compute_capability, cupy.cuda.nvrtc.getVersion())
+    key = hashlib.sha256(repr(made_for).encode()).hexdigest()[:24]
+    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+    path = folder / f"daskboost-{source.name}-{key}.cubin"
+    if not path.is_file():
+        say_compiling("CUDA")
+        try:
+            binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
+        except compiler.CompileException as error:
+            major, minor = cupy.cuda.nvrtc.getVersion()
+            raise DeviceError(
+                f"NVRTC {major}.{minor} cannot compile {source.name}.cu for GPU {device}, as the error before this one "
+                "says: install a CUDA toolkit that knows this GPU, or use device='cpu'"
+            ) from error
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, binary)  # other processes may look for it meanwhile
+        except OSError as error:
+            raise DeviceError(
+                f"{path.parent} cannot keep compiled kernels ({error}): set CUPY_CACHE_DIR to a folder that can be "
+                "written"
+            ) from error
+    return cupy.RawModule(path=str(path))
+
+
+def get_runtime(device: int | None = None) -> CudaRuntime:
+    """The GPU of this number, by default CuPy's current one; always the same object, with its compiled kernels.
+
+    Raises
+    ------
+    MissingDependencyError
+        CuPy is not installed, or too old.
+    DeviceError
+        No driver, no such GPU, one older than compute capability 7.5, or no compiler.
+    """
+    if device is None:
+        cupy = cupy_module()
+        count_devices(cupy)
+        device = int(cupy.cuda.runtime.getDevice())
+    return make_runtime(device)
+
+
+@cache
+def make_runtime(device: int) -> CudaRuntime:
+    """See `get_runtime`, which asks for it once."""
+    cupy = cupy_module()
+    n_devices = count_devices(cupy)
+    if not 0 <= device < n_devices:
+        raise DeviceError(
+            f"GPU {device} was asked for, and CUDA sees {n_devices}, numbered from 0: check CUDA_VISIBLE_DEVICES, or "
+            "use device='cpu'"
+        )
+    check_compiler(cupy)
+    runtime = CudaRuntime(cupy, device)
+    if runtime.sm < LEAST_SM:
+        raise DeviceError(
+            f"GPU {device} has compute capability {runtime.sm / 10}, and daskboost needs {LEAST_SM / 10} or newer "
+            "(Turing, 2018): use device='cpu'"
+        )
+    return runtime

@@ -1,0 +1,299 @@
+"""Whole trees on a GPU: levels of fixed size, so that no launch waits for the host (`kernels/grow.cu`).
+
+The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop over it, which serve all devices, any
+number of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.rows.row_state import ChunkRows
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Kernel, Recorder, Runtime
+from daskboost.devices.gpu.trees.entry_search import EntrySearch
+from daskboost.devices.gpu.trees.split import Level, Regular, SplitKernels, address_of
+
+THREADS = 256
+"""Threads of a block, as in `kernels/grow.cu`."""
+ROUNDING = 5
+"""Numbers of a tree's rounding, as in `kernels/tree_table.cuh`."""
+
+
+@dataclass(frozen=True)
+class GrowthRules:
+    """How trees grow."""
+
+    regular: Regular
+    symmetric: bool
+    """One split for all nodes of a level."""
+    depth: int
+    """Most splits from the root to a leaf, at least 1."""
+    max_leaves: int
+    """0 for any number."""
+    gamma: float
+    """Least gain of a split."""
+
+    @property
+    def capacity(self) -> int:
+        """Most nodes of a tree."""
+        return int(2 ** (self.depth + 1) - 1)
+
+
+class TreeTables:
+    """The nodes of trees that grow together, as views of one piece of memory, so that a single copy fetches them.
+
+    Parameters
+    ----------
+    memory : uint8 array of shape (tables_bytes(n_trees, capacity),)
+        Of the device or of the host.
+    n_trees, capacity : int
+    """
+
+    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int) -> None:
+        self.memory, self.capacity = memory, capacity
+        views = iter(_cut(memory, _shapes(n_trees, capacity)))
+        self.sums = next(views)
+        """Sums of g and h; int64, shape (trees, capacity, 2)."""
+        self.limits = next(views)
+        """Limits of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
+        self.gains = next(views)
+        """float64, shape (trees, capacity)."""
+        self.rounding = next(views)
+        """What a quantum of g and of h is worth, the largest |g| and h, and the gain of noise; float64, shape
+        (trees, ROUNDING)."""
+        self.links = next(views)
+        """Parent, depth, left and right child, feature, bin; int32, shape (trees, 6, capacity)."""
+        self.values = next(views)
+        """float32, shape (trees, capacity)."""
+        self.sizes = next(views)
+        """Nodes and leaves; int32, shape (trees, 2)."""
+        self.default_left = next(views)
+        """uint8, shape (trees, capacity)."""
+
+    @property
+    def walk_columns(self) -> tuple[DeviceArray, ...]:
+        """The trees as `views.walk_trees` takes them."""
+        return (*(self.links[:, column] for column in range(2, 6)), self.default_left, self.values)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The arrays as kernels take them (`TREES`)."""
+        nodes = (self.links, self.sums, self.limits, self.gains, self.default_left)
+        return (self.capacity, self.sizes, *nodes, self.rounding)
+
+
+def _shapes(n: int, capacity: int) -> list[tuple[tuple[int, ...], type]]:
+    return [
+        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64),
+        ((n, ROUNDING), np.float64),
+        ((n, 6, capacity), np.int32), ((n, capacity), np.float32), ((n, 2), np.int32), ((n, capacity), np.uint8),
+    ]  # fmt: skip
+
+
+def _cut(memory: DeviceArray, shapes: list[tuple[tuple[int, ...], type]]) -> list[DeviceArray]:
+    """Arrays one after the other; the widest types come first, so that all are aligned."""
+    views: list[DeviceArray] = []
+    begin = 0
+    for shape, dtype in shapes:
+        end = begin + int(np.prod(shape)) * np.dtype(dtype).itemsize
+        views.append(memory[begin:end].view(dtype).reshape(shape))
+        begin = end
+    return views
+
+
+def tables_bytes(n_trees: int, capacity: int) -> int:
+    """Size of the memory of `TreeTables`."""
+    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in _shapes(n_trees, capacity))
+
+
+def make_tables(runtime: Runtime, n_trees: int, capacity: int) -> TreeTables:
+    """On the device."""
+    return TreeTables(runtime.xp.zeros(tables_bytes(n_trees, capacity), np.uint8), n_trees, capacity)
+
+
+def histogram_nodes(n_trees: int, depth: int) -> tuple[int, int]:
+    """Histograms of two levels, those of even and those of odd depth, while the deeper one is searched."""
+    slots = [n_trees * 2**d for d in range(depth)]
+    return max(slots[0::2]), max(slots[1::2], default=0)
+
+
+@dataclass(frozen=True)
+class TreeInputs:
+    """What differs from tree to tree, in device memory that others write; arrays of one row per tree."""
+
+    root_sums: DeviceArray
+    """int64, shape (trees, at least 2): sums of g and h over all rows."""
+    rounding: DeviceArray
+    """float64, shape (trees, ROUNDING), of any row stride: see `TreeTables.rounding`."""
+    learning_rate: DeviceArray
+    """float64, shape (1,)."""
+    allowed: DeviceArray
+    """uint8, shape (1 or depth, trees, features): features that each level may use."""
+
+
+class TreeGrower:
+    """Grows trees over all rows of one chunk, several at a time if there are several outputs.
+
+    Parameters
+    ----------
+    kernels : SplitKernels
+    rules : GrowthRules
+    n_trees : int
+    larger : TreeGrower, optional
+        One of more trees, whose histograms' memory is used again.
+    entries : EntrySearch, optional
+        What finds splits of a single tree without histograms.
+    """
+
+    def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None,
+                 entries: EntrySearch | None = None) -> None:  # fmt: skip
+        xp = kernels.runtime.xp
+        self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
+        self._entries = entries
+        self.tables = make_tables(self._runtime, n_trees, rules.capacity)
+        """The finished trees."""
+        self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
+        """The trees' leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
+        n_slots = kernels.layout.host.n_slots
+        n_nodes = histogram_nodes(n_trees, rules.depth)
+        if entries is not None:
+            self._histograms = []
+        elif larger is None:
+            self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
+        else:
+            self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
+        self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
+
+    def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
+             after: Callable[[], None]) -> None:  # fmt: skip
+        """Queue up, under a name that says which arrays it works on, all launches from the roots to the leaves' values.
+
+        `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
+        are not moved to the nodes of the last level, but to walk there, unless they are to reach the leaves.
+        """
+        most_splits = self._n_trees << (self._rules.depth - 1)
+        queue.expect(rows.reserve(self._n_trees * self._rules.capacity, most_splits))
+
+        def launch() -> None:
+            before()
+            self._grow(inputs, rows)
+            after()
+
+        queue(name, launch)
+
+    def _grow(self, inputs: TreeInputs, rows: ChunkRows) -> None:
+        self._start(inputs)
+        for depth in range(self._rules.depth):
+            self._choose(depth, self._search(depth, inputs.allowed, rows))
+            if depth + 1 < self._rules.depth or rows.reaches_leaves:
+                rows.split(self._levels[depth].splits)
+        self._finish(inputs.learning_rate)
+
+    def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
+        """Histograms of a level that rows build, and those that are parents' less siblings'."""
+        half = self._n_trees << max(depth - 1, 0)
+        memory = self._histograms[depth % 2]
+        return memory[:half], memory[half : 2 * half] if depth else memory[:0]
+
+    def _addresses(self, depth: int) -> tuple[int, int, int]:
+        """Return the addresses of the first histograms of either kind, and bytes from one to the next. Where there are
+        none, and below the last level, any address but 0 says that a node is there."""
+        if self._entries is not None or depth == self._rules.depth:
+            return 1, 1, 0
+        built, derived = self._places(depth)
+        return address_of(built), address_of(derived), node_bytes(built)
+
+    def _start(self, inputs: TreeInputs) -> None:
+        rules, root = self._rules, self._levels[0]
+        address, _, n_bytes = self._addresses(0)
+        self._launch("start_trees")(
+            self._n_trees, THREADS, *self.tables.arguments, *root.slots.arguments, inputs.root_sums,
+            _row_stride(inputs.root_sums), inputs.rounding, _row_stride(inputs.rounding), int(rules.max_leaves != 1),
+            rules.regular.least_h, int(rules.symmetric), address, n_bytes, root.built,
+        )  # fmt: skip
+
+    def _search(self, depth: int, allowed: DeviceArray, rows: ChunkRows) -> DeviceArray:
+        """The best split of each node of a level, or of all of them together."""
+        slots, per_tree = self._levels[depth].slots, 1 << depth
+        level = Level(
+            slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
+            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=ROUNDING,
+            keeps=depth + 1 < self._rules.depth,
+        )  # fmt: skip
+        regular, is_root = self._rules.regular, depth == 0
+        if self._entries is not None:
+            return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
+        built, _ = self._places(depth)
+        rows.build(self._levels[depth].built[: len(built)], built, is_root=is_root, n_trees=self._n_trees)
+        search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
+        return search(level, regular)
+
+    def _choose(self, depth: int, results: DeviceArray) -> None:
+        rules, regular = self._rules, self._rules.regular
+        level, below = self._levels[depth], self._levels[depth + 1]
+        is_last = depth + 1 == rules.depth
+        self._launch("choose_splits")(
+            self._n_trees, THREADS, *self.tables.arguments, *level.slots.arguments, 1 << depth, results,
+            *regular.numbers, rules.gamma, rules.max_leaves,
+            int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
+            self._kernels.layout.n_bins, level.splits, *below.slots.arguments, below.built,
+            *self._addresses(depth + 1),
+        )  # fmt: skip
+
+    def _finish(self, learning_rate: DeviceArray) -> None:
+        regular = self._rules.regular
+        self._launch("finish_trees")(
+            self._n_trees, THREADS, *self.tables.arguments, *regular.numbers, learning_rate,
+            self.tables.values, self.leaves,
+        )  # fmt: skip
+
+    def _launch(self, entry: str) -> Kernel:
+        return self._runtime.kernel("grow", entry)
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Nodes to search, as kernels fill them in (`LEVEL`); arrays of shape (slots, ...)."""
+
+    nodes: DeviceArray
+    addresses: DeviceArray
+    sums: DeviceArray
+    bounds: DeviceArray
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.nodes, *self.addresses, self.sums, self.bounds)
+
+
+def empty_slots(runtime: Runtime, n: int) -> Slots:
+    """Room for `n` nodes."""
+    xp = runtime.xp
+    return Slots(xp.empty(n, np.int32), xp.empty((3, n), np.uint64), xp.empty((n, 2), np.int64), xp.empty((n, 2)))
+
+
+@dataclass(frozen=True)
+class _TreeLevel:
+    """A level; slots of one tree after the other."""
+
+    slots: Slots
+    splits: DeviceArray
+    """Splits as `kernels/partition.cu` takes them; int32, shape (6, slots)."""
+    built: DeviceArray
+    """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
+
+
+def _make_level(runtime: Runtime, n: int) -> _TreeLevel:
+    return _TreeLevel(empty_slots(runtime, n), runtime.xp.empty((6, n), np.int32), runtime.xp.empty(n, np.int32))
+
+
+def _row_stride(array: DeviceArray) -> int:
+    return int(array.strides[0]) // int(array.itemsize)
+
+
+def node_bytes(histograms: DeviceArray) -> int:
+    """Bytes from one node's histogram to the next one's."""
+    return int(histograms.strides[0])

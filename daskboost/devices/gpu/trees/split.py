@@ -1,0 +1,271 @@
+"""The best splits in histograms that lie on a GPU: launches of `kernels/split.cu` and `split_level.cu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, to_device
+from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
+
+THREADS = 128
+"""Threads of a block, as in the kernels."""
+NODE_THREADS = 256
+"""Threads of a block, as in `kernels/split.cu`."""
+FEW_FEATURES, FEW_THREADS = 128, 512
+"""A feature of a tree's level is a block of `kernels/split_level.cu`: of so few, larger ones, to be as many threads."""
+WARP = 32
+RESULTS = 6
+"""Numbers of a result: gain (its bits), feature, bin, default left, sums of g and h on the left."""
+
+
+@dataclass(frozen=True)
+class Regular:
+    """What a fit regularizes with."""
+
+    reg_lambda: float
+    alpha: float
+    max_step: float
+    least_h: float
+    plain: bool
+    """Whether leaf values have no limits."""
+    monotone: Int32
+    """int32, shape (features,)."""
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """The members of `Regular` of `kernels/gain.cuh`, as kernels take them."""
+        return self.reg_lambda, self.alpha, self.max_step, self.least_h
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether `kernels/rough.cuh` knows the formula of gains."""
+        return self.plain and self.alpha == 0.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """Nodes to search, in the device's memory; arrays of shape (nodes, ...)."""
+
+    own: DeviceArray
+    """uint64: address of each node's histogram; 0 for a node that is not there."""
+    parents: DeviceArray
+    """uint64: address of its parent's histogram; 0 where rows have built its own."""
+    siblings: DeviceArray
+    """uint64: address of its sibling's histogram; 0 where `own` is to become a copy of what is at `parents`."""
+    sums: DeviceArray
+    """int64, shape (nodes, 2)."""
+    bounds: DeviceArray
+    """float64, shape (nodes, 2)."""
+    allowed: DeviceArray
+    """uint8, shape (lists, features)."""
+    per_list: int
+    """Nodes that share a list of allowed features."""
+    units: DeviceArray
+    """float64: first of each tree, what a quantum of g and of h is worth."""
+    per_tree: int
+    """Nodes of a tree; all trees have as many."""
+    units_stride: int = 2
+    """Numbers of a tree in `units`."""
+    keeps: bool = True
+    """Whether histograms that rows have not built are written to `own`: their nodes' children will need them."""
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.own)
+
+    @property
+    def n_trees(self) -> int:
+        return self.n_nodes // self.per_tree
+
+
+@dataclass(frozen=True)
+class HostNodes:
+    """Nodes to search, in the host's memory; arrays of shape (..., nodes)."""
+
+    addresses: UInt64
+    """Addresses of the first output's histogram of each node, of its parent, which is 0 where rows have built the
+    node's own, and of its sibling; shape (3, nodes)."""
+    steps: UInt64
+    """Bytes from there to the next output's; shape (3, nodes)."""
+    sums: Int64
+    """Shape (nodes, 2 * outputs)."""
+    bounds: Float64
+    """Shape (nodes, 2), of trees of one output."""
+    allowed: UInt8
+    """Shape (nodes or 1, features)."""
+    units: Float64
+    """Shape (2 * outputs,)."""
+
+
+@dataclass
+class SplitKernels:
+    """Searches all features of histograms in one GPU's memory."""
+
+    layout: DeviceLayout
+    _monotone: tuple[Int32, DeviceArray] | None = field(default=None, init=False)
+    _allowed: tuple[bytes, DeviceArray] | None = field(default=None, init=False)
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.layout.runtime
+
+    def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
+        """Each node's best split, or with `symmetric` the one that gains most over all.
+
+        int64, shape (nodes, RESULTS - 2 + 2 * outputs), on the device: as `RESULTS`, with the sums of all outputs.
+        """
+        search = self.best_of_level if symmetric else self.best_per_node
+        return search(self.upload(nodes), regular)
+
+    def upload(self, nodes: HostNodes) -> Level:
+        """The nodes of one tree, in one copy."""
+        n, allowed = len(nodes.sums), nodes.allowed
+        numbers = [*nodes.addresses, nodes.sums, np.ascontiguousarray(nodes.bounds), nodes.units]
+        packed = to_device(self.runtime, np.concatenate([np.ravel(part).view(np.int64) for part in numbers]))
+        own, parents, siblings = (packed[i * n : (i + 1) * n].view(np.uint64) for i in range(3))
+        floats = packed[5 * n :].view(np.float64)
+        per_list = n if len(allowed) == 1 else 1
+        return Level(
+            own, parents, siblings, packed[3 * n : 5 * n], floats[: 2 * n], self.allowed_of(allowed), per_list,
+            floats[2 * n :], n,
+        )  # fmt: skip
+
+    def best_per_node(self, level: Level, regular: Regular) -> DeviceArray:
+        """Each node's best split; int64, shape (nodes, RESULTS), on the device."""
+        results = self.runtime.xp.empty((level.n_nodes, RESULTS), np.int64)
+        self.runtime.kernel("split", "best_of_nodes")(
+            level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
+            self.tops_of_features(level, regular), int(regular.is_rough), results,
+        )  # fmt: skip
+        found: DeviceArray = results
+        return found
+
+    def tops_of_features(self, level: Level, regular: Regular) -> DeviceArray:
+        """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
+        n, n_features = level.n_nodes, len(self.layout.host.n_bins)
+        tops = self.runtime.xp.empty((n, n_features))
+        blocks = -(-n // 2) * -(-n_features * 2 * WARP // THREADS)  # of two nodes and as many features
+        self.runtime.kernel("split", "rough_of_features" if regular.is_rough else "best_of_features")(
+            blocks, THREADS, *self._searched(level, regular), int(level.keeps), tops
+        )
+        found: DeviceArray = tops
+        return found
+
+    def best_of_level(self, level: Level, regular: Regular) -> DeviceArray:
+        """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS)."""
+        xp, n, layout = self.runtime.xp, level.n_nodes, self.layout
+        n_features, n_trees = len(layout.host.n_bins), level.n_trees
+        prefix = xp.empty((n, layout.host.n_slots, 2), np.int64)
+        gains, places = xp.empty((n_trees, n_features)), xp.empty((n_trees, n_features), np.int32)
+        results = xp.empty((n, RESULTS), np.int64)
+        shape = (layout.offsets, layout.n_bins, n_features)
+        threads = FEW_THREADS if n_trees * n_features <= FEW_FEATURES else THREADS
+
+        def launch(entry: str, blocks: int, *arguments: KernelArgument) -> None:
+            kernel = self.runtime.kernel("split_level", entry, THREADS=threads)
+            kernel(blocks, threads, prefix, *arguments)
+
+        launch(
+            "sum_bins", -(-n * n_features * WARP // threads), level.own, level.parents, level.siblings, *shape, n,
+            int(level.keeps),
+        )  # fmt: skip
+        launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
+        launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
+        found: DeviceArray = results
+        return found
+
+    def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
+        """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
+        return (
+            level.own, level.parents, level.siblings, level.sums, level.bounds, level.allowed, level.per_list,
+            level.units, level.per_tree, level.units_stride, self.layout.offsets, self.layout.n_bins,
+            self.monotone_of(regular), len(self.layout.host.n_bins), level.n_nodes,
+            *regular.numbers, int(regular.plain),
+        )  # fmt: skip
+
+    def allowed_of(self, allowed: UInt8) -> DeviceArray:
+        """On the GPU; the last one is kept, since most trees allow every node the same features."""
+        key = allowed.tobytes()
+        if self._allowed is None or self._allowed[0] != key:
+            self._allowed = (key, to_device(self.runtime, allowed))
+        return self._allowed[1]
+
+    def monotone_of(self, regular: Regular) -> DeviceArray:
+        """Its directions on the device; those of the last fit are kept."""
+        if self._monotone is None or self._monotone[0] is not regular.monotone:
+            self._monotone = (regular.monotone, to_device(self.runtime, regular.monotone))
+        return self._monotone[1]
+
+
+def empty_histograms(runtime: Runtime, n_nodes: int, n_slots: int, width: int) -> DeviceArray:
+    """Histograms of `width` outputs; int64, shape (nodes, slots, width, 2).
+
+    They lie output by output in memory, so that each output's are those of a single one.
+    """
+    found: DeviceArray = runtime.xp.empty((width, n_nodes, n_slots, 2), np.int64).transpose(1, 2, 0, 3)
+    return found
+
+
+def address_of(array: DeviceArray) -> int:
+    """Where a device array begins."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+# The best splits for leaves that are vectors, in histograms on a GPU: launches of `kernels/split_vectors.cu`.
+
+def n_chunks(n_slots: int, n_features: int) -> int:
+    """Places of the sums before chunks of bins, of one node and output."""
+    return n_slots // WARP + 2 * n_features
+
+
+class VectorKernels(SplitKernels):
+    """Searches the histograms of several outputs."""
+
+    def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
+        return best_splits(self, nodes, regular, symmetric=symmetric)
+
+
+def best_splits(kernels: SplitKernels, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
+    """Find what `SplitKernels.search` gives, by the gains of all outputs."""
+    runtime, layout = kernels.runtime, kernels.layout
+    xp, n, width = runtime.xp, len(nodes.sums), len(nodes.units) // 2
+    n_features = len(layout.host.n_bins)
+    own, parents, siblings, own_steps, parent_steps, sibling_steps, totals, units = _upload(runtime, nodes)
+    sums_before = xp.empty((n, n_chunks(layout.host.n_slots, n_features), width, 2), np.int64)
+
+    def launch(entry: str, grid: int, *arguments: KernelArgument) -> None:
+        runtime.kernel("split_vectors", entry)(grid, THREADS, *arguments)
+
+    shape = (layout.offsets, layout.n_bins, n_features)
+    launch(
+        "sum_chunks", -(-n * n_features * width * WARP // THREADS), own, own_steps, parents, parent_steps, siblings,
+        sibling_steps, *shape, width, n, sums_before,
+    )  # fmt: skip
+    rows = 1 if symmetric else n
+    gains, places = xp.empty((rows, n_features)), xp.empty((rows, n_features), np.int32)
+    launch(
+        "best_of_level_features" if symmetric else "best_of_features", rows * n_features, own, own_steps, totals,
+        kernels.allowed_of(nodes.allowed), n if len(nodes.allowed) == 1 else 1, units, width, *shape, n,
+        *regular.numbers, int(regular.plain), sums_before, gains, places,
+    )  # fmt: skip
+    results = xp.empty((n, RESULTS - 2 + 2 * width), np.int64)
+    launch(
+        "best_of_nodes", n, own, own_steps, totals, *shape, width, sums_before, gains, places, int(symmetric), results
+    )
+    found: DeviceArray = results
+    return found
+
+
+def _upload(runtime: Runtime, nodes: HostNodes) -> list[DeviceArray]:
+    """The nodes' arrays, in one copy: addresses, steps, sums, units."""
+    numbers = [*nodes.addresses, *nodes.steps, np.ascontiguousarray(nodes.sums), nodes.units]
+    packed = to_device(runtime, np.concatenate([np.ravel(part).view(np.int64) for part in numbers]))
+    found, begin = [], 0
+    for part in numbers:
+        found.append(packed[begin : begin + part.size].view(part.dtype))
+        begin += part.size
+    return found

@@ -1,0 +1,280 @@
+"""Float gradients of rows while trees grow over them: computed, kept or not; and columns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from daskboost.devices.gpu.rows.gradients import GradientPair
+from daskboost.devices.losses import is_positive, ones_of
+from daskboost.devices.protocols import Device, RowGradients
+from daskboost.devices.row_order import Following
+from daskboost.dtypes import Array, Float32, Float64
+from daskboost.engine.setup import EngineSetup
+from daskboost.engine.shard_margins import ShardMargins
+from daskboost.fit.messages import GradientRange, StartRound, StartTree
+from daskboost.objectives.objective import kernel_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GrowingRows:
+    """Rows that trees grow over: their bins and margins, labels and weights, by chunk."""
+
+    train: ShardMargins
+    labels: Sequence[Array]
+    weights: Sequence[Array | None]
+
+    @classmethod
+    def of(cls, train: ShardMargins, device: Device) -> GrowingRows:
+        """The rows of a shard, whose labels and weights are brought to the device."""
+        groups = train.groups
+        weights = [None if group.rows.weight is None else device.put(group.rows.weight) for group in groups]
+        return cls(train, [device.put(group.label) for group in groups], weights)
+
+    def multipliers(self, index: int, setup: EngineSetup, xp: Any) -> Array:
+        """Return what a chunk's gradients are multiplied by, but for weights of small data, which come later; float32,
+        shape (rows,)."""
+        label, factor = self.labels[index], np.float32(setup.objective.positive_weight)
+        weight = None if setup.recipe.small_data else self.weights[index]
+        if factor == 1:
+            return ones_of(xp, len(label)) if weight is None else weight
+        weights = xp.where(label == 1, factor, np.float32(1))
+        found: Array = weights if weight is None else weights * weight
+        return found
+
+
+def largest_of(tops: Sequence[Float64]) -> Float64:
+    """Return the largest of parts of rows, entry by entry; NaN wins, as it should."""
+    found: Float64 = np.max(np.stack(tops), axis=0)
+    return found
+
+
+def range_of(tops: Float64) -> GradientRange:
+    """Return the range of rows by their largest |g|, then h; float64, shape (2, columns)."""
+    return GradientRange(tops[0], tops[1])
+
+
+class ExpressionGradients:
+    """Gradients by the objective's array expressions, or those that rows bring: `RowGradients` of any device.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    keep : bool
+        Whether those of all chunks stay in memory between their range and their quantizing; one chunk's do otherwise.
+    """
+
+    def __init__(self, setup: EngineSetup, device: Device, *, keep: bool) -> None:
+        self._setup, self._device, self._keep = setup, device, keep
+        self._stored: list[tuple[Array, Array]] = []
+        self._tops: list[Float64] = []
+
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None) -> None:
+        """Take other rows; memory for gradients is used again where it is large enough."""
+        self._rows, self._is_given = rows, given is not None
+        if given is not None:
+            self._stored = list(given)
+        elif self._stored and len(self._stored[0][0]) < max([rows.train.room_rows, *map(len, rows.train.margins)]):
+            self._stored = []
+
+    def find_range(self, index: int) -> None:
+        self._tops += self._by_ranges(index, self._range_gradients)
+
+    def compute(self, index: int) -> None:
+        self._by_ranges(index, self._fill)
+
+    def recall(self, index: int) -> None:
+        if not self._keep:
+            self.compute(index)
+
+    def found_ranges(self) -> Float64:
+        tops, self._tops = [np.zeros((2, self._setup.objective.n_outputs)), *self._tops], []
+        return largest_of(tops)
+
+    def columns(self, index: int, output: int, *, by_weight: bool = False) -> GradientPair:
+        g, h = self.gradients(index)
+        return g[:, output], self._rows.multipliers(index, self._setup, self._device.xp) if by_weight else h[:, output]
+
+    def gradients(self, index: int) -> tuple[Array, Array]:
+        margins = self._rows.train.margins
+        if not self._stored:
+            sizes = [max(len(own), self._rows.train.room_rows) for own in margins]
+            sizes = sizes if self._keep else [max(sizes, default=0)]
+            shapes = [(size, self._setup.objective.n_outputs) for size in sizes]
+            empty = partial(self._device.xp.empty, dtype=np.float32)
+            self._stored = [(empty(shape), empty(shape)) for shape in shapes]
+        g, h = self._stored[index if self._keep else 0]
+        return g[: len(margins[index])], h[: len(margins[index])]
+
+    def all_outputs(self, index: int) -> GradientPair:
+        self.compute(index)
+        return self.gradients(index)
+
+    def _by_ranges(self, index: int, work: Callable[[int, int, int], T]) -> list[T]:
+        """Do `work(index, begin, end)` on ranges of a chunk's rows; memory for its gradients is there."""
+        return self._device.each_range(len(self.gradients(index)[0]), partial(work, index))
+
+    def _range_gradients(self, index: int, begin: int, end: int) -> Float64:
+        """Fill the gradients of some rows of a chunk; the largest |g| and h."""
+        self._fill(index, begin, end)
+        return np.stack([self._device.largest(part[begin:end]) for part in self.gradients(index)])
+
+    def _fill(self, index: int, begin: int, end: int) -> None:
+        """Compute the gradients of some rows of a chunk, unless rows bring them."""
+        if self._is_given:
+            return
+        device, xp, rows = self._device, self._device.xp, self._rows
+        label, margin, weight = rows.labels[index], rows.train.margins[index], rows.weights[index]
+        all_g, all_h = self.gradients(index)
+        if weight is not None and self._setup.recipe.small_data:
+            weight = is_positive(weight).astype(np.float32)  # rows without weight must not widen the range
+        for start in range(begin, end, device.gradient_rows):
+            part = slice(start, min(start + device.gradient_rows, end))
+            g, h = self._setup.objective.gradients(label[part], margin[part], xp)
+            if weight is None:
+                all_g[part], all_h[part] = g, h
+            else:
+                with np.errstate(over="ignore"):  # the coordinator refuses infinite gradients and says why
+                    xp.multiply(g, weight[part, None], out=all_g[part])
+                    xp.multiply(h, weight[part, None], out=all_h[part])
+
+
+class Gradients:
+    """Gradients of the rows that trees grow over.
+
+    Parameters
+    ----------
+    setup : EngineSetup
+    device : Device
+    rows : GrowingRows
+    keep : bool
+        Whether those of all chunks stay in memory between their range and their quantizing.
+    given : sequence of (array, array), optional
+        Gradients that came with the rows of each chunk; float32, shape (rows, outputs).
+    """
+
+    source: RowGradients
+    """Computes the gradients: kernels of the loss, where it has some, or array expressions."""
+
+    def __init__(self, setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
+                 given: Sequence[tuple[Array, Array]] | None = None) -> None:  # fmt: skip
+        self._setup, self._device = setup, device
+        self._expressions = ExpressionGradients(setup, device, keep=keep)
+        self.hold(rows, given)
+
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
+        """Take other rows, which may bring their gradients."""
+        self.rows, setup = rows, self._setup
+        self._expressions.hold(rows, given)
+        kernels = self._device.loss_rows(
+            kernel_of(setup.objective) if given is None else None, rows.labels, rows.train.margins, rows.weights,
+            setup.objective.n_outputs, small_data=setup.recipe.small_data, stored=setup.recipe.vector_leaves,
+            room_rows=rows.train.room_rows,
+        )  # fmt: skip
+        self.source = self._expressions if kernels is None else kernels
+
+    def start_round(self, message: StartRound) -> GradientRange:
+        """Compute what the trees of a round are searched on, of all rows; its range."""
+        for index in range(len(self.rows.train.margins)):
+            self._take_in(index)
+        return range_of(self._found_ranges())
+
+    def _take_in(self, index: int) -> None:
+        """Compute what trees are searched on, of a chunk, and take it into the range."""
+        self.source.find_range(index)
+
+    def _found_ranges(self) -> Float64:
+        """Return the largest |g|, then h, of each column over the chunks of a round; float64, shape (2, columns)."""
+        return self.source.found_ranges()
+
+    def all_searched(self, index: int) -> tuple[Array, Array]:
+        """Return all columns of a chunk that a tree of vector leaves is searched on."""
+        return self.source.gradients(index)
+
+    def searched(self, column: int, index: int) -> GradientPair:
+        """Return a column of a chunk's gradients as trees are searched on it."""
+        return self.column(column, index, by_weight=self._by_weight)
+
+    @property
+    def _by_weight(self) -> bool:
+        """Whether trees are searched on weights in place of hessians."""
+        return self._setup.recipe.searched == "weights"
+
+    def column(self, output: int, index: int, *, by_weight: bool = False) -> GradientPair:
+        """Return one output's column of a chunk's gradients, or what a kernel makes it of; with weights in place of
+        hessians if that is asked for."""
+        self.source.recall(index)
+        return self.source.columns(index, output, by_weight=by_weight)
+
+    def following(self, start: StartTree) -> Following | None:
+        """Return the tree whose root the pass that finishes another one is to build; None where that would save no
+        pass, or its gradients would not be there."""
+        if len(start.columns) > 1 or self.rows.train.is_resident:
+            return None
+        return Following(partial(self._fresh, start.columns[0]), start.roundings[0])
+
+    def _fresh(self, column: int, index: int) -> GradientPair:
+        """Return a column of a chunk's gradients as trees are searched on it, at its margins as they are now."""
+        self.source.compute(index)
+        return self.source.columns(index, column, by_weight=self._by_weight)
+
+
+# Gradients of rows whose trees are searched on a sketch: few random combinations of the outputs' gradients.
+
+class SketchedGradients(Gradients):
+    """`Gradients` with a sketch of them for each round, whose columns count from the number of outputs on."""
+
+    def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
+        self._sketches: list[tuple[Array, Array]] = []
+        """The sketch of each chunk's gradients."""
+        super().hold(rows, given)
+
+    def start_round(self, message: StartRound) -> GradientRange:
+        assert message.projection is not None
+        self._projection: Float32 = message.projection
+        self._tops = [np.zeros((2, self._projection.shape[1]))]
+        return super().start_round(message)
+
+    def _take_in(self, index: int) -> None:
+        super()._take_in(index)
+        n_rows = len(self.rows.train.margins[index])
+        if len(self._sketches) <= index:
+            shape, empty = (n_rows, self._projection.shape[1]), self._device.xp.empty
+            self._sketches.append((empty(shape, np.float32), empty(shape, np.float32)))
+        self._tops += self._device.each_range(n_rows, partial(self._sketch_rows, index))
+
+    def _sketch_rows(self, index: int, begin: int, end: int) -> Float64:
+        """Project the gradients of some rows of a chunk; the largest |g| and h of the sketch."""
+        signs = (self._projection, np.abs(self._projection))  # a step along a column moves its outputs up or down
+        for values, projection, into in zip(self.source.gradients(index), signs, self._sketches[index], strict=True):
+            self._device.project(values[begin:end], projection, into[begin:end])
+        return np.stack([self._device.largest(part[begin:end]) for part in self._sketches[index]])
+
+    def _found_ranges(self) -> Float64:
+        return np.concatenate([super()._found_ranges(), largest_of(self._tops)], axis=1)
+
+    def all_searched(self, index: int) -> tuple[Array, Array]:
+        return self._sketches[index]
+
+    def searched(self, column: int, index: int) -> GradientPair:
+        g, h = self._sketches[index]
+        place = column - self._setup.objective.n_outputs
+        return g[:, place], h[:, place]
+
+    def following(self, start: StartTree) -> Following | None:
+        """Return None: a tree is searched on what its round has begun with."""
+        return None
+
+
+def searched_gradients(setup: EngineSetup, device: Device, rows: GrowingRows, *, keep: bool,
+                       given: Sequence[tuple[Array, Array]] | None = None) -> Gradients:  # fmt: skip
+    """Return the gradients of rows that trees are searched on; parameters are those of `Gradients`."""
+    kind = SketchedGradients if setup.recipe.sketch else Gradients
+    return kind(setup, device, rows, keep=keep, given=given)

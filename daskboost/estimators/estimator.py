@@ -1,0 +1,346 @@
+"""What both estimators share: the fit, predictions, and what a fitted model tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
+
+import numpy as np
+
+from daskboost.data.chunks.build import BuildOptions
+from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.source import Source, make_source
+from daskboost.devices.budget.plan import Plan
+from daskboost.devices.choose import budget_of, check_device
+from daskboost.dtypes import Float32
+from daskboost.errors import DataError, ParameterError
+from daskboost.estimators.class_labels import ClassLabels
+from daskboost.estimators.eval_sets import EvaluationSet, check_labels, evaluation_sets, features_of, labels_of
+from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
+from daskboost.foreign_words import takes_foreign_words
+from daskboost.model.booster import Booster
+from daskboost.model.explain import ImportanceType, importance
+from daskboost.model.output import Output
+from daskboost.objectives.objective import Objective
+from daskboost.params import TrainParams, shown
+from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
+from daskboost.training.checks import as_booster
+from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
+from daskboost.training.plan_fit import plan
+from daskboost.training.train import check_params, train
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+T = TypeVar("T")
+EvalsResult = dict[str, dict[str, list[float]]]
+"""Evaluation set -> metric -> a value per round."""
+
+
+@estimator
+class BoostedTrees(EstimatorParameters):
+    """Base of the estimators.
+
+    Parameters
+    ----------
+    {parameters}
+    """
+
+    @takes_foreign_words(lambda self: parameter_names(type(self)), "give it to the constructor: {name}=...")
+    def fit(
+        self, X: object, y: object = None, *, sample_weight: object = None, base_margin: object = None,
+        eval_set: object = None, sample_weight_eval_set: object = None, base_margin_eval_set: object = None,
+        verbose: bool | int | None = None, init_model: object = None, eval_metric: object = None,
+        early_stopping_rounds: int | None = None, callbacks: Sequence[Callback] | None = None,
+    ) -> Self:  # fmt: skip
+        """Train on local data, or on a Dask collection where its partitions lie.
+
+        Parameters
+        ----------
+        X : Dask DataFrame or Array, pandas or polars DataFrame, NumPy array, pyarrow Table, scipy.sparse matrix or path
+            A path is Parquet's. Columns of frames are matched by name when predicting.
+            CuPy arrays and matrices, cuDF DataFrames, and Dask collections of them stay on their GPU; with
+            ``device="cpu"`` their bins are copied to the host.
+            Shape (rows, features). NaN, nulls and absent sparse entries are missing.
+        y, sample_weight, base_margin : column name of `X`, or an aligned collection
+            Labels; weights (finite, at least 0; default 1); margins that rows start from, (rows,) or (rows, outputs).
+        eval_set : list of (X, y), optional
+            Evaluated after every round as ``validation_0``, ``validation_1``, ...; of any supported kind, and with
+            other partitions, workers and sizes than the training data.
+        sample_weight_eval_set, base_margin_eval_set : list, optional
+            One entry per evaluation set, which may be None.
+        verbose : bool or int, optional
+            Print the metrics of every round, or of every so many rounds.
+        init_model : Booster, fitted estimator or path, optional
+            Continue this model; its trees come first. `xgb_model` is XGBoost's name of it.
+        eval_metric, early_stopping_rounds, callbacks : optional
+            In place of the constructor's, for this fit; `get_params` and clones do not know of them.
+
+        Returns
+        -------
+        self
+            An awaitable of it on the event loop of an asynchronous client.
+
+        Raises
+        ------
+        ParameterError, DataError, DataTypeError
+            Parameters that are out of range or contradict each other; input that cannot be trained on. Whatever
+            metadata tells is refused before any row is read; bad labels of local evaluation sets before training rows.
+        """
+        given = {"eval_metric": eval_metric, "early_stopping_rounds": early_stopping_rounds, "callbacks": callbacks}
+        chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
+        sets = evaluation_sets(eval_set, sample_weight_eval_set, base_margin_eval_set)
+        chosen._check_arguments(y, bool(sets))
+        own = [] if chosen.callbacks is None else chosen.callbacks
+        check_callbacks(own)
+        every = [*own, *evaluation_log(verbose)]
+        init = as_booster(init_model)
+        rows = EvaluationSet(X, y, sample_weight, base_margin)
+        source = chosen._source(*rows)
+        return run_or_await(
+            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every))
+        )
+
+    def predict(
+        self, X: object, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
+        base_margin: object = None,
+    ) -> Any:  # fmt: skip
+        """Predict rows; lazily for a Dask collection.
+
+        Parameters
+        ----------
+        X : as in `fit`
+            Frames are matched by column name, whatever their order; further columns are ignored.
+        output_margin : bool, default False
+            Raw scores instead.
+        iteration_range : (int, int), optional
+            First iteration and the one after the last; by default up to the best where early stopping ran.
+        base_margin : column name or aligned collection, optional
+            Replaces the base score.
+
+        Returns
+        -------
+        numpy array, of rows on a GPU a CuPy array; for Dask input a Dask Series, DataFrame or Array with X's partitions
+            Float32 of shape (rows,), or (rows, outputs) for several quantiles or margins of several classes; a
+            classifier's labels as they were in training.
+        """
+        output: Output = "margin" if output_margin else "prediction"
+        return self._predict(X, output, iteration_range, base_margin)
+
+    def apply(self, X: object, *, iteration_range: tuple[int, int] | None = None) -> Any:
+        """The leaf of every tree in which rows end: node numbers, int32, shape (rows, trees)."""
+        return self._predict(X, "leaf", iteration_range, None)
+
+    @property
+    def booster_(self) -> Booster:
+        """The model."""
+        if not self.__sklearn_is_fitted__():
+            from sklearn.exceptions import NotFittedError
+
+            raise NotFittedError(f"This {type(self).__name__} is not fitted yet. Call fit, or load_model, first.")
+        booster: Booster = self._booster
+        return booster
+
+    def get_booster(self) -> Booster:
+        """The model, under XGBoost's name."""
+        return self.booster_
+
+    def evals_result(self) -> EvalsResult:
+        """`evals_result_`, under XGBoost's name: evaluation set -> metric -> a value per round."""
+        self.booster_  # noqa: B018 - raises where nothing is fitted
+        return self.evals_result_
+
+    @property
+    def best_iteration(self) -> int:
+        """The iteration that early stopping found best; AttributeError where it did not run."""
+        return self._best(self.booster_.best_iteration)
+
+    @property
+    def best_score(self) -> float:
+        """The metric at `best_iteration`; AttributeError where early stopping did not run."""
+        return self._best(self.booster_.best_score)
+
+    @property
+    def feature_importances_(self) -> Float32:
+        """Importance of every feature by `importance_type`, summing to 1; float32, shape (features,)."""
+        values = importance(self.booster_, self.importance_type)
+        total = values.sum()
+        return (values / total if total > 0 else values).astype(np.float32)
+
+    def save_model(self, path: str | Path) -> None:
+        """Write the model to a ``.json`` or ``.ubj`` file, with its classes; XGBoost reads it too."""
+        self.booster_.save_model(path)
+
+    def load_model(self, path: str | Path) -> Self:
+        """Become the model of a file that `save_model` or XGBoost wrote; parameters stay as they are.
+
+        Raises
+        ------
+        ParameterError
+            A classifier's model for a regressor, or the other way round.
+        ModelFormatError
+            See `Booster.from_bytes`.
+        """
+        self._loaded(Booster.load_model(path))
+        self.evals_result_: EvalsResult = {}
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_booster" in vars(self)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+    # What the two estimators do differently
+
+    def _labelled(self, source: Source, init: Booster | None) -> tuple[Source, ClassLabels | None]:
+        """The training source with its labels as the loss reads them, and the classes behind them."""
+        return source, None
+
+    def _params_for(self, labels: ClassLabels | None) -> TrainParams:
+        """The training parameters once the classes are known."""
+        return self.train_params(self.objective)
+
+    def _loaded(self, booster: Booster) -> None:
+        self._keep(booster, None)
+
+    def plan(self, X: object = None, *, n_classes: int = 2, **shape: Any) -> Plan:
+        """State the memory that `fit` will take, by purpose, before anything is read.
+
+        Parameters
+        ----------
+        X : as in `fit`, or `QuantizedDataset`, optional
+            Only its shape is looked at.
+        n_classes : int, default 2
+            Of a classifier's labels.
+        **shape
+            As of `daskboost.plan`: ``n_rows`` and ``n_features`` instead of `X`, ``evals``, ``weight``, ``memory``, ...
+
+        Returns
+        -------
+        Plan
+            `print` it for a table.
+        """
+        return plan(self._params_for(self._labels_of(n_classes)), X, num_boost_round=self.n_estimators, **shape)
+
+    def _labels_of(self, n_classes: int) -> ClassLabels | None:
+        """Any labels of so many classes; None where labels are numbers."""
+        return None
+
+    # Steps
+
+    def _check_arguments(self, y: object, is_evaluated: bool) -> None:
+        """Everything that needs no data."""
+        if y is None:
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None. Pass labels as the name of "
+                "a column of X, or as a collection aligned with X."
+            )
+        self.check_rounds()
+        self.train_params("reg:squarederror" if self.objective is None else self.objective)
+        if self.early_stopping_rounds is not None and not is_evaluated:
+            raise ParameterError(
+                f"early_stopping_rounds={shown(self.early_stopping_rounds)} needs an evaluation set; pass "
+                "eval_set=[(X_valid, y_valid)] to fit"
+            )
+        known = get_args(ImportanceType)
+        if not (isinstance(self.importance_type, str) and self.importance_type in known):
+            raise ParameterError(
+                f"importance_type={shown(self.importance_type)} must be one of "
+                f"{', '.join(map(repr, known))}"
+            )
+
+    def _fit(
+        self, source: Source, given: EvaluationSet, sets: Sequence[EvaluationSet], init: Booster | None,
+        callbacks: Sequence[Callback],
+    ) -> Self:  # fmt: skip
+        """Find the classes, quantize, train."""
+        given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
+        source, labels = self._labelled(source, init)
+        params = self._params_for(labels)
+        objective = check_params(params, source.schema, self.n_estimators, callbacks)
+        if client_for(source) is None:  # on a cluster the workers know
+            check_device(params.device)
+        given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
+        check_labels(given_sets, objective)
+        evals_result: EvalsResult = {}
+        with ExitStack() as opened:
+            dtrain = opened.enter_context(self._quantized(source, params, objective, init))
+            evals = []
+            for i, (one, own) in enumerate(zip(sets, given_sets, strict=True)):
+                data = dtrain
+                if not one.same_as(given) or source.spec.class_weights is not None:
+                    data = opened.enter_context(self._quantized(own, params, objective, init, dtrain))
+                evals.append((data, f"validation_{i}"))
+            booster = train(
+                params, dtrain, self.n_estimators, evals=evals, early_stopping_rounds=self.early_stopping_rounds,
+                evals_result=evals_result, init_model=init, callbacks=callbacks,
+            )  # fmt: skip
+        self._keep(booster, labels)
+        self.evals_result_ = evals_result
+        return self
+
+    def _take(self, fitted: Self) -> Self:
+        """Become what a copy of this estimator has learned; parameters stay as they are."""
+        parameters = parameter_names(type(self))
+        for name in [name for name in vars(self) if name not in parameters]:
+            delattr(self, name)
+        self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
+        return self
+
+    def _source(
+        self, X: object, y: object, weight: object, base_margin: object, *, schema: FeatureSchema | None = None
+    ) -> Source:
+        source = make_source(
+            features_of(X, type(self).__name__, None if schema is None else schema.n_features),
+            labels_of(y), weight=weight, base_margin=base_margin, missing=self.missing, schema=schema,
+        )  # fmt: skip
+        return computed_by(client_for(source), source)
+
+    def _quantized(
+        self, source: Source, params: TrainParams, objective: Objective, init: Booster | None,
+        reference: QuantizedDataset | None = None,
+    ) -> QuantizedDataset:  # fmt: skip
+        limit, budget = params.host_memory_limit, None
+        device_limit = None if params.device_memory_limit is None else int(params.device_memory_limit)
+        if client_for(source) is None:  # what the workers of a cluster have is not known here
+            budget = budget_of(params.device, device_limit)
+        options = BuildOptions(params.max_bin, chunk_rows=params.chunk_rows, device_budget_bytes=budget)
+        return QuantizedDataset.from_source(
+            source, options, reference=reference, init_model=init,
+            n_jobs=params.n_jobs, host_memory_limit=None if limit is None else int(limit),
+            spill_directory=params.spill_directory, check=lambda info: objective.check_labels(info.stats),
+            device=params.device, device_memory_limit=device_limit,
+        )  # fmt: skip
+
+    def _keep(self, booster: Booster, labels: ClassLabels | None) -> None:
+        """What a fit leaves behind; set at its very end, so that a fit that fails changes nothing."""
+        self._booster = booster if labels is None else labels.stored_in(booster)
+        self.n_features_in_ = booster.n_features
+        self.__dict__.pop("feature_names_in_", None)
+        if booster.schema.names is not None:
+            self.feature_names_in_ = np.array(booster.schema.names, dtype=object)
+
+    def _predict(self, X: object, output: Output, iteration_range: tuple[int, int] | None, base_margin: object) -> Any:
+        booster = self.booster_
+        return booster.predict(
+            features_of(X, type(self).__name__, booster.n_features), output=output, iteration_range=iteration_range,
+            base_margin=base_margin, missing=self.missing, n_threads=self.n_threads or None,
+        )  # fmt: skip
+
+    def _best(self, value: T | None) -> T:
+        if value is None:
+            raise AttributeError("best_iteration and best_score exist only after a fit with early_stopping_rounds")
+        return value
+
+
+def client_for(source: Source) -> Any:
+    """The current client where rows lie in a Dask collection, else None."""
+    return current_client() if source.is_dask else None
+

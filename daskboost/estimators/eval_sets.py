@@ -1,0 +1,143 @@
+"""The evaluation sets of a fit, as its arguments give them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.input.kinds import NAMED_KINDS, as_array, kind_of
+from daskboost.data.input.labels import label_stats
+from daskboost.data.input.source import Source
+from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.objectives.objective import Objective
+
+# What scikit-learn's users expect of input in memory beyond what every input gets: their wording, their leniency.
+
+def features_of(X: Any, owner: str, n_expected: int | None = None) -> Any:
+    """X, arrays of objects turned into numbers; anything that has column names, and Dask collections, as they are.
+
+    Parameters
+    ----------
+    X : any input of `fit` or `predict`
+    owner : str
+        The estimator, for messages.
+    n_expected : int, optional
+        Features of the training data.
+
+    Raises
+    ------
+    DataError, DataTypeError
+        No features, another number of them than in training; complex numbers, objects that are no numbers.
+    """
+    kind = kind_of(X)
+    if kind == "numpy":
+        X = _numbers(X)
+    shape: tuple[int, ...] = getattr(X, "shape", ())
+    if kind in NAMED_KINDS or len(shape) != 2:
+        return X
+    if shape[1] == 0:
+        raise DataError(
+            f"X has 0 feature(s) (shape=({shape[0]}, 0)) while a minimum of 1 is required. Pass at least one column."
+        )
+    if n_expected is not None and shape[1] != n_expected:
+        raise DataError(
+            f"X has {shape[1]} features, but {owner} is expecting {n_expected} features as input. Pass the columns of "
+            "the training data, in its order."
+        )
+    return X
+
+
+def labels_of(y: object) -> object:
+    """Return labels; arrays of shape (rows, 1) as vectors, with scikit-learn's DataConversionWarning."""
+    if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1:
+        from sklearn.exceptions import DataConversionWarning
+
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected. Change its shape to (n_samples,), e.g. with "
+            "y.ravel().",
+            DataConversionWarning,
+            stacklevel=4,
+        )
+        return y.ravel()
+    return y
+
+
+def _numbers(X: object) -> npt.NDArray[Any]:
+    array = as_array(X)
+    if array.dtype.kind == "c":
+        raise DataTypeError(
+            f"X is of type {array.dtype}. Complex data not supported: pass real and imaginary parts as two features."
+        )
+    if array.dtype.kind != "O" or array.ndim != 2:
+        return array
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        message = f"X is an array of objects that are not all numbers: {error}. Encode them as numbers."
+        raise DataTypeError(message) from error
+
+
+class EvaluationSet(NamedTuple):
+    """One set: the arguments of the same names in `fit`."""
+
+    X: object
+    y: object
+    sample_weight: object
+    base_margin: object
+
+    def same_as(self, other: EvaluationSet) -> bool:
+        """Whether it is made of the very same objects, so that it need not be quantized again."""
+        return all(a is b for a, b in zip(self, other, strict=True))
+
+
+def evaluation_sets(eval_set: object, sample_weights: object, base_margins: object) -> list[EvaluationSet]:
+    """Join the arguments `eval_set`, `sample_weight_eval_set` and `base_margin_eval_set`.
+
+    Raises
+    ------
+    ParameterError
+        No list of pairs; lists of different lengths.
+    """
+    pairs = [] if eval_set is None else eval_set
+    if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
+        raise ParameterError(f"eval_set is {_shape(eval_set)}; pass a list of pairs: eval_set=[(X_valid, y_valid)]")
+    weights = _per_set("sample_weight_eval_set", sample_weights, len(pairs))
+    margins = _per_set("base_margin_eval_set", base_margins, len(pairs))
+    return [EvaluationSet(X, y, w, m) for (X, y), w, m in zip(pairs, weights, margins, strict=True)]
+
+
+def check_labels(sources: Sequence[Source], objective: Objective) -> None:
+    """Judge the labels of local sets before the training rows are quantized.
+
+    Those of a Dask collection may cost as much as reading all of it, and are judged when that happens.
+
+    Raises
+    ------
+    DataError
+        Naming the set: labels that the objective is not defined for, that are missing, or that are no known class.
+    """
+    for i, source in enumerate(sources):
+        if source.is_dask:
+            continue
+        try:
+            objective.check_labels(label_stats(source))
+        except DataError as error:
+            raise type(error)(f"eval_set[{i}]: {error}") from error
+
+
+def _per_set(name: str, values: object, n_sets: int) -> Sequence[Any]:
+    if values is None:
+        return [None] * n_sets
+    if not isinstance(values, list | tuple) or len(values) != n_sets:
+        raise ParameterError(f"{name} is {_shape(values)}, but eval_set has {n_sets} sets; give one entry for each")
+    return values
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
+    return f"of type {type(value).__name__}"

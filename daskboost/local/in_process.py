@@ -1,0 +1,278 @@
+"""The embedded default: coordinator and engine in this process, no cluster and no sockets."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.gpu_chunks import DeviceHome
+from daskboost.data.chunks.shard import Shard, ShardBuilder
+from daskboost.data.chunks.store import ChunkStore
+from daskboost.data.chunks.tiers import RamUse, check_spill_directory, spill_path
+from daskboost.data.input.labels import LabelStats, computed
+from daskboost.data.input.row_batch import Features, RowBatch
+from daskboost.data.input.source import Source
+from daskboost.data.saved.subset import selected_stats
+from daskboost.devices.choose import make_device
+from daskboost.devices.cpu.threads import Threads
+from daskboost.devices.cpu.views import SlotLayout
+from daskboost.devices.protocols import Device, View
+from daskboost.dtypes import Bool
+from daskboost.engine.chunk_views import ChunkViews, ViewRoom, Views, chunk_views
+from daskboost.engine.engine import Engine, engine_on
+from daskboost.engine.fit_size import EnginePlace, engine_size
+from daskboost.engine.setup import engine_setup
+from daskboost.engine.whole_rounds import WholeRounds
+from daskboost.errors import EngineError
+from daskboost.fit.coordinator import fit
+from daskboost.fit.spec import FitSpec, Progress, Report
+from daskboost.local.links import LocalEngines, local_peers
+from daskboost.local.lockstep import Lockstep
+from daskboost.tracebacks import without_locals
+
+if TYPE_CHECKING:
+    from daskboost.data.saved.manifest import ChunkRecord
+    from daskboost.data.saved.shard_files import DatasetWriter, SavedDataset
+
+# Views of chunks that several fits of one process share: resident ones made once, streamed ones read once a pass.
+
+class SharedViews:
+    """What fits over the same cut points make of their chunks.
+
+    Parameters
+    ----------
+    n_threads : int
+        For making views.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.lockstep: Lockstep[tuple[int, View]]
+        """Where the fits that run now meet."""
+        self.n_resident: int | None = None
+        """Chunks of training sets that a GPU keeps, and of evaluation sets none; None where it keeps all."""
+        self.stream_bytes: int | None = None
+        """Bytes of the groups of chunks that stream to a GPU, see `Plan`; None where there is none."""
+        self.copies_columns = True
+        """Whether a GPU may have column-major copies: every fit has room beside them."""
+        self._n_threads = n_threads
+        self._sources: dict[Any, ChunkViews] = {}
+        self._devices: dict[tuple[str, int], Device] = {}
+        self._lock = threading.Lock()
+
+    def of(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, rank: int) -> Views:
+        """Return the views of a shard on a fit's device, as `ShardMargins.views` gives them; the room for column-major
+        copies that the first fit has decides."""
+        chunks = tuple(entry.handle.key for entry in shard.entries)
+        # Chunk joining on a GPU ignores free memory, because later fits share the views and may have less.
+        has_columns = room.column_bytes > 0 and not device.joins_for_free
+        key = (id(shard.store), chunks, device.name, layout.width, has_columns, room.n_resident, room.stream_bytes)
+        room = replace(room, copies_columns=self.copies_columns)
+        with self._lock:
+            if key not in self._sources:
+                own = self._devices.get((device.name, layout.width))
+                if own is None:
+                    own = make_device(device.name, layout, Threads(self._n_threads))
+                    self._devices[device.name, layout.width] = own
+                self._sources[key] = chunk_views(shard, own, layout, room)
+            source = self._sources[key]
+        if not source.is_resident:
+            return lambda: self.lockstep.items(source.views, rank)
+        return partial(self._resident, source)
+
+    def _resident(self, source: ChunkViews) -> Iterator[tuple[int, View]]:
+        self.lockstep.check()
+        with self._lock:  # the first fit that comes makes them
+            return iter(list(source.views()))
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Memory of a GPU that shared views take already."""
+        rings = sum(device.ring_bytes for device in self._devices.values())
+        return rings + sum(source.gpu_bytes for source in self._sources.values())
+
+    def close(self) -> None:
+        """Free the views."""
+        self._sources.clear()
+        for device in self._devices.values():
+            device.close()
+        self._devices.clear()
+
+
+T = TypeVar("T")
+
+
+class LocalRunner:
+    """Reads partitions of one source one after the other in this process."""
+
+    def __init__(self, threads: int = 0) -> None:
+        self.threads = Threads(threads).count if threads <= 0 else threads
+        self._lent: RowBatch | None = None
+        """Rows that lie on a GPU as they are: looked at once, since reads take labels and weights at most."""
+
+    def batches(self, source: Source) -> Iterator[RowBatch]:
+        """Partitions one after the other; one is in memory at a time."""
+        if self._lent is not None:
+            yield self._lent
+            return
+        for batch in source.batches():
+            if source.lends(batch):
+                self._lent = batch
+                batch.fetch(self.threads)
+            yield batch
+            del batch
+
+    def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
+        sizes: list[int] = []
+        total: Future[T] | None = None
+        with ThreadPoolExecutor(1) as adding:  # sketches take one core to add, while the next partition comes
+            for batch in self.batches(source):
+                sizes.append(batch.n_rows)
+                part = function(batch, threads=self.threads)
+                del batch  # one partition in memory at a time
+                total = adding.submit(_added, None if total is None else total.result(), part)
+            assert total is not None
+            return sizes, total.result()
+
+    def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
+        return [function(computed(block)) for block in blocks]
+
+
+def _added(total: T | None, part: T) -> T:
+    return part if total is None else total + part  # type: ignore[operator]
+
+
+class LocalShards:
+    """A data set's rows in this process, as one shard or several (several imitate a cluster)."""
+
+    def __init__(self, shards: Sequence[Shard], stores: Sequence[ChunkStore], whole: LocalShards | None = None) -> None:
+        self.shards = list(shards)
+        self._whole = whole
+        self._close = weakref.finalize(self, _close_all, list(stores))
+
+    def select(self, rows: Bool) -> LocalShards:
+        """Only the rows whose global ids are marked; bins stay those of this data set, which closing it frees."""
+        return LocalShards([shard.select(rows) for shard in self.shards], [], self)
+
+    def write(self, writer: DatasetWriter) -> list[ChunkRecord]:
+        """Write all chunks' files."""
+        from daskboost.data.saved.shard_files import write_chunk_files
+
+        return [record for shard in self.shards for record in write_chunk_files(writer.directory, shard)]
+
+    @property
+    def owners(self) -> range:
+        """The engine that holds each shard."""
+        return range(len(self.shards))
+
+    @property
+    def device_bytes(self) -> int:
+        """Return the bytes of bins that lie on a GPU."""
+        return sum(store.counters().device_bytes for store in {shard.store for shard in self.shards})
+
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive or (self._whole is not None and self._whole.closed)
+
+    def close(self) -> None:
+        """Free memory and files; the data set cannot be used afterwards."""
+        self._close()
+
+
+def _close_all(stores: Sequence[ChunkStore]) -> None:
+    for store in stores:
+        store.close()
+
+
+@without_locals()
+def quantize_here(source: Source, info: DatasetInfo, runner: LocalRunner, *, margin_of: MarginOf | None = None,
+                  n_engines: int = 1, spill_directory: str | Path | None = None,
+                  host_memory_limit: int | None = None, beside: LocalShards | None = None
+                  ) -> LocalShards:  # fmt: skip
+    """Quantize a source into shards of this process; partitions go round the engines. What `beside` takes of the limit
+    is not there for these."""
+    home = DeviceHome(info, lends=n_engines == 1, limit_bytes=source.spec.device_memory_limit)
+    uses = [RamUse() for _ in range(n_engines)]
+    if beside is not None and len(beside.shards) == n_engines:
+        uses = [shard.store.ram_use for shard in beside.shards]
+    taken_bytes = sum(use.used_bytes for use in uses)
+    stores = [ChunkStore(spill_directory, host_memory_limit, use) for use in uses]
+    unchecked = host_memory_limit if spill_directory is None else None
+    try:
+        builders = [
+            ShardBuilder(info.cuts, info.layout, info.chunk_rows, store, runner.threads, home) for store in stores
+        ]
+        for index, (first_row, batch) in enumerate(zip(info.first_rows, runner.batches(source), strict=True)):
+            if unchecked is not None and isinstance(batch.features, Features):
+                check_room(info, n_engines * unchecked, taken_bytes)
+                unchecked = None  # that was for all partitions
+            builders[index % n_engines].add(first_row, with_margin(batch, margin_of), source.pieces)
+            del batch
+        return LocalShards([builder.finish() for builder in builders], stores)
+    except BaseException:
+        _close_all(stores)
+        raise
+
+
+def open_here(saved: SavedDataset, stats: LabelStats, host_memory_limit: int | None, spill_directory: str | Path | None
+              ) -> LocalShards:  # fmt: skip
+    """Read the chunks of a saved data set into this process; `stats` is what its manifest says of the rows."""
+    from daskboost.data.saved.manifest import check_stats
+    from daskboost.data.saved.shard_files import open_shard
+
+    directory = spill_path(spill_directory)
+    if directory is not None:
+        check_spill_directory(directory)
+    elif host_memory_limit is not None and saved.chunk_bytes > host_memory_limit:
+        raise no_room(host_memory_limit, saved.n_rows, saved.chunk_bytes)
+    store = ChunkStore(directory, host_memory_limit)
+    try:
+        shard = open_shard(saved, None, store)
+        check_stats(selected_stats([shard]), stats)
+        return LocalShards([shard], [store])
+    except BaseException:
+        store.close()
+        raise
+
+
+@without_locals()
+def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], threads: int, report: Report,
+             shared: SharedViews | None = None) -> Progress:  # fmt: skip
+    """Run a fit over shards of this process: one engine per shard; a single one may share its views with other fits."""
+    setup = engine_setup(spec)
+    n_engines = len(train.shards)
+    peers = local_peers(n_engines)
+    own = Threads(threads)
+    sets = [(shard.weighted(), [each.shards[rank] for each in evals]) for rank, shard in enumerate(train.shards)]
+    shared = shared if n_engines == 1 else None
+    held_bytes = 0 if shared is None else shared.gpu_bytes
+    with ExitStack() as opened:
+        opened.callback(own.close)
+        made: list[Engine] = []
+        for each, peer in zip(sets, peers, strict=True):
+            place = EnginePlace() if shared is None else EnginePlace(
+                n_resident=shared.n_resident, stream_bytes=shared.stream_bytes, shares_views=True
+            )
+            size = engine_size(spec, *each, place)
+            make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
+            made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
+            opened.callback(made[-1].close)
+        alone = n_engines == 1 and made[0].device.without_host
+        if alone:
+            made[0].add(WholeRounds(made[0], spec, own))
+        engines = LocalEngines(made, peers)
+        opened.callback(engines.close)
+        try:
+            return fit(engines, spec, own, report, whole_rounds=alone)
+        except EngineError as error:
+            if error.__cause__ is None:
+                raise
+            cause = error.__cause__  # within one process the engine's own exception says it better
+            raise cause from cause.__cause__

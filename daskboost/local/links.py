@@ -1,0 +1,289 @@
+"""How a coordinator talks to its engines, and engines to each other, whatever carries the words.
+
+`Engines` is the coordinator's side, `Peers` (`fit/peers.py`) an engine's side, `Engine` what must stand behind them.
+Here is their embodiment within one process; across a Dask cluster they are `ChannelEngines` and `ChannelPeers`.
+
+Every implementation keeps the same rules. A call is collective: all engines get a message and all reply, in engine
+order. The first failure ends the conversation: the others are told to stop, and every later call raises the same
+error. Messages are shared between threads or travel as bytes, so nobody changes one after it was sent or received.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import numpy as np
+
+from daskboost.cluster.wire import register
+from daskboost.dtypes import Array
+from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
+
+
+class Engine(Protocol):
+    """One shard of the data on one device: a state machine that answers messages, one at a time.
+
+    It may have two more methods, both without arguments. `stop()` is called from another thread and makes a running
+    `handle` return or raise soon. `close()` is called once, after the last `handle` returned, and frees everything.
+    """
+
+    def handle(self, message: Any, /) -> Any:
+        """The reply to a message; blocking, never on an event loop."""
+
+
+class Engines(Protocol):
+    """The coordinator's side: all engines of a fit."""
+
+    @property
+    def n_engines(self) -> int:
+        """How many engines take part."""
+
+    def ask(self, message: Any, /) -> list[Any]:
+        """Send one message to all engines at once; their replies, in engine order.
+
+        Raises
+        ------
+        EngineError
+            An engine raised; the message has its type, text and rank, the cause its traceback.
+        WorkerLostError
+            A worker died, left or fell silent.
+        FitCancelledError
+            The fit was cancelled meanwhile.
+        """
+
+    def ask_each(self, messages: Sequence[Any], /) -> list[Any]:
+        """Like `ask`, with one message per engine, in engine order."""
+
+    def close(self) -> None:
+        """End all engines and free what they hold. Idempotent."""
+
+
+class PeerLostError(DaskBoostError, RuntimeError):
+    """An engine waited for another one that failed: a consequence, never the cause."""
+
+
+class RemoteError(Exception):
+    """Stands in for an exception of another process as the cause of ours; its text is the remote traceback."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(map(str, self.args))
+
+
+@register
+@dataclass(frozen=True)
+class Failure:
+    """An exception on its way through a wire."""
+
+    error_type: str
+    """The class's name, without its module."""
+    message: str
+    """The exception's text."""
+    traceback: str
+    """The formatted traceback, causes included."""
+    is_consequence: bool = False
+    """Whether the exception only reports that somebody else failed."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        text = "".join(traceback.format_exception(error))
+        return cls(type(error).__name__, _sendable(_text(error)), _sendable(text), _is_consequence(error))
+
+    def as_engine_error(self, rank: int, where: str, phase: str) -> EngineError:
+        """The error to raise at the coordinator, for engine `rank` at `where` that failed while handling `phase`."""
+        error = EngineError(f"engine {rank} on {where} failed in {phase}: {self.error_type}: {self.message}")
+        error.__cause__ = RemoteError(self.traceback)
+        return error
+
+
+def _text(error: BaseException) -> str:
+    """Return an exception's text, as a traceback has it, which an exception may fail to give."""
+    try:
+        return str(error)
+    except Exception:
+        return "<its text cannot be had>"
+
+
+def _sendable(text: str) -> str:
+    """Return the text without lone surrogates, as in names of files: whoever waits for a failure must have it."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_consequence(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, PeerLostError | FitCancelledError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def stop_engine(engine: Engine) -> None:
+    """Ask a running `handle` of the engine to return soon, if the engine can."""
+    stop: Callable[[], None] | None = getattr(engine, "stop", None)
+    if stop is not None:
+        stop()
+
+
+def close_engine(engine: Engine) -> None:
+    """Free what the engine holds, if it has anything to free."""
+    close: Callable[[], None] | None = getattr(engine, "close", None)
+    if close is not None:
+        close()
+
+
+class LocalPeers:
+    """`Peers` of engines that are threads of one process. Make them with `local_peers`."""
+
+    def __init__(self, rank: int, board: list[list[Array | None]], barrier: threading.Barrier) -> None:
+        self.rank = rank
+        self.n_peers = barrier.parties
+        self._board = board
+        self._barrier = barrier
+
+    def exchange(self, parts: Sequence[Array], /) -> list[Array]:
+        check_parts(parts, self.n_peers)
+        if self.n_peers == 1:
+            return list(parts)
+        try:
+            self._board[self.rank] = list(parts)
+            self._barrier.wait()
+            received = [row[self.rank] for row in self._board]
+            self._barrier.wait()  # nobody overwrites the board before all have read it
+        except threading.BrokenBarrierError:
+            raise PeerLostError("another engine of the fit failed") from None
+        return [np.asarray(part) for part in received]
+
+    def abort(self) -> None:
+        """Make every engine that waits in `exchange`, now or later, raise `PeerLostError`."""
+        self._barrier.abort()
+
+
+def local_peers(n_peers: int) -> list[LocalPeers]:
+    """Connected `Peers` for `n_peers` engines in threads of this process, in rank order."""
+    board: list[list[Array | None]] = [[None] * n_peers for _ in range(n_peers)]
+    barrier = threading.Barrier(n_peers)
+    return [LocalPeers(rank, board, barrier) for rank in range(n_peers)]
+
+
+def check_parts(parts: Sequence[Array], n_peers: int) -> None:
+    """Every exchange has one part per engine."""
+    if len(parts) != n_peers:
+        raise ValueError(f"exchange needs one part per engine: {n_peers}, got {len(parts)}")
+
+
+class LocalEngines:
+    """`Engines` within this process: one in the caller's thread, several in a thread each.
+
+    Parameters
+    ----------
+    engines
+        In engine order. They are closed by `close`.
+    peers
+        The `LocalPeers` that were given to the engines, if any: after a failure nobody may wait in them.
+    """
+
+    def __init__(self, engines: Sequence[Engine], peers: Sequence[LocalPeers] = ()) -> None:
+        self._engines = list(engines)
+        self._peers = list(peers)
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._replies: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
+        self._inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self._engines]
+        self._threads: list[threading.Thread] = []
+        if len(self._engines) > 1:
+            self._threads = [
+                threading.Thread(target=self._serve, args=(rank,), name=f"daskboost-engine-{rank}", daemon=True)
+                for rank in range(len(self._engines))
+            ]
+            for thread in self._threads:
+                thread.start()
+
+    @property
+    def n_engines(self) -> int:
+        return len(self._engines)
+
+    def ask(self, message: Any, /) -> list[Any]:
+        return self.ask_each([message] * self.n_engines)
+
+    def ask_each(self, messages: Sequence[Any], /) -> list[Any]:
+        self._check(messages)
+        if not self._threads:
+            try:
+                return [engine.handle(message) for engine, message in zip(self._engines, messages, strict=True)]
+            except Exception as error:
+                self._fail(0, messages[0], error)
+        for inbox, message in zip(self._inboxes, messages, strict=True):
+            inbox.put(message)
+        try:
+            return self._gather(messages)
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+
+    def _gather(self, messages: Sequence[Any]) -> list[Any]:
+        replies: list[Any] = [None] * self.n_engines
+        failures: list[tuple[int, BaseException]] = []
+        for _ in self._engines:
+            rank, reply, error = self._replies.get()
+            replies[rank] = reply
+            if error is not None:
+                failures.append((rank, error))
+                self._stop()
+        if failures:
+            # The others fail because of the first, whatever order the threads ran in.
+            rank, cause = next((f for f in failures if not Failure.of(f[1]).is_consequence), failures[0])
+            self._fail(rank, messages[rank], cause)
+        return replies
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for inbox in self._inboxes[: len(self._threads)]:
+            inbox.put(_END)
+        for thread in self._threads:
+            thread.join()
+        for engine in self._engines:
+            close_engine(engine)
+
+    def cancel(self) -> None:
+        """From another thread: make the running call, and every later one, raise `FitCancelledError`."""
+        if self._failure is None:
+            self._failure = FitCancelledError("the fit was cancelled")
+        self._stop()
+
+    def _check(self, messages: Sequence[Any]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise RuntimeError("the engines of this fit are closed")
+        if len(messages) != self.n_engines:
+            raise ValueError(f"{len(messages)} messages for {self.n_engines} engines")
+
+    def _fail(self, rank: int, message: Any, error: BaseException) -> None:
+        if self._failure is None:  # else it was cancelled, and the engine failed because of that
+            where = "this process" if self._threads == [] else f"thread {self._threads[rank].name}"
+            self._failure = Failure.of(error).as_engine_error(rank, where, type(message).__name__)
+            self._failure.__cause__ = error
+        raise self._failure
+
+    def _stop(self) -> None:
+        for peer in self._peers[:1]:
+            peer.abort()
+        for engine in self._engines:
+            stop_engine(engine)
+
+    def _serve(self, rank: int) -> None:
+        while (message := self._inboxes[rank].get()) is not _END:
+            try:
+                answer = (rank, self._engines[rank].handle(message), None)
+            except BaseException as error:  # a callable of the user's may exit: somebody waits all the same
+                self._replies.put((rank, None, error))
+            else:
+                self._replies.put(answer)
+
+
+_END = object()

@@ -1,0 +1,172 @@
+"""Margins and leaves of rows in memory: packs a forest for the kernels and spreads row ranges over threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from daskboost.data.input.row_batch import Features
+from daskboost.dtypes import Bool, Float32, Int32, UInt32
+from daskboost.tree.table import TreeTable
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.predict import PackedForest
+
+HEAP_DEPTH = 8
+"""Most levels of a tree laid out as a complete heap: 255 words of 8 bytes stay in the L1 cache beside a block."""
+GPU_HEAP_DEPTH = 10
+"""The same on a GPU: what `kernels/predict.cu` has shared memory for."""
+GPU_EXITS_PER_LEAF = 4
+"""Beyond `HEAP_DEPTH`, a GPU's heaps have at most so many exits per leaf of the tree: deep trees leave most empty."""
+BLOCK_BYTES = 1 << 15
+"""Keys of a block of rows aim at a usual L1 cache, within the two limits that follow."""
+MIN_BLOCK, MAX_BLOCK = 32, 256
+TASK_ROWS = 1 << 14
+"""Rows a thread takes at a time: enough to hide the hand-over, few enough to balance the threads."""
+
+
+def cpu_heap_depths(depths: Int32, n_leaves: Int32) -> Int32:
+    """Levels of the heaps of trees of these depths and numbers of leaves."""
+    return np.minimum(depths, HEAP_DEPTH)
+
+
+def gpu_heap_depths(depths: Int32, n_leaves: Int32) -> Int32:
+    """The same on a GPU, where what lies below a heap is read from device memory."""
+    affordable = np.log2(GPU_EXITS_PER_LEAF * n_leaves).astype(np.int32)
+    return np.minimum(depths, np.clip(affordable, HEAP_DEPTH, GPU_HEAP_DEPTH))
+
+
+def pack_forest(
+    trees: Sequence[TreeTable],
+    outputs: Sequence[int],
+    heap_depths_of: Callable[[Int32, Int32], Int32] = cpu_heap_depths,
+) -> PackedForest:
+    """Lay out trees for the kernels of `daskboost.devices.cpu.predict`.
+
+    Parameters
+    ----------
+    trees : sequence of TreeTable
+    outputs : sequence of int, same length
+        The output that each tree adds to; 0 where leaves are vectors.
+    heap_depths_of : function
+        Levels of the heaps, from the trees' depths and numbers of leaves.
+    """
+    from daskboost.devices.cpu.predict import PackedForest, fill_heaps, node_depths
+
+    starts = np.concatenate([[0], np.cumsum([tree.n_nodes for tree in trees])]).astype(np.int64)
+    left = _join([_global(tree.left_child, start) for tree, start in zip(trees, starts, strict=False)], np.int32)
+    right = _join([_global(tree.right_child, start) for tree, start in zip(trees, starts, strict=False)], np.int32)
+    depths = node_depths(left, right)
+    deepest = np.maximum.reduceat(depths, starts[:-1]) if len(trees) else depths
+    heap_depths = heap_depths_of(deepest, np.array([tree.n_leaves for tree in trees], np.int32)).astype(np.int32)
+    heap_start = np.concatenate([[0], np.cumsum(1 << heap_depths.astype(np.int64))]).astype(np.int64)
+    splits, column_feature, missing, feature_columns = _splits(trees)
+    values = np.concatenate([tree.values for tree in trees]) if trees else np.empty((0, 1), np.float32)
+    forest = PackedForest(
+        output=np.asarray(outputs, np.int32),
+        depth=heap_depths,
+        is_deep=deepest > heap_depths,
+        heap_start=heap_start[:-1],
+        node_start=starts[:-1].astype(np.int32),
+        heap=np.zeros(2 * heap_start[-1], np.uint32),
+        exits=np.empty(heap_start[-1], np.int32),
+        exit_values=np.empty(heap_start[-1], np.float32),
+        splits=splits,
+        left=left,
+        right=right,
+        values=values,
+        column_feature=column_feature,
+        missing=missing,
+        feature_columns=feature_columns,
+    )
+    fill_heaps(forest)
+    return forest
+
+
+def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype), *arrays]).astype(dtype, copy=False)
+
+
+def _global(child: Int32, start: int) -> Int32:
+    """Children numbered over all trees; leaves keep -1."""
+    return np.where(child < 0, child, child + start).astype(np.int32)
+
+
+def _splits(trees: Sequence[TreeTable]) -> tuple[UInt32, Int32, UInt32, Int32]:
+    """Give each pair (feature, default direction) in use a column; return splits and columns as in PackedForest."""
+    from daskboost.devices.cpu.predict import LANES, ordered_bits
+
+    inner: Bool = ~_join([tree.is_leaf for tree in trees], np.bool_)
+    feature = _join([tree.feature for tree in trees], np.int32)[inner].astype(np.int64)
+    default_left = _join([tree.default_left for tree in trees], np.bool_)[inner]
+    threshold: Float32 = _join([tree.threshold for tree in trees], np.float32)[inner]
+    pairs, column = np.unique(feature * 2 + default_left, return_inverse=True)
+    splits = np.zeros((len(inner), 2), np.uint32)
+    splits[inner, 0], splits[inner, 1] = column * LANES, ordered_bits(threshold.view(np.uint32))
+    features, directions = (pairs >> 1).astype(np.int32), pairs & 1
+    feature_columns = np.full((int(features.max(initial=-1)) + 1, 2), -1, np.int32)
+    feature_columns[features, directions] = np.arange(len(pairs), dtype=np.int32)
+    missing = np.where(directions, 0, 0xFFFFFFFF).astype(np.uint32)
+    return splits, features, missing, feature_columns
+
+
+def add_margins(
+    forest: PackedForest, rows: Features, trees: tuple[int, int], margins: Float32, n_threads: int | None = None
+) -> None:
+    """Add the leaves that rows reach to their margins, tree by tree in float32.
+
+    Parameters
+    ----------
+    forest : PackedForest
+    rows : DenseRows or SparseRows
+    trees : tuple of int
+        First tree and the one after the last.
+    margins : float32 array, shape (rows, outputs)
+        Starts as base score or base margin; changed.
+    n_threads : int, optional
+        As many as the process may run on when None. The result does not depend on it.
+    """
+    _predict(forest, rows, trees, np.empty((0, 0), np.int32), margins, n_threads)
+
+
+def find_leaves(forest: PackedForest, rows: Features, trees: tuple[int, int], n_threads: int | None = None) -> Int32:
+    """The leaf of each row in each tree, as a node of its tree; int32, shape (rows, trees)."""
+    leaves = np.empty((rows.n_rows, trees[1] - trees[0]), np.int32)
+    _predict(forest, rows, trees, leaves, np.empty((rows.n_rows, 0), np.float32), n_threads)
+    return leaves
+
+
+def _predict(
+    forest: PackedForest,
+    rows: Features,
+    trees: tuple[int, int],
+    leaves: Int32,
+    margins: Float32,
+    n_threads: int | None,
+) -> None:
+    from daskboost.devices.cpu.predict import LANES
+
+    block = BLOCK_BYTES // (4 * max(len(forest.missing), 1))
+    block = min(max(block, MIN_BLOCK), MAX_BLOCK) // LANES * LANES
+
+    def work(start: int) -> None:
+        rows.walk(forest, trees, block, slice(start, start + TASK_ROWS), leaves, margins)
+
+    _spread(work, range(0, rows.n_rows, TASK_ROWS), n_threads)
+
+
+def _spread(work: Callable[[int], None], tasks: Sequence[int], n_threads: int | None) -> None:
+    """Run the tasks on threads; one that fails surfaces here."""
+    n_threads = min(n_threads or len(os.sched_getaffinity(0)), len(tasks))
+    if n_threads <= 1:
+        for task in tasks:
+            work(task)
+        return
+    with ThreadPoolExecutor(n_threads, thread_name_prefix="daskboost-predict") as pool:
+        for _ in pool.map(work, tasks):
+            pass
