@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "daskboost"
 
 ORDER = (
-    "dtypes", "errors", "files", "tracebacks", "registry", "foreign_words", "params", "hashing",
+    "dtypes", "errors", "files", "tracebacks", "registry", "foreign_words", "params", "hashing", "wire",
     "devices", "exact_sum", "data", "objectives", "metrics", "tree", "model", "fit", "engine", "local",
     "cluster", "training", "estimators",
 )  # fmt: skip

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from daskboost.cluster.wire import MAX_FRAMES, Frame, WireError, decode, encode
 from daskboost.devices.buffers import SMALL_BYTES, Buffers
 from daskboost.errors import DaskBoostError
+from daskboost.wire import MAX_FRAMES, Frame, WireError, decode, encode
 
 MAGIC: Final = b"DkB1"
 PRELUDE: Final = struct.Struct("<4sBxxxIIQ")  # magic, kind, frames, reserved, bytes after the prelude

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from daskboost.cluster.wire import WireError, decode, encode, register
 from daskboost.data.chunks.tiers import RamUse
 from daskboost.fit.peers import Peers
 from daskboost.local.links import Engines
+from daskboost.wire import WireError, decode, encode, register
 
 _CALLS: dict[str, str] = {
     "open_engine": "daskboost.cluster.dask_fit:open_engine",

@@ -22,9 +22,9 @@ from daskboost.cluster.dask_nannies import find_computing
 from daskboost.cluster.dask_sessions import OpenSession
 from daskboost.cluster.dask_watch import result_of
 from daskboost.cluster.limits import DRAIN_S, GRACE_S, LOOK_S
-from daskboost.cluster.wire import Frame, WireError, encode, register
 from daskboost.errors import DaskBoostError, FitCancelledError, WorkerLostError
 from daskboost.local.links import Failure
+from daskboost.wire import Frame, WireError, encode, register
 
 # The coordinator's end of the channels to all engines, and its judgement on who failed.
 

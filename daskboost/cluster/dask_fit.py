@@ -14,7 +14,6 @@ from typing import Any
 from daskboost.cluster.context import CoordinatorContext, EngineContext, RemoteCall, WorkerPlace
 from daskboost.cluster.dask_data import LIVING_BYTES, ClusterShards
 from daskboost.cluster.on_dask import run_fit
-from daskboost.cluster.wire import register
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.devices.choose import make_device
@@ -29,6 +28,7 @@ from daskboost.fit.coordinator import fit
 from daskboost.fit.messages import WIRE_TYPES
 from daskboost.fit.spec import FitSpec, Progress, Report
 from daskboost.tree.table import TreeTable
+from daskboost.wire import register
 
 # Engine threads tell the operating system that they compute in batches.
 #

@@ -21,9 +21,9 @@ from daskboost.cluster.dask_coordinator import CoordinatorRun, Event, FitRequest
 from daskboost.cluster.dask_sessions import Admissions, WorkerHost
 from daskboost.cluster.dask_watch import clean_up, heard
 from daskboost.cluster.limits import FAREWELL_S, SETUP_S
-from daskboost.cluster.wire import WireError, decode_as, encode
 from daskboost.errors import DaskBoostError
 from daskboost.local.links import Failure
+from daskboost.wire import WireError, decode_as, encode
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker

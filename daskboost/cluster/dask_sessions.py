@@ -22,8 +22,8 @@ from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_c
 from daskboost.cluster.limits import HELLO_S
 from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
-from daskboost.cluster.wire import WireError, register
 from daskboost.local.links import Engine, Failure, PeerLostError
+from daskboost.wire import WireError, register
 
 if TYPE_CHECKING:
     from distributed import Worker

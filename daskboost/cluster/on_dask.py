@@ -33,9 +33,9 @@ from daskboost.cluster.dask_plugins import (
 )
 from daskboost.cluster.dask_watch import check_loop, clean_up, event_loop, heard, scheduler_address
 from daskboost.cluster.limits import CANCEL_S, CONNECT_TIMEOUT_S, LOOK_S, silence_s
-from daskboost.cluster.wire import decode, encode
 from daskboost.errors import DaskBoostError, SchedulerLostError
 from daskboost.local.links import Failure, RemoteError
+from daskboost.wire import decode, encode
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker

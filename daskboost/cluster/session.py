@@ -16,9 +16,9 @@ from typing import Any, NoReturn, Protocol
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
 from daskboost.cluster.limits import HEARTBEAT_S
-from daskboost.cluster.wire import WireError, encode
 from daskboost.errors import FitCancelledError
 from daskboost.local.links import Engine, Failure, close_engine, stop_engine
+from daskboost.wire import WireError, encode
 
 logger = logging.getLogger(__name__)
 

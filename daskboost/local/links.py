@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from daskboost.cluster.wire import register
 from daskboost.dtypes import Array
 from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
+from daskboost.wire import register
 
 
 class Engine(Protocol):

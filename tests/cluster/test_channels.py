@@ -25,9 +25,9 @@ from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
 from daskboost.cluster.peers_exchange import ChannelPeers
 from daskboost.cluster.session import EngineSession
-from daskboost.cluster.wire import WireError
 from daskboost.errors import EngineError, FitCancelledError, WorkerLostError
 from daskboost.local.links import PeerLostError
+from daskboost.wire import WireError
 
 TLS = Path(__file__).parent / "tls"  # a key that guards nothing but these tests
 Pair = Callable[[], tuple[socket.socket, socket.socket]]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
 
-from daskboost.cluster.wire import decode, encode
 from daskboost.errors import EngineError, FitCancelledError
 from daskboost.local.links import Failure, LocalEngines, local_peers
+from daskboost.wire import decode, encode
 
 
 def start(n_engines: int) -> tuple[LocalEngines, list[ToyEngine]]:

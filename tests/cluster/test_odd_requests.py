@@ -20,7 +20,7 @@ from daskboost.cluster.dask_comms import OP
 from daskboost.cluster.dask_coordinator import FitRequest
 from daskboost.cluster.dask_plugins import FIT_OP, scheduler_plugin
 from daskboost.cluster.on_dask import run_fit
-from daskboost.cluster.wire import decode, encode
+from daskboost.wire import decode, encode
 
 TOY = RemoteCall.of("toys.open_toy", "toy")
 

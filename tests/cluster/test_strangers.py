@@ -17,12 +17,13 @@ from cluster.toys import altered, unchecked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskboost.cluster import dask_fit, dask_sessions, wire
+from daskboost import wire
+from daskboost.cluster import dask_fit, dask_sessions
 from daskboost.cluster.channel import MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError, pack
 from daskboost.cluster.context import RemoteCall, allow_call
 from daskboost.cluster.dask_sessions import Admissions, OpenSession, PeerHello, WorkerHost, find_token
-from daskboost.cluster.wire import WireError, decode, encode
 from daskboost.local.links import Failure
+from daskboost.wire import WireError, decode, encode
 
 assert dask_fit.OpenFit in wire._names  # its import registers every message of a fit
 MESSAGES = sorted(wire._names, key=lambda kind: kind.__name__)

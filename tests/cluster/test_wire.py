@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from daskboost.cluster.wire import ARRAY, DICT, MAX_DEPTH, MESSAGE, WireError, decode, encode, register
+from daskboost.wire import ARRAY, DICT, MAX_DEPTH, MESSAGE, WireError, decode, encode, register
 
 
 @register

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from daskboost.cluster.context import CoordinatorContext, EngineContext, allow_call
-from daskboost.cluster.wire import register
 from daskboost.errors import DataError
 from daskboost.fit.peers import Peers
 from daskboost.local.links import Engines
+from daskboost.wire import register
 
 
 @register

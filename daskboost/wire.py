@@ -273,7 +273,7 @@ def _check_of(annotation: Any) -> Check:
     if origin is dict:
         of_key, of_value = map(_check_of, arguments)
         return lambda value: type(value) is dict and all(map(of_key, value)) and all(map(of_value, value.values()))
-    raise TypeError(f"fields of messages cannot be annotated with {annotation}; see daskboost.cluster.wire.register")
+    raise TypeError(f"fields of messages cannot be annotated with {annotation}; see daskboost.wire.register")
 
 
 def _is_of_messages(kind: Any) -> bool:
