@@ -1,4 +1,4 @@
-// Minimal-variance sampling of one row: the arithmetic of `daskboost/devices/sampling.py` and `cpu/sampling.py`, to the
+// Minimal-variance sampling of one row: the arithmetic of `daskboost/devices/sampling.py` and `cpu/samples.py`, to the
 // last bit. Everything is float64, made of operations that IEEE 754 rounds alike everywhere.
 #pragma once
 

@@ -2,7 +2,7 @@
 
 Whoever connects first says what it wants. `OpenSession` comes from a fit's coordinator and starts an engine in a
 thread of its own; `PeerHello` comes from another engine of the same fit. Both carry the fit's random token, which the
-fit's client has announced by a message of Dask's (`admissions.py`). Whatever else comes gets one refusal, and a line in
+fit's client has announced by a message of Dask's (`Admissions`). Whatever else comes gets one refusal, and a line in
 the log.
 """
 

@@ -103,7 +103,7 @@ class StartRound(Request[GradientRange]):
     """Compute the gradients of all outputs, and a sketch of them where there is a projection."""
 
     projection: Float32 | None = None
-    """float32, shape (outputs, columns); see `gradient_sketch.py`."""
+    """float32, shape (outputs, columns); see `make_projection`."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """One block in a GPU's memory (CuPy, cuDF) becomes checked rows there: what `convert.py` is for blocks on the host.
 
 Float32 stays where it is, whatever its strides; other numbers are rounded once, into a copy. Base margins, and labels
-and weights that are not looked at there (`device_columns.py`), come to the host: `host_block` fetches them.
+and weights that are not looked at there, come to the host: `host_block` fetches them.
 """
 
 from __future__ import annotations

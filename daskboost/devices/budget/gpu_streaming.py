@@ -14,7 +14,7 @@ from daskboost.devices.gpu.rows.samples import RoomSize
 from daskboost.devices.gpu.runtime.ring import N_BUFFERS
 from daskboost.devices.sampling import most_candidates, most_drawn
 
-# Bytes that rows drawn by their gradients take on a GPU: parts of the plan of `plans.py`.
+# Bytes that rows drawn by their gradients take on a GPU: parts of the plan of `gpu_plans.py`.
 
 STATE_BYTES = 8 + 4 + 4
 """Bytes of a row in the columns of `GpuCandidates`: its id, label and weight; `OUTPUT_BYTES` for each output."""

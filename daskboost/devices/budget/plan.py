@@ -1,6 +1,6 @@
 """What memory a fit will take, known before it takes any: sizes go in, bytes by purpose come out.
 
-`gpu/memory.py`, which `gpu/plans.py` puts together, and `cpu/memory.py` have the formulas of their devices; tests hold
+`gpu_memory.py`, which `gpu_plans.py` puts together, and `cpu_memory.py` have the formulas of their devices; tests hold
 them to what engines really take.
 """
 

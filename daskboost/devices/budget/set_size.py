@@ -294,7 +294,7 @@ class SetSize(ABC):
 
     @abstractmethod
     def turned_bytes(self, most_slots: int, block_bytes: int | None) -> int:
-        """Return the bytes of the copy for roots, where it pays; see `turned.py`."""
+        """Return the bytes of the copy for roots, where it pays; see `symbols.py`."""
 
 
 @dataclass(frozen=True)

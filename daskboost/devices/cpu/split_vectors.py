@@ -187,7 +187,7 @@ def best_of_level(
     histograms: Int64, first_slot: int, sums: Int64, allowed: UInt8, slot_offsets: Int64, n_bins: Int32,
     features: tuple[int, int], units: Float64, regular: tuple[float, float, float, float], plain: bool,
 ) -> tuple[float, int, int, int]:  # fmt: skip
-    """`best_of_level` of `split_level.py` for vectors."""
+    """`best_of_level` of `split.py` for vectors."""
     width, widest = len(units) // 2, _widest(n_bins, features)
     prefix, gains, heaviest = np.empty((2 * width, widest)), np.empty((2, widest)), np.empty((2, widest))
     summed = np.empty((2, widest))

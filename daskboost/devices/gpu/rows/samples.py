@@ -336,7 +336,7 @@ class GpuCandidates:
 
 # A share of the rows, drawn in a pass: launches of `kernels/draw_share.cu`.
 #
-# `devices/cpu/samples.py` has its twin. The host waits once for each chunk, as in `candidates.py`.
+# `devices/cpu/samples.py` has its twin. The host waits once for each chunk, as where candidates are taken.
 
 class GpuUniformSample:
     """Rows of a round's sample.

@@ -117,7 +117,7 @@ class DenseView:
     copy_columns : bool
         Whether to make a column-major copy: splitting then reads one byte per row, not a sector.
     turn_rows : bool, default False
-        Whether to make a copy for passes over all rows in order, of groups that have one (`turned.py`).
+        Whether to make a copy for passes over all rows in order, of groups that have one (`symbols.turn`).
     """
 
     joins_trees = walks_fast = True
