@@ -27,7 +27,7 @@ LAYOUT_BYTES = 12
 PAIR_SLOT_BYTES = 16
 """Sums of g and h, int64."""
 LEAF_SUM_BYTES = 20
-"""Bytes of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more, see `known_tree.py`."""
+"""Bytes of a leaf whose exact sums the host asks for: they and its number. Rows need nothing more: `known_tree.py`."""
 SEGMENT_BYTES = 16
 """First and last row of a node."""
 ID_BYTES = 8
