@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,8 +84,10 @@ class ShardMargins:
 
     def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
         """What adds a tree to the margins of one chunk."""
-        walk = self.device.walker(tree)
-        return lambda index, view: walk(view, tree.own(self.margins[index], output))
+        return partial(self._add, self.device.walker(tree), tree, output)
+
+    def _add(self, walk: Callable[[View, Array], None], tree: WalkArrays, output: int, index: int, view: View) -> None:
+        walk(view, tree.own(self.margins[index], output))
 
 
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:
