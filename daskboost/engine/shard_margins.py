@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
@@ -55,7 +56,7 @@ class ShardMargins:
         margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in own.groups]
         return cls(shard, device, n_outputs, own.groups, margins, shared or own.views, own.is_resident)
 
-    def set_base(self, margin: Any) -> None:
+    def set_base(self, margin: ArrayLike) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):
             given = group.rows.base_margin
             if given is not None and given.shape != own.shape:
