@@ -143,6 +143,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
     """Put together what is known of one engine's fit."""
     params, objective, recipe = outline.params, outline.objective, outline.recipe
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
+    margins = np.zeros((1, objective.n_outputs), np.float32)
     return FitSize(
         train=train, evals=tuple(evals), n_slots=outline.n_slots, most_slots=outline.most_slots,
         n_outputs=recipe.n_outputs, grow_policy=params.grow_policy, depth=params.depth_limit,
@@ -151,6 +152,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         gpu_gradients=_gpu_gradients(objective, stored=recipe.vector_leaves),
         leaf_count_bytes=0 if recipe.quantiles is None else 8 << max(DIGITS),
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
+        evaluates_margins=bool(np.may_share_memory(objective.evaluation(margins), margins)),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),

@@ -14,6 +14,7 @@ from training.plan_shapes import LOGISTIC, VECTORS, make_data
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
 from daskboost.devices.budget.gpu_plans import POOL_SHARE
+from daskboost.devices.gpu.rows.metrics import LIMB_BYTES
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.errors import DeviceError, format_bytes
 
@@ -292,7 +293,7 @@ def test_rows_on_a_cluster(cluster_client: Client, monkeypatch: pytest.MonkeyPat
         workers = dataset.shards.owners
     most = 2_048 * max(workers.count(worker) for worker in workers)
     assert found.margins_bytes == 4 * most
-    assert found.evaluation_bytes == most * (16 + 4 + 4)
+    assert found.evaluation_bytes == most * (16 + 4 + 4) + LIMB_BYTES
     assert found.free_bytes is None, "what workers have is not known here"
 
 

@@ -56,8 +56,18 @@ ROUNDS_AT_ONCE = 128
 
 
 def evaluation_bytes(size: FitSize) -> int:
-    """Return the bytes of bins, margins, labels and weights of evaluation sets."""
-    return sum(view_bytes(each) + 4 * (size.n_outputs + 1 + size.has_weight) * each.n_rows for each in size.evals)
+    """Return the bytes of bins, margins, labels and weights of evaluation sets, and of the sums of their metrics."""
+    sums = LIMB_BYTES if size.evals else 0
+    return sums + sum(
+        view_bytes(each) + _margin_bytes(size, each) + 4 * (1 + size.has_weight) * each.n_rows for each in size.evals
+    )
+
+
+def _margin_bytes(size: FitSize, rows: SetSize) -> int:
+    """Return the bytes of the margins of an evaluation set, and of the numbers of those training rows that count."""
+    of_all = 4 * size.n_outputs * (size.train if rows.of_training else rows).n_rows
+    numbers = 4 * rows.n_rows if rows.of_training and rows.n_rows < size.train.n_rows else 0
+    return numbers if size.shares_margins(rows) else of_all + numbers
 
 
 def view_bytes(rows: SetSize) -> int:
@@ -236,19 +246,20 @@ def _allowed_bytes(size: FitSize) -> int:
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
-    """Return the bytes of margins that are put together and predictions while these are made, or of them and what
-    metrics take."""
+    """Return the bytes of margins that are put together and predictions while these are made, or of them and the scores
+    that are sorted."""
     n_rows, is_copied = evaluated_together(size, rows)
     predictions = 4 * size.n_outputs * n_rows
     scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
     temporaries = EVALUATION_TEMPORARIES if size.n_outputs == 1 else SOFTMAX_TEMPORARIES
-    return max((temporaries + is_copied) * predictions, predictions + max(scores, LIMB_BYTES))
+    n_arrays = (0 if size.evaluates_margins else temporaries) + is_copied
+    return max(n_arrays * predictions, min(n_arrays, 1) * predictions + scores)
 
 
 def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:
     """Most rows of an evaluation set whose metrics are computed at a time (`engine/evaluation.py`), and whether their
     margins are copied for that: of several groups, or of some of their rows."""
-    grouped = size.train if rows.streamed_rows and not rows.streamed else rows  # margins of rows trained on are theirs
+    grouped = size.train if rows.of_training else rows  # margins of rows trained on are theirs
     groups = [n for n in (grouped.resident_rows, *(group.n_rows for group in grouped.groups)) if n]
     is_copied = len(groups) > 1 or rows.n_rows < grouped.n_rows
     return min(rows.n_rows, max([SCORE_ROWS // size.n_outputs, *groups])), is_copied

@@ -75,6 +75,8 @@ class FitSize:
     trees_together: int = 1
     """Trees of a round that grow together on a GPU without the host."""
     n_threads: int = 1
+    evaluates_margins: bool = False
+    """Whether metrics see margins as they are, so that no predictions are made of them."""
     counts_scores: bool = False
     """Whether a metric is an area under a curve, for which scores are sorted."""
     width: int = 1
@@ -142,6 +144,11 @@ class FitSize:
     def on_sample(self) -> bool:
         """Whether trees grow on some of the rows, between passes over all of them."""
         return self.rows != "all"
+
+    def shares_margins(self, rows: SetSize) -> bool:
+        """Whether an evaluation set has the margins that are kept for training rows: those are its rows, and trees grow
+        on all of them, so that no margins wait for the next pass."""
+        return rows.of_training and not self.on_sample
 
     @property
     def passes(self) -> int | None:

@@ -236,6 +236,11 @@ class SetSize(ABC):
         return [_joined(self.streamed[group.start : group.stop]) for group in joined]
 
     @property
+    def of_training(self) -> bool:
+        """Whether its rows are training rows, whose bins serve for both: then none of its own come in chunks."""
+        return self.streamed_rows > 0 and not self.streamed
+
+    @property
     def resident_rows(self) -> int:
         return self.n_rows - self.streamed_rows
 

@@ -60,6 +60,8 @@ class MetricKernels:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._limbs: DeviceArray | None = None
+        """Sums of losses beyond the usual magnitudes; kept, since what is taken in between would cut a free piece."""
 
     def sum_losses(
         self, loss: str, label: DeviceArray, prediction: DeviceArray, weight: DeviceArray | None,
@@ -83,7 +85,10 @@ class MetricKernels:
         prediction = xp.ascontiguousarray(prediction)
         blocks = min(-(-n // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
         sums, specials = xp.empty((blocks, 6), np.uint64), xp.zeros(2, np.uint32)
-        limbs = xp.zeros((2, 2048, 2), np.uint64)
+        if self._limbs is None:
+            self._limbs = xp.empty((2, LIMB_BYTES // 32, 2), np.uint64)
+        limbs = self._limbs
+        limbs.fill(0)
         runtime.kernel("metric_losses", "sum_losses", LOSS=LOSSES.index(loss))(
             blocks, THREADS, label, prediction, prediction.size // n, weight,
             to_device(runtime, np.array([*parameters, 0.0], np.float64)), n, sums, limbs, specials,
