@@ -26,13 +26,7 @@ constexpr i32 WORDS = 8;                                    // of flags; tiles a
 constexpr i32 SEARCHES = SYMBOL_BYTES ? WORDS : WORDS / 2;  // rows of a thread at once: a CSR row's search takes 8 registers
 constexpr i32 MOVES = SMALL ? WORDS / 2 : WORDS;            // small data's pairs take twice the registers
 
-// Splits travel as one array of int32, shape (6, n); a node of -1 is no split.
-#define NODE 0
-#define LEFT 1
-#define RIGHT 2
-#define FEATURE 3
-#define SPLIT_BIN 4
-#define DEFAULT_LEFT 5
+// `splits` : as symbol.cuh has them; a node of -1 is no split.
 
 // The rows of a tile that are a warp's.
 struct Share {
@@ -54,20 +48,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_left(
     __shared__ TileRoom<THREADS> room;
     const Tile tile = tile_of_block<THREADS>(bounds, splits + NODE * n, starts, n, tile_rows, &room);
     if (tile.segment < 0) return;
-    const i32 feature = splits[FEATURE * n + tile.segment], last_left = splits[SPLIT_BIN * n + tile.segment];
-    const bool missing_left = splits[DEFAULT_LEFT * n + tile.segment] != 0;
+    const Predicate split = predicate_of(splits, n, tile.segment);
     const i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const Share share = share_of(tile, tile_rows, warp);
     const u32* from = order + share.begin;
     u32* own = flags + share.flags;
-    float before = share_before(SYMBOLS, feature);
+    float before = share_before(SYMBOLS, split.feature);
     i32 count = 0;
     for (i32 i = lane; i - lane < share.n; i += 32 * SEARCHES, own += SEARCHES) {
         u32 rows[SEARCHES];
         bool left[SEARCHES];
 #pragma unroll
         for (i32 k = 0; k < SEARCHES; ++k) rows[k] = from[min(i + 32 * k, share.n - 1)];
-        go_left(SYMBOLS, rows, feature, last_left, missing_left, &before, left);
+        go_left(SYMBOLS, rows, split, &before, left);
         u32 mine = 0;
 #pragma unroll
         for (i32 k = 0; k < SEARCHES; ++k) {

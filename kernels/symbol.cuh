@@ -26,8 +26,29 @@ using Symbol = u16;
     const i32 *n_bins, const i64 *slot_offsets
 #define SYMBOLS symbols, indptr, row_stride, feature_stride, n_bins, slot_offsets
 
-static __device__ __forceinline__ bool is_left(i32 symbol, i32 missing, i32 last_left, bool missing_left) {
-    return symbol == missing ? missing_left : symbol <= last_left;
+// Splits travel as one array of int32, shape (6, n), a row for each of these (`RowSplits.columns` of
+// `daskboost/devices/row_order.py`).
+#define NODE 0
+#define LEFT 1
+#define RIGHT 2
+#define FEATURE 3
+#define SPLIT_BIN 4
+#define DEFAULT_LEFT 5
+
+// Where a split sends rows: left by a bin of at most `last_left`, or by `missing_left` for want of one.
+struct Predicate {
+    i32 feature;
+    i32 last_left;
+    bool missing_left;
+
+    __device__ __forceinline__ bool has(i32 symbol, i32 missing) const {
+        return symbol == missing ? missing_left : symbol <= last_left;
+    }
+};
+
+// The predicate of split `s` of `n`.
+static __device__ __forceinline__ Predicate predicate_of(const i32* splits, i32 n, i32 s) {
+    return {splits[FEATURE * n + s], splits[SPLIT_BIN * n + s], splits[DEFAULT_LEFT * n + s] != 0};
 }
 
 #if SYMBOL_BYTES
@@ -97,27 +118,26 @@ static __device__ __forceinline__ float share_before(SYMBOL_PARAMETERS, i32 feat
 
 // Whether each of COUNT rows goes left; their loads are under way together. `share` : `share_before`, then what it became.
 template <i32 COUNT>
-static __device__ __forceinline__ void go_left(SYMBOL_PARAMETERS, const u32 (&rows)[COUNT], i32 feature, i32 last_left,
-                                               bool missing_left, float* share, bool (&left)[COUNT]) {
+static __device__ __forceinline__ void go_left(SYMBOL_PARAMETERS, const u32 (&rows)[COUNT], const Predicate& split,
+                                               float* share, bool (&left)[COUNT]) {
+    const i32 feature = split.feature;
 #if SYMBOL_BYTES == 0
     const i32 low = static_cast<i32>(slot_offsets[feature]), high = static_cast<i32>(slot_offsets[feature + 1]);
     i32 slots[COUNT];
     find_slots(symbols, indptr, rows, low, share, slots);
 #pragma unroll
-    for (i32 k = 0; k < COUNT; ++k) left[k] = slots[k] < high ? slots[k] - low <= last_left : missing_left;
+    for (i32 k = 0; k < COUNT; ++k) left[k] = slots[k] < high ? slots[k] - low <= split.last_left : split.missing_left;
 #else
     const i32 missing = n_bins[feature];
 #pragma unroll
-    for (i32 k = 0; k < COUNT; ++k)
-        left[k] = is_left(symbol_of(SYMBOLS, rows[k], feature), missing, last_left, missing_left);
+    for (i32 k = 0; k < COUNT; ++k) left[k] = split.has(symbol_of(SYMBOLS, rows[k], feature), missing);
 #endif
 }
 
-static __device__ __forceinline__ bool goes_left(SYMBOL_PARAMETERS, u32 row, i32 feature, i32 last_left,
-                                                 bool missing_left) {
+static __device__ __forceinline__ bool goes_left(SYMBOL_PARAMETERS, u32 row, const Predicate& split) {
     const u32 rows[1] = {row};
     bool left[1];
-    float share = share_before(SYMBOLS, feature);
-    go_left(SYMBOLS, rows, feature, last_left, missing_left, &share, left);
+    float share = share_before(SYMBOLS, split.feature);
+    go_left(SYMBOLS, rows, split, &share, left);
     return left[0];
 }

@@ -102,14 +102,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) walk(
             const u32 feature = node.feature & ~(1u << 31);
             const bool missing_left = node.feature >> 31;
 #if SYMBOL_BYTES == 0
-            const bool left = goes_left(SYMBOLS, static_cast<u32>(row), feature, node.bins, missing_left);
+            const Predicate split = {static_cast<i32>(feature), static_cast<i32>(node.bins), missing_left};
+            const bool left = goes_left(SYMBOLS, static_cast<u32>(row), split);
 #else
 #if ROW_WORDS
             const i32 symbol = own.symbol(feature);
 #else
             const i32 symbol = symbol_of(SYMBOLS, static_cast<u32>(row), feature);
 #endif
-            const bool left = is_left(symbol, node.bins >> 16, node.bins & 0xFFFFu, missing_left);
+            const Predicate split = {static_cast<i32>(feature), static_cast<i32>(node.bins & 0xFFFFu), missing_left};
+            const bool left = split.has(symbol, static_cast<i32>(node.bins >> 16));
 #endif
             const i32 next = left ? node.left : node.right;
             node = next < MOST_NODES ? nodes[next] : NODE_AT(next);

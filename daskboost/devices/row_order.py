@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,17 @@ class RowSplits:
     @property
     def predicates(self) -> Predicates:
         return Predicates(self.feature, self.split_bin, self.default_left)
+
+    @property
+    def columns(self) -> Int32:
+        """Return the splits as GPUs take them (`kernels/partition.cu`): int32, shape (6, splits)."""
+        own = (self.node, self.left, self.right, *self.predicates)
+        return np.stack([np.asarray(column, np.int32) for column in own])
+
+    def followed_by(self, other: RowSplits) -> RowSplits:
+        """Return these splits and those of other nodes, which are applied after them."""
+        names = [field.name for field in fields(RowSplits)]
+        return RowSplits(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
 
 class Predicates(NamedTuple):

@@ -384,7 +384,7 @@ def _text(booster: Booster, tree: TreeTable, node: int) -> str:
     """Return what a node's box says, in one line per value of its leaf."""
     if tree.left_child[node] < 0:
         return "\n".join(["leaf", *(f"{value:.6g}" for value in np.atleast_1d(tree.value[node]))])
-    return f"{booster.schema.label(int(tree.feature[node]))}\n< {tree.threshold[node]:.6g}"
+    return f"{booster.schema.label(int(tree.feature[node]))}\n{tree.condition(node)}"
 
 
 def plot_tree(booster: Any, tree: int = 0, ax: Axes | None = None) -> Axes:

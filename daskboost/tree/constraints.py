@@ -91,11 +91,22 @@ def ignored_features(
     ParameterError
         A feature that there is not, or none that is left.
     """
-    index = _FeatureIndex(argument, schema)
-    numbers = sorted({index.of(feature) for feature in value})
+    numbers = feature_numbers(value, schema, argument)
     if numbers and len(numbers) == schema.n_features:
         raise ParameterError(f"{argument} names all {schema.n_features} features; leave at least one")
-    return tuple(numbers)
+    return numbers
+
+
+def feature_numbers(value: Iterable[object], schema: FeatureSchema, argument: str) -> tuple[int, ...]:
+    """Return the features that an argument names, as numbers, each once, in increasing order.
+
+    Raises
+    ------
+    ParameterError
+        A feature that there is not.
+    """
+    index = _FeatureIndex(argument, schema)
+    return tuple(sorted({index.of(feature) for feature in value}))
 
 
 class _FeatureIndex:

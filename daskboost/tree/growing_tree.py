@@ -325,11 +325,5 @@ def grow_nodes(search: Callable[[RowSplits | None, OpenNodes], Candidates], tree
         if not chosen or candidates is None:
             return pending
         splits, children = tree.add(chosen, candidates)
-        pending = splits if pending is None else _join(pending, splits)
+        pending = splits if pending is None else pending.followed_by(splits)
         opened = tree.openable(children)
-
-
-def _join(first: RowSplits, second: RowSplits) -> RowSplits:
-    """Splits of different nodes, applied in order."""
-    names = ("node", "left", "right", "feature", "split_bin", "default_left")
-    return RowSplits(*(np.concatenate([getattr(first, n), getattr(second, n)]) for n in names))

@@ -73,6 +73,10 @@ class TreeTable:
     def n_leaves(self) -> int:
         return int(np.count_nonzero(self.is_leaf))
 
+    def condition(self, node: int) -> str:
+        """Return what an inner node asks of a value, in words: those for which it holds go left."""
+        return f"< {self.threshold[node]:.6g}"
+
     @property
     def parent(self) -> Int32:
         """Parent of each node, -1 for the root."""

@@ -427,8 +427,7 @@ class GpuRows:
         if splits is None or not len(splits):
             return None
         self.reserve(int(max(splits.left.max(), splits.right.max())) + 1, len(splits))
-        columns = (splits.node, splits.left, splits.right, splits.feature, splits.split_bin, splits.default_left)
-        return to_device(self._runtime, np.stack([np.asarray(column, np.int32) for column in columns]))
+        return to_device(self._runtime, splits.columns)
 
 
 def rounding_of(runtime: Runtime, roundings: Sequence[Rounding]) -> DeviceRounding:

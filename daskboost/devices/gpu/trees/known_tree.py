@@ -19,6 +19,7 @@ from daskboost.devices.gpu.rows.rounding import SCALES, DeviceRounding, OutputRo
 from daskboost.devices.gpu.rows.views import WALK_BLOCKS, WALK_THREADS, GpuView, find_leaves, small_data, walk_trees
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
 from daskboost.devices.gpu.trees.split import Regular
+from daskboost.devices.row_order import RowSplits
 
 # Trees searched on weights in place of hessians take exact sums of their leaves: `kernels/refit.cu`, `leaf_sums.cu`.
 #
@@ -248,11 +249,9 @@ def known_tree(runtime: Runtime, tree: WalkArrays, n_places: int) -> KnownTree:
     for inner in reversed(levels):
         leads[inner] = leads[left[inner]] | leads[right[inner]]
     chosen = [inner[leads[inner]] for inner in levels]
-    columns = (left, right, tree.feature, tree.split_bin, tree.default_left)
-    uploaded = [
-        to_device(runtime, np.stack([np.asarray(each, np.int32) for each in (inner, *(own[inner] for own in columns))]))
-        for inner in chosen if len(inner)
-    ]  # fmt: skip
+    nodes, default_left = np.arange(len(left), dtype=np.int32), tree.default_left.astype(np.uint8)
+    columns = RowSplits(nodes, left, right, tree.feature, tree.split_bin, default_left).columns
+    uploaded = [to_device(runtime, np.ascontiguousarray(columns[:, inner])) for inner in chosen if len(inner)]
     return KnownTree(uploaded, to_device(runtime, leaves), len(left) + 1)
 
 
