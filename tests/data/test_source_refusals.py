@@ -239,8 +239,8 @@ def test_more_than_one_label_column() -> None:
     for y in (np.ones((6, 2)), FRAME, pa.table(FRAME)):
         with pytest.raises(DataError, match="y has 2 columns, but must have one"):
             make_source(X, y)
-    assert [b.label.shape for b in batches(make_source(X, np.ones((6, 1))))] == [(6,)]
-    assert [b.label.shape for b in batches(make_source(X, pa.table(FRAME[["a"]])))] == [(6,)]
+    assert [b.columns.label.shape for b in batches(make_source(X, np.ones((6, 1))))] == [(6,)]
+    assert [b.columns.label.shape for b in batches(make_source(X, pa.table(FRAME[["a"]])))] == [(6,)]
 
 
 def test_margins_of_different_width() -> None:

@@ -33,9 +33,9 @@ from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import (
     Features,
     FeatureSchema,
-    RowBatch,
     host_features,
 )
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source
 from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
@@ -271,13 +271,14 @@ def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, de
     sketch = None
     if capacity is not None:
         sketch = sketch_batch(
-            features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
+            features, batch.columns.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
             device_bytes=device_bytes,
         )  # fmt: skip
         missing = sketch.missing
     else:
         missing = features.missing_values(threads)
-    return PartitionSummary(LabelStats.of(batch), missing, batch.weight is not None and batch.n_rows > 0, sketch)
+    has_weight = batch.columns.weight is not None and batch.n_rows > 0
+    return PartitionSummary(LabelStats.of(batch), missing, has_weight, sketch)
 
 
 def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
@@ -295,7 +296,7 @@ def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, dev
            ) -> DataSketch:  # fmt: skip
     """A further read of one partition, where the first sketch was too coarse for the promised rank error."""
     return refine_batch(
-        batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads,
+        batch.features, batch.columns.weight, refinement, weight_exponent=exponent, max_workers=threads,
         device_bytes=device_bytes,
     )  # fmt: skip
 
@@ -343,4 +344,5 @@ def with_margin(batch: RowBatch, margin_of: MarginOf | None) -> RowBatch:
     """The batch, its rows starting from another model's margins."""
     if margin_of is None:
         return batch
-    return replace(batch, base_margin=margin_of(host_features(batch.features), batch.base_margin))
+    margin = margin_of(host_features(batch.features), batch.columns.base_margin)
+    return replace(batch, columns=replace(batch.columns, base_margin=margin))
