@@ -360,7 +360,9 @@ class QuantizedDataset:
         from daskboost.data.saved.shard_files import read_dataset
 
         saved = read_dataset(path)
-        info = DatasetInfo.from_json(saved.cuts, saved.layout, saved.schema, saved.metadata, str(path))
+        info = DatasetInfo.from_json(
+            saved.cuts, saved.layout, saved.schema, saved.columns, saved.metadata, str(path)
+        )
         check_numbered(saved.chunks, info.n_rows, str(path))
         limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
         if client is None:

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -116,9 +115,10 @@ def test_rows_added_twice_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["label", "weight", "base_margin"])
 def test_partitions_must_agree_on_what_they_have(name: str) -> None:
-    without: dict[str, Any] = {name: None}
+    without = rows(5)
+    without = replace(without, columns=replace(without.columns, **{name: None}))
     with ChunkStore() as store, pytest.raises(DataError, match=f"some partitions have a {name} and others have none"):
-        build_shard([(0, rows(5)), (5, replace(rows(5), **without))], CUTS, LAYOUT, 100, store)
+        build_shard([(0, rows(5)), (5, without)], CUTS, LAYOUT, 100, store)
 
 
 def test_chunks_have_rows() -> None:

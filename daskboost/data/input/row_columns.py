@@ -105,6 +105,27 @@ class RowBatch:
 
 
 @dataclass(frozen=True)
+class ColumnSummary:
+    """What is known of the columns of many rows without looking at them again; `a + b` is that of both, in any order.
+
+    Parameters
+    ----------
+    names : frozenset of str
+        The fields of `RowColumns` that rows have.
+    """
+
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, batch: RowBatch) -> ColumnSummary:
+        """Return the summary of one partition; without rows it has no columns."""
+        return cls(frozenset(batch.columns.present if batch.n_rows else ()))
+
+    def __add__(self, other: ColumnSummary) -> ColumnSummary:
+        return ColumnSummary(self.names | other.names)
+
+
+@dataclass(frozen=True)
 class ColumnRule:
     """What one kind of column needs on its way from the user's data to files."""
 

@@ -24,7 +24,7 @@ from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import FeatureSchema
-from daskboost.data.input.row_columns import ChunkRows, RowColumns
+from daskboost.data.input.row_columns import COLUMNS, ChunkRows, ColumnSummary, RowColumns
 from daskboost.data.saved import manifest as m
 from daskboost.data.saved.array_file import ArrayFile, bytes_of, crc32, write_file
 from daskboost.data.saved.manifest import ArrayRecord, ChunkRecord, Manifest, check_chunk, check_cuts
@@ -60,6 +60,11 @@ class SavedDataset:
     @property
     def n_rows(self) -> int:
         return sum(chunk.n_rows for chunk in self.chunks)
+
+    @property
+    def columns(self) -> ColumnSummary:
+        """The columns that the rows of all chunks have beside features."""
+        return ColumnSummary(frozenset(array.name for chunk in self.chunks for array in chunk.arrays) & COLUMNS.keys())
 
     @property
     def chunk_bytes(self) -> int:
