@@ -31,7 +31,7 @@ from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import DenseRows, FeatureSchema, host_features
-from daskboost.data.input.row_columns import RowBatch
+from daskboost.data.input.row_columns import COLUMNS, RowBatch
 from daskboost.data.saved.manifest import ChunkRecord
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError
@@ -102,7 +102,9 @@ def test_a_data_set_without_rows_names_or_labels(tmp_path: Path) -> None:
     assert read_dataset(tmp_path / "none").n_rows == 0 and read_all(tmp_path / "none") == []
     assert read_dataset(tmp_path / "bare").schema == schema
     (rows,) = read_all(tmp_path / "bare")
-    assert rows.label is rows.weight is rows.base_margin is None
+    assert not rows.present and not read_dataset(tmp_path / "bare").columns.names
+    save(tmp_path / "full")
+    assert read_dataset(tmp_path / "full").columns.names == COLUMNS.keys()
 
 
 def test_a_data_set_in_the_way_is_replaced_only_on_request(tmp_path: Path) -> None:

@@ -338,3 +338,8 @@ def test_parquet_paths_that_cannot_be_read(tmp_path: Path) -> None:
     FRAME.assign(c=1).to_parquet(tmp_path / "hive", partition_cols=["c"])
     with pytest.raises(DataError, match=r"holds columns in directory names \(c=1.*read_parquet"):
         make_source(tmp_path / "hive")
+
+
+def test_what_is_no_column_of_rows() -> None:
+    with pytest.raises(TypeError, match="'weights' is no column of rows: y, weight, base_margin"):
+        make_source(X, Y, weights=Y)
