@@ -28,7 +28,7 @@ from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import check_spill_directory
 from daskboost.data.input.labels import LabelStats
-from daskboost.data.input.row_batch import RowBatch
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source
 from daskboost.data.saved.manifest import ChunkRecord, check_stats
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files

@@ -71,7 +71,6 @@ class RoundEvent:
     iteration: int
     base_score: tuple[float, ...]
     trees: list[TreeTable]
-    outputs: list[int]
     values: list[tuple[str, str, float]]
     """(data set, metric, value)."""
     best_iteration: int | None
@@ -105,7 +104,7 @@ class Mirror:
     """The client's copy of the coordinator's progress."""
 
     def __init__(self, spec: FitSpec, report: Report) -> None:
-        self._report = report
+        self._spec, self._report = spec, report
         self.progress = Progress((), list(spec.earlier_trees), list(spec.earlier_outputs))
 
     def add(self, event: Mapping[str, Any]) -> None:
@@ -113,8 +112,7 @@ class Mirror:
         round_: RoundEvent = event["round"]
         progress = self.progress
         progress.base_score = round_.base_score
-        progress.trees += round_.trees
-        progress.outputs += round_.outputs
+        progress.add_round(self._spec, round_.trees)
         for data, metric, value in round_.values:
             progress.history.setdefault(data, {}).setdefault(metric, []).append(value)
         progress.best_iteration, progress.best_score = round_.best_iteration, round_.best_score
@@ -182,7 +180,7 @@ def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
             (data, metric, found[-1]) for data, metrics in progress.history.items() for metric, found in metrics.items()
         ]
         event = RoundEvent(
-            iteration, progress.base_score, progress.trees[sent:], progress.outputs[sent:], values,
+            iteration, progress.base_score, progress.trees[sent:], values,
             progress.best_iteration, progress.best_score,
         )  # fmt: skip
         sent = len(progress.trees)

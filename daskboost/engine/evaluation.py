@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import ChunkRows
 from daskboost.data.chunks.shard import Shard, ShardChunk
+from daskboost.data.input.row_columns import joined
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.protocols import Device
 from daskboost.dtypes import Array, Bool, Int32
-from daskboost.engine.row_groups import RowGroup, joined
+from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.metrics.metric import Arrays, Metric
 from daskboost.objectives.objective import Objective
@@ -83,14 +83,8 @@ def _compact(group: RowGroup, entries: Sequence[ShardChunk], rows: Int32 | None)
     their order, which is all that metrics ask for."""
     begins = np.cumsum([0, *(np.count_nonzero(_mask(entry)) for entry in entries)]).tolist()
     pieces = tuple((begin, entry.first_row) for begin, entry in zip(begins, entries, strict=False))
-
-    def part(name: str) -> Any:
-        arrays = [getattr(entry.rows, name) for entry in entries]
-        if any(array is None for array in arrays):  # then none of a shard's has it
-            return None
-        return np.concatenate(arrays)[slice(None) if rows is None else rows]
-
-    return RowGroup(group.entries, begins[-1], pieces, ChunkRows(part("label"), part("weight")))
+    seen = joined([replace(entry.rows, base_margin=None) for entry in entries])  # margins are kept with all rows
+    return RowGroup(group.entries, begins[-1], pieces, seen if rows is None else seen.taken(rows))
 
 
 @dataclass(frozen=True)
@@ -144,10 +138,9 @@ class Evaluator:
         groups, kernels = self._evaluated.groups[places.start : places.stop], self._device.metric_kernels
         if kernels is None or all(metric.device_loss is None for metric in self._metrics):
             return _Batch(places, groups)
-        weight = joined([group.rows.weight for group in groups])
-        labels, put = [group.label for group in groups], self._device.put
-        label = labels[0] if len(labels) == 1 else np.concatenate(labels)
-        return _DeviceBatch(places, groups, kernels, put(label), None if weight is None else put(weight))
+        rows, put = joined([replace(group.rows, base_margin=None) for group in groups]), self._device.put
+        assert rows.label is not None  # refused when the fit is specified
+        return _DeviceBatch(places, groups, kernels, put(rows.label), None if rows.weight is None else put(rows.weight))
 
     def states(self) -> list[Arrays]:
         """Return the state of each metric, for the wire, with the margins as they are."""

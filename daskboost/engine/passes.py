@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from daskboost.data.chunks.chunk import ChunkRows
 from daskboost.data.chunks.shard import Shard
+from daskboost.data.input.row_columns import RowColumns
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.protocols import Device, View
 from daskboost.devices.sampling import TakenSample
@@ -166,7 +166,7 @@ def taken_rows(of: ShardMargins, sample: TakenSample | None = None) -> GrowingRo
     """
     if sample is None:
         return GrowingRows(replace(of, groups=(), margins=(), views=lambda: iter(()), is_resident=True), (), ())
-    group = RowGroup(range(0), sample.n_rows, sample.ids, ChunkRows(sample.label, sample.weight))
+    group = RowGroup(range(0), sample.n_rows, sample.ids, RowColumns(sample.label, sample.weight))
     margins = replace(
         of, groups=(group,), margins=(sample.margin,), views=lambda: iter(((0, sample.view),)), is_resident=True,
         room_rows=sample.room_rows,

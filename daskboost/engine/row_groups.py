@@ -8,13 +8,13 @@ streamed but where a device takes several at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import ChunkRows
 from daskboost.data.chunks.shard import Shard
+from daskboost.data.input.row_columns import ChunkRows, joined
 from daskboost.devices.budget.set_size import kept_first, stream_groups
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.dtypes import Float32
@@ -116,18 +116,5 @@ def row_groups(shard: Shard, most_rows: int, room_bytes: float, streamed: frozen
 def _group(shard: Shard, entries: range) -> RowGroup:
     parts = [shard.entries[index] for index in entries]
     begins = np.cumsum([0, *(part.n_rows for part in parts)]).tolist()
-    rows = parts[0].rows if len(parts) == 1 else ChunkRows(
-        joined([part.rows.label for part in parts]),
-        joined([part.rows.weight for part in parts]),
-        joined([part.rows.base_margin for part in parts]),
-    )  # fmt: skip
     pieces = tuple((begin, part.first_row) for begin, part in zip(begins, parts, strict=False))
-    return RowGroup(entries, begins[-1], pieces, rows)
-
-
-def joined(arrays: Sequence[Float32 | None]) -> Float32 | None:
-    """Arrays one after the other; of one no copy. All chunks of a shard have such an array, or none has."""
-    present = [array for array in arrays if array is not None]
-    if len(present) > 1:
-        return np.concatenate(present)
-    return present[0] if present else None
+    return RowGroup(entries, begins[-1], pieces, joined([part.rows for part in parts]))

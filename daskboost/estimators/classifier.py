@@ -13,6 +13,7 @@ from daskboost.data.input.source import Source
 from daskboost.errors import ParameterError
 from daskboost.estimators.class_labels import CLASS_OBJECTIVES, ClassLabels
 from daskboost.estimators.estimator import BoostedTrees, client_for
+from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster
@@ -96,7 +97,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
             Labels that the model does not know are never predicted.
         """
         request = make_request(self.booster_, "margin", None, self.n_threads or None)
-        source = self._source(X, y, sample_weight, None, schema=self.booster_.schema)
+        source = self._source(RowSet(X, y, {"weight": sample_weight}), self.booster_.schema)
         known = self.classes_
 
         def run() -> float:

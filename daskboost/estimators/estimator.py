@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
@@ -18,7 +18,7 @@ from daskboost.devices.choose import budget_of, check_device
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ParameterError
 from daskboost.estimators.class_labels import ClassLabels
-from daskboost.estimators.eval_sets import EvaluationSet, check_labels, evaluation_sets, features_of, labels_of
+from daskboost.estimators.eval_sets import RowSet, check_labels, evaluation_sets, features_of, labels_of
 from daskboost.estimators.parameters import EstimatorParameters, estimator, parameter_names
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
@@ -91,18 +91,12 @@ class BoostedTrees(EstimatorParameters):
             metadata tells is refused before any row is read; bad labels of local evaluation sets before training rows.
         """
         given = {"eval_metric": eval_metric, "early_stopping_rounds": early_stopping_rounds, "callbacks": callbacks}
-        chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
-        sets = evaluation_sets(eval_set, sample_weight_eval_set, base_margin_eval_set)
-        chosen._check_arguments(y, bool(sets))
-        own = [] if chosen.callbacks is None else chosen.callbacks
-        check_callbacks(own)
-        every = [*own, *evaluation_log(verbose)]
-        init = as_booster(init_model)
-        rows = EvaluationSet(X, y, sample_weight, base_margin)
-        source = chosen._source(*rows)
-        return run_or_await(
-            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every))
-        )
+        sets = evaluation_sets(eval_set, {
+            "weight": ("sample_weight_eval_set", sample_weight_eval_set),
+            "base_margin": ("base_margin_eval_set", base_margin_eval_set),
+        })  # fmt: skip
+        rows = RowSet(X, y, {"weight": sample_weight, "base_margin": base_margin})
+        return self._fit_on(rows, sets, init_model, verbose, given)
 
     def predict(
         self, X: object, *, output_margin: bool = False, iteration_range: tuple[int, int] | None = None,
@@ -256,12 +250,29 @@ class BoostedTrees(EstimatorParameters):
                 f"{', '.join(map(repr, known))}"
             )
 
+    def _fit_on(self, rows: RowSet, sets: Sequence[RowSet], init_model: object, verbose: bool | int | None,
+                given: Mapping[str, object]) -> Self:  # fmt: skip
+        """Fit any rows; `given` : parameters that this fit has in place of the constructor's, where they are not None.
+
+        An estimator whose rows have other columns has a `fit` of its own, which ends here.
+        """
+        chosen = copy(self).set_params(**{name: value for name, value in given.items() if value is not None})
+        chosen._check_arguments(rows.y, bool(sets))
+        own = [] if chosen.callbacks is None else chosen.callbacks
+        check_callbacks(own)
+        every = [*own, *evaluation_log(verbose)]
+        init = as_booster(init_model)
+        source = chosen._source(rows)
+        return run_or_await(
+            client_for(source), lambda: self._take(chosen._fit(source, rows, sets, init, every))
+        )
+
     def _fit(
-        self, source: Source, given: EvaluationSet, sets: Sequence[EvaluationSet], init: Booster | None,
+        self, source: Source, given: RowSet, sets: Sequence[RowSet], init: Booster | None,
         callbacks: Sequence[Callback],
     ) -> Self:  # fmt: skip
         """Find the classes, quantize, train."""
-        given_sets = [self._source(*one, schema=source.schema) for one in sets]  # refuses before any row is read
+        given_sets = [self._source(one, source.schema) for one in sets]  # refuses before any row is read
         source, labels = self._labelled(source, init)
         params = self._params_for(labels)
         objective = check_params(params, source.schema, self.n_estimators, callbacks)
@@ -294,12 +305,10 @@ class BoostedTrees(EstimatorParameters):
         self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
         return self
 
-    def _source(
-        self, X: object, y: object, weight: object, base_margin: object, *, schema: FeatureSchema | None = None
-    ) -> Source:
+    def _source(self, rows: RowSet, schema: FeatureSchema | None = None) -> Source:
         source = make_source(
-            features_of(X, type(self).__name__, None if schema is None else schema.n_features),
-            labels_of(y), weight=weight, base_margin=base_margin, missing=self.missing, schema=schema,
+            features_of(rows.X, type(self).__name__, None if schema is None else schema.n_features),
+            labels_of(rows.y), missing=self.missing, schema=schema, **rows.beside,
         )  # fmt: skip
         return computed_by(client_for(source), source)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,21 +81,28 @@ def _numbers(X: object) -> npt.NDArray[Any]:
         raise DataTypeError(message) from error
 
 
-class EvaluationSet(NamedTuple):
-    """One set: the arguments of the same names in `fit`."""
+class RowSet(NamedTuple):
+    """Rows of a fit, as its arguments give them."""
 
     X: object
     y: object
-    sample_weight: object
-    base_margin: object
+    beside: Mapping[str, Any]
+    """What else goes with the rows, by the arguments of `make_source`; the same names in all sets of a fit."""
 
-    def same_as(self, other: EvaluationSet) -> bool:
+    def same_as(self, other: RowSet) -> bool:
         """Whether it is made of the very same objects, so that it need not be quantized again."""
-        return all(a is b for a, b in zip(self, other, strict=True))
+        own = all(self.beside[name] is other.beside[name] for name in self.beside)
+        return own and self.X is other.X and self.y is other.y
 
 
-def evaluation_sets(eval_set: object, sample_weights: object, base_margins: object) -> list[EvaluationSet]:
-    """Join the arguments `eval_set`, `sample_weight_eval_set` and `base_margin_eval_set`.
+def evaluation_sets(eval_set: object, beside: Mapping[str, tuple[str, object]]) -> list[RowSet]:
+    """Join the arguments that `fit` has for evaluation sets.
+
+    Parameters
+    ----------
+    eval_set : list of (X, y), or None
+    beside : mapping
+        Argument and value, a list of one entry per set, of what else goes with the rows, by the names of `RowSet`.
 
     Raises
     ------
@@ -105,9 +112,8 @@ def evaluation_sets(eval_set: object, sample_weights: object, base_margins: obje
     pairs = [] if eval_set is None else eval_set
     if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
         raise ParameterError(f"eval_set is {_shape(eval_set)}; pass a list of pairs: eval_set=[(X_valid, y_valid)]")
-    weights = _per_set("sample_weight_eval_set", sample_weights, len(pairs))
-    margins = _per_set("base_margin_eval_set", base_margins, len(pairs))
-    return [EvaluationSet(X, y, w, m) for (X, y), w, m in zip(pairs, weights, margins, strict=True)]
+    columns = {name: _per_set(argument, values, len(pairs)) for name, (argument, values) in beside.items()}
+    return [RowSet(X, y, {name: own[i] for name, own in columns.items()}) for i, (X, y) in enumerate(pairs)]
 
 
 def check_labels(sources: Sequence[Source], objective: Objective) -> None:

@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from daskboost.errors import ParameterError
 from daskboost.estimators.class_labels import ATTRIBUTE, ClassLabels, has_classes
 from daskboost.estimators.estimator import BoostedTrees, client_for
+from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import r2
 from daskboost.model.booster import Booster
@@ -55,7 +56,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
         X, y, sample_weight : as in `fit`, local or Dask
         """
         request = make_request(self.booster_, "prediction", None, self.n_threads or None)
-        source = self._source(X, y, sample_weight, None, schema=self.booster_.schema)
+        source = self._source(RowSet(X, y, {"weight": sample_weight}), self.booster_.schema)
         return run_or_await(client_for(source), lambda: r2(source, request))
 
     def _loaded(self, booster: Booster) -> None:

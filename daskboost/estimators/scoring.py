@@ -9,7 +9,8 @@ from operator import add
 
 import numpy as np
 
-from daskboost.data.input.row_batch import RowBatch, host_column
+from daskboost.data.input.row_batch import host_column
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
@@ -82,13 +83,14 @@ def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
 
 
 def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
-    assert batch.label is not None
-    weights = np.ones(batch.n_rows) if batch.weight is None else host_column(batch.weight).astype(np.float64)
-    return weights, host_column(batch.label).astype(np.float64)
+    label, weight = batch.columns.label, batch.columns.weight
+    assert label is not None
+    weights = np.ones(batch.n_rows) if weight is None else host_column(weight).astype(np.float64)
+    return weights, host_column(label).astype(np.float64)
 
 
 def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:
-    if not source.has_labels:
+    if not source.has("label"):
         raise DataError("score needs y: the name of a column of X, or a collection aligned with X")
     if not source.is_dask:
         return reduce(add, map(function, source.batches()))

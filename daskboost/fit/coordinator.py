@@ -121,11 +121,9 @@ def fit(
         else (grown.finished() for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
     for iteration, grown in enumerate(rounds, spec.first_iteration):
-        own_outputs = [outputs[0] for outputs in spec.recipe.tree_outputs]
-        for tree, output in zip(grown.trees, own_outputs, strict=True):
-            bounds.add(tree, output, iteration)
-        progress.trees += grown.trees
-        progress.outputs += own_outputs
+        for tree, outputs in zip(grown.trees, spec.recipe.tree_outputs, strict=True):
+            bounds.add(tree, outputs[0], iteration)
+        progress.add_round(spec, grown.trees)
         if grown.report is not None:
             for name, value in grown.report.values.items():
                 progress.history.setdefault(REPORT_NAME, {}).setdefault(name, []).append(value)

@@ -101,6 +101,11 @@ class Progress:
     best_iteration: int | None = None
     best_score: float | None = None
 
+    def add_round(self, spec: FitSpec, trees: Sequence[TreeTable]) -> None:
+        """Take in the trees of the next round: nowhere else do they enter what a coordinator has, or a client of it."""
+        self.trees += trees
+        self.outputs += [outputs[0] for outputs in spec.recipe.tree_outputs]
+
 
 Report = Callable[[int, Progress], bool]
 """Called after every round with its number; returns whether to stop."""

@@ -18,7 +18,8 @@ from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import RamUse, check_spill_directory, spill_path
 from daskboost.data.input.labels import LabelStats, computed
-from daskboost.data.input.row_batch import Features, RowBatch
+from daskboost.data.input.row_batch import Features
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source
 from daskboost.data.saved.subset import selected_stats
 from daskboost.devices.choose import make_device

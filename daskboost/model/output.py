@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.row_batch import RowBatch, host_features
+from daskboost.data.input.row_batch import host_features
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, flat, in_columns
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.classification import Logistic, SoftProb
@@ -99,7 +100,7 @@ class PredictRequest:
         features = host_features(batch.features)
         if self.output == "leaf":
             return find_leaves(self.booster.forest, features, self.trees, self.n_threads)
-        start = self.start(batch.n_rows, batch.base_margin)
+        start = self.start(batch.n_rows, batch.columns.base_margin)
         if self.output == "contributions":
             from daskboost.model.explain import contributions
 

@@ -16,6 +16,7 @@ from daskboost.data.input.device_read import csr_matrix, dense_matrix
 from daskboost.data.input.frontend import choose_features, open_input
 from daskboost.data.input.kinds import DEVICE_KINDS, as_array, kind_of, readable
 from daskboost.data.input.read import ReadSpec, require_length
+from daskboost.data.input.row_columns import COLUMNS, checked_margin
 from daskboost.data.input.source import make_source, missing_value
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import as_float32
@@ -44,9 +45,9 @@ def array_module(x: object) -> ArrayModule:
 def predict_on_device(request: PredictRequest, x: object, base_margin: object, missing: object) -> DeviceArray:
     """Predict rows on a GPU (`device_kind`); a CuPy array. Parameters and errors are those of `Booster.predict`."""
     opened = open_input(x)
-    margin_columns = columns_named(base_margin, opened.columns, "base_margin")
+    margin_columns = columns_named(base_margin, opened.columns, COLUMNS["base_margin"])
     features, schema = choose_features(opened, set(margin_columns or ()), None, request.booster.schema)
-    spec = ReadSpec(schema, features, missing_value(missing), margin_columns=margin_columns)
+    spec = ReadSpec(schema, features, missing_value(missing), {"base_margin": margin_columns} if margin_columns else {})
     return predict_block(request, spec, opened.data, None if margin_columns else base_margin)
 
 
@@ -66,8 +67,8 @@ def predict_block(
     try:
         with lack_of_memory(has_no_room), active(runtime):
             rows = _values(spec, x, runtime)
-            if spec.margin_columns is not None:
-                base_margin = x[list(spec.margin_columns)]
+            if "base_margin" in spec.inside:
+                base_margin = x[list(spec.inside["base_margin"])]
             margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
             result, infinite = request.run_on_device(rows, margin, runtime)
             if len(infinite):
@@ -120,7 +121,7 @@ def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Flo
         )
     margin = in_columns(as_float32(runtime, runtime.xp.asarray(margin)))
     require_length(margin, n_rows, "base_margin")
-    return spec.checked_margin(margin)
+    return checked_margin(margin, spec)
 
 
 _AXES = "op"
@@ -134,9 +135,9 @@ def predict(request: PredictRequest, given: object, base_margin: object, missing
         return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
     if isinstance(source.x, DaskFrameBlocks):
-        return _predict_frame(request, source.x.collection, source.base_margin, source.spec)
+        return _predict_frame(request, source.x.collection, source.beside.get("base_margin"), source.spec)
     if isinstance(source.x, DaskArrayBlocks):
-        return _predict_array(request, source.x.collection, source.base_margin, source.spec)
+        return _predict_array(request, source.x.collection, source.beside.get("base_margin"), source.spec)
     results = [request.run(batch) for batch in source.batches()]
     return results[0] if len(results) == 1 else np.concatenate([request.empty(), *results])
 
@@ -188,7 +189,7 @@ def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, wher
     """One partition's prediction, as an array where the partition lies."""
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
-    return request.run(spec.read(x, base_margin=base_margin, where=where))
+    return request.run(spec.read(x, {"base_margin": base_margin}, where=where))
 
 
 def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) -> pd.DataFrame | pd.Series:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -30,7 +31,6 @@ MAX_FEATURES: Final = 2**25
 MAX_OUTPUTS: Final = 2**16
 _KINDS: Final = {"float": "float", "int": "int", "i": "i", "q": "float"}
 _UNSUPPORTED: Final = {
-    "dart": "DART drops trees at random and weights them; its trees are not those of a gradient booster",
     "gblinear": "a linear model has no trees",
 }
 
@@ -56,8 +56,10 @@ def read_model(document: object) -> Booster:
     n_outputs = max(_count(param, "num_class", MAX_OUTPUTS), _count(param, "num_target", MAX_OUTPUTS, 1), 1)
     if objective.n_outputs not in (1, n_outputs):
         fail(f"num_class or num_target is {n_outputs}, but {objective.name!r} has {objective.n_outputs} outputs")
-    model = _gbtree(learner)
+    model, weights = _trees_and_weights(learner)
     trees = _trees(model, n_features, n_outputs)
+    if weights is not None:
+        trees = _weighted(trees, weights)
     if len({tree.has_vectors for tree in trees}) > 1:
         raise ModelFormatError(
             "some of the model's trees have vectors as leaves and others have not, which is not supported; train all "
@@ -89,14 +91,30 @@ def _check_version(root: Mapping[str, Any]) -> None:
         )
 
 
-def _gbtree(learner: Mapping[str, Any]) -> Mapping[str, Any]:
+def _trees_and_weights(learner: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
+    """Return the section that has the trees, and the weight of each where they were trained by DART."""
     booster = _child(learner, "gradient_booster")
     name = _text(booster, "name")
+    if name == "dart":
+        return _child(_child(booster, "gbtree"), "model"), _list(booster, "weight_drop")
     if name in _UNSUPPORTED:
         raise ModelFormatError(f"booster {name!r} is not supported: {_UNSUPPORTED[name]}; train with booster='gbtree'")
     if name != "gbtree":
         fail(f"gradient_booster.name is {_shown(name)}")
-    return _child(booster, "model")
+    return _child(booster, "model"), None
+
+
+def _weighted(trees: tuple[TreeTable, ...], given: Sequence[Any]) -> tuple[TreeTable, ...]:
+    """Return the trees of a DART model with their weights in their values, so that they are those of any model.
+
+    Source: Vinayak and Gilad-Bachrach, "DART: Dropouts meet Multiple Additive Regression Trees", 2015.
+    """
+    weights = _floats({"weight_drop": list(given)}, "weight_drop", len(trees))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = tuple(replace(tree, value=tree.value * weight) for tree, weight in zip(trees, weights, strict=True))
+    if not all(np.isfinite(tree.value).all() for tree in found):
+        fail("'weight_drop' makes leaf values that are not finite")
+    return found
 
 
 def _trees(model: Mapping[str, Any], n_features: int, n_outputs: int) -> tuple[TreeTable, ...]:

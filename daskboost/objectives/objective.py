@@ -134,6 +134,8 @@ class Objective(ABC):
 
     name: ClassVar[str]
     """XGBoost's name."""
+    needs: ClassVar[tuple[str, ...]] = ("label",)
+    """Fields of `RowColumns` that data sets must have for it."""
     constant_hessian: ClassVar[bool] = False
     """Whether the unweighted hessian is 1 for every row, so that a device need not store it."""
     symmetric_score: ClassVar[Literal["newton", "l2"]] = "newton"
@@ -231,6 +233,21 @@ class Objective(ABC):
         """Return the base score of each output for classes of those weighted shares, float64 of shape (outputs,); for
         subclasses whose rule is "shares" to override."""
         raise NotImplementedError(f"{type(self).__name__} has no base scores of shares")
+
+    def check_params(self, params: TrainParams) -> None:
+        """Refuse training parameters that do not go with the loss; `train`, estimators and `plan` ask before any work.
+
+        Raises
+        ------
+        ParameterError
+            Monotone constraints where leaves are quantiles of residuals, which do not know their bounds (LightGBM
+            refuses them as well).
+        """
+        if self.adaptive_quantiles is not None and params.is_monotone:
+            raise ParameterError(
+                f"monotone_constraints contradicts objective={self.name!r}, whose leaves become quantiles of "
+                "residuals and would break it; use 'reg:pseudohubererror' for a robust loss with constraints"
+            )
 
     def check_labels(self, stats: LabelStats) -> None:
         """Refuse labels the loss is not defined for.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.chunks.tiers import spill_path
+from daskboost.data.input.row_columns import COLUMNS
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.metric_names import make_metric
@@ -44,13 +45,12 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
 
 
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
-    """Refuse parameters without effect on the objective, and constraints that its leaves would break.
+    """Refuse parameters without effect on the objective, and what it refuses itself.
 
     Raises
     ------
     ParameterError
-        A loss parameter other than its default that the named objective does not read; monotone constraints with
-        leaves that are quantiles of residuals, which know no bounds (LightGBM refuses these as well).
+        A loss parameter other than its default that the named objective does not read; see `Objective.check_params`.
     """
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
@@ -64,11 +64,7 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
                 f"num_class={params.num_class} has no effect with objective={objective.name!r}; leave it out, or use "
                 "'multi:softprob'"
             )
-    if objective.adaptive_quantiles is not None and params.is_monotone:
-        raise ParameterError(
-            f"monotone_constraints contradicts objective={objective.name!r}, whose leaves become quantiles of "
-            "residuals and would break it; use 'reg:pseudohubererror' for a robust loss with constraints"
-        )
+    objective.check_params(params)
 
 
 def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
@@ -275,8 +271,9 @@ def check_data(objective: Objective, dtrain: QuantizedDataset, evals: Sequence[t
                 f"evaluation set {name!r} is not where the training set is; make it with "
                 "QuantizedDataset.from_dask(..., reference=dtrain), or open both with the same client"
             )
-        if not data.info.has_label:
-            raise DataError(f"{name} has no labels; make it with y")
+        for column in objective.needs:
+            if not data.info.has(column):
+                raise DataError(f"{name} has no {column}s; make it with {COLUMNS[column].argument}")
         objective.check_labels(data.info.stats)
         own, cuts = data.cuts, dtrain.cuts
         alike = np.array_equal(own.values, cuts.values) and np.array_equal(own.offsets, cuts.offsets)

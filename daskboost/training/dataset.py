@@ -15,7 +15,8 @@ import numpy as np
 from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
-from daskboost.data.input.row_batch import Features, FeatureSchema, RowBatch
+from daskboost.data.input.row_batch import Features, FeatureSchema
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
@@ -359,7 +360,9 @@ class QuantizedDataset:
         from daskboost.data.saved.shard_files import read_dataset
 
         saved = read_dataset(path)
-        info = DatasetInfo.from_json(saved.cuts, saved.layout, saved.schema, saved.metadata, str(path))
+        info = DatasetInfo.from_json(
+            saved.cuts, saved.layout, saved.schema, saved.columns, saved.metadata, str(path)
+        )
         check_numbered(saved.chunks, info.n_rows, str(path))
         limit = None if host_memory_limit is None else parse_bytes("host_memory_limit", host_memory_limit)
         if client is None:
@@ -463,5 +466,5 @@ class MarginOfModel:
         self._request = make_request(model, "margin", (0, model.n_iterations), None)
 
     def __call__(self, features: Features, base_margin: Float32 | None) -> Float32:
-        margins: Float32 = self._request.run(RowBatch(features, base_margin=base_margin))
+        margins: Float32 = self._request.run(RowBatch(features, RowColumns(base_margin=base_margin)))
         return margins.reshape(features.n_rows, -1)

@@ -86,7 +86,7 @@ def _dealt(data: QuantizedDataset, n: int, random_state: int, repeat: int, strat
 
 def _labels(data: QuantizedDataset) -> Float32:
     """Return the labels of all rows, in order."""
-    if not data.info.has_label:
+    if not data.info.has("label"):
         raise ParameterError("stratified=True needs labels; make the data set with y")
     every = [entry for shard in data.shards.shards for entry in shard.entries]
     entries = sorted(every, key=operator.attrgetter("first_row"))

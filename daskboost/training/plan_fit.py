@@ -142,7 +142,7 @@ def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequenc
         others = [each.shards.shards[rank] for each, _ in evals]
         return engine_size(spec, shards[rank], others, place)
     train, *others = (_largest_share(each.info, each.shards.owners) for each in (data, *(each for each, _ in evals)))
-    return fit_size(FitOutline.of(spec), train, others, has_weight=data.info.has_weight, place=place)
+    return fit_size(FitOutline.of(spec), train, others, has_weight=data.info.has("weight"), place=place)
 
 
 def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:

@@ -14,9 +14,9 @@ import pytest
 from kernels.emulation import EmulatedRuntime
 
 from daskboost import QuantizedDataset, train
-from daskboost.data.chunks.chunk import ChunkRows
 from daskboost.data.chunks.shard import ShardChunk
 from daskboost.data.input.labels import LabelStats
+from daskboost.data.input.row_columns import RowColumns
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
@@ -58,7 +58,7 @@ class Rows:
         bounds = np.cumsum([0, *sizes]).tolist()
         handle: Any = SimpleNamespace(nbytes=1)
         entries = [
-            ShardChunk(handle, ChunkRows(self.label[a:b], None if self.weight is None else self.weight[a:b]), a, b - a)
+            ShardChunk(handle, RowColumns(self.label[a:b], None if self.weight is None else self.weight[a:b]), a, b - a)
             for a, b in pairwise(bounds)
         ]
         kept: Any = SimpleNamespace(shard=SimpleNamespace(entries=entries))

@@ -14,7 +14,8 @@ from daskboost.cluster.dask_data import LIVING_BYTES, chunk_budget
 from daskboost.data.chunks.packing import DenseLayout
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, RowBatch
+from daskboost.data.input.row_batch import DenseRows
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.devices.cpu.device import CpuDevice
 from daskboost.engine import setup
 from daskboost.engine.row_groups import row_groups
@@ -51,7 +52,7 @@ def test_small_neighbours_in_memory_are_joined_and_no_others(tmp_path: Path) -> 
         batches, first_row = [], 0
         for number, size in enumerate(sizes):
             label = np.full(size, number, np.float32)
-            batches.append((first_row, RowBatch(DenseRows(np.ones((size, 1), np.float32)), label)))
+            batches.append((first_row, RowBatch(DenseRows(np.ones((size, 1), np.float32)), RowColumns(label))))
             first_row += size + 3  # rows of other shards lie between
         shard = build_shard(batches, cuts, DenseLayout.aligned(cuts.n_bins), GROUP_ROWS, store)
         groups = row_groups(shard, GROUP_ROWS, 2**20)

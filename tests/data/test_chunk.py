@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantize as naive
 
-from daskboost.data.chunks.chunk import ChunkRows, CsrChunk, DenseChunk, QuantizedChunk, Quantizer
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk, Quantizer
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Encoding, Layout, Packing, choose_layout
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, Features, RowBatch, SparseRows
+from daskboost.data.input.row_batch import DenseRows, Features, SparseRows
+from daskboost.data.input.row_columns import RowColumns
 from daskboost.errors import DataError
 
 
@@ -185,8 +186,7 @@ def test_slices_of_rows(first: int, second: int, seed: int) -> None:
 
 def test_rows_data_is_copied() -> None:
     label, margin = np.arange(6, dtype=np.float32), np.arange(12, dtype=np.float32).reshape(6, 2)
-    batch = RowBatch(DenseRows(np.zeros((6, 1), np.float32)), label, None, margin)
-    part = ChunkRows.of(batch, 1, 4)
+    part = RowColumns(label, None, margin).copied(1, 4)
     assert part.label is not None and part.base_margin is not None and part.weight is None
     assert part.label.tolist() == [1, 2, 3] and part.base_margin.tolist() == margin[1:4].tolist()
     assert not np.shares_memory(part.label, label) and not np.shares_memory(part.base_margin, margin)

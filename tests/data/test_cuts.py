@@ -25,7 +25,8 @@ from daskboost.data.cuts.sketch import (
     sketch_batch,
     weight_exponent,
 )
-from daskboost.data.input.row_batch import DenseRows, RowBatch, SparseRows
+from daskboost.data.input.row_batch import DenseRows, SparseRows
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.dtypes import Float32, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
@@ -38,7 +39,7 @@ def cuts_of(values: Float32, max_bin: int, weight: Float32 | None = None, capaci
     """Cut points of a matrix, or of one column."""
     rows = DenseRows(np.ascontiguousarray(values if values.ndim == 2 else values[:, None]))
     exponent = None if weight is None else weight_exponent(ExactSum.of(weight).value())
-    return cuts_of_batches([RowBatch(rows, None, weight)], max_bin, exponent, capacity)
+    return cuts_of_batches([RowBatch(rows, RowColumns(weight=weight))], max_bin, exponent, capacity)
 
 
 def cuts_of_batches(batches: list[RowBatch], max_bin: int, exponent: int | None, capacity: int | None = None,
@@ -48,9 +49,13 @@ def cuts_of_batches(batches: list[RowBatch], max_bin: int, exponent: int | None,
     options: dict[str, Any] = {"weight_exponent": exponent, "max_workers": max_workers}
 
     def refine(refinement: Refinement) -> DataSketch:
-        return reduce(add, [refine_batch(rows.features, rows.weight, refinement, **options) for rows in batches])
+        return reduce(add, [
+            refine_batch(rows.features, rows.columns.weight, refinement, **options) for rows in batches
+        ])  # fmt: skip
 
-    sketch = reduce(add, [sketch_batch(rows.features, rows.weight, capacity=cells, **options) for rows in batches])
+    sketch = reduce(add, [
+        sketch_batch(rows.features, rows.columns.weight, capacity=cells, **options) for rows in batches
+    ])  # fmt: skip
     return cuts_of_sketch(sketch, refine, max_bin)
 
 
@@ -189,7 +194,8 @@ def test_partitions_storage_and_threads_leave_no_trace(weighted: bool, rng: np.r
             present = ~np.isnan(part)
             indptr = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int64)
             csr = SparseRows(indptr, np.nonzero(present)[1].astype(np.int32), part[present], part.shape[1])
-            batches.append(RowBatch(csr if i % 2 else DenseRows(part), None, None if weight is None else weight[rows]))
+            own: RowColumns[Any] = RowColumns(weight=None if weight is None else weight[rows])
+            batches.append(RowBatch(csr if i % 2 else DenseRows(part), own))
         assert same(cuts_of_batches(batches, 100, exponent, 500, workers), whole)
 
 

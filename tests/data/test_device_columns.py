@@ -21,7 +21,8 @@ from daskboost.data.input import labels as weights
 from daskboost.data.input.classes import ClassWeights, class_codes, read_codes, unique_labels
 from daskboost.data.input.device_read import device_column, exact_doubles, exact_sum, looked_at
 from daskboost.data.input.labels import LabelStats, count_classes, find_classes, total_weight
-from daskboost.data.input.row_batch import DenseRows, DeviceColumn, RowBatch
+from daskboost.data.input.row_batch import DenseRows, DeviceColumn
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import make_source
 from daskboost.devices.gpu.quantize.labels import summarize_labels
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
@@ -43,7 +44,7 @@ LABELS: dict[str, Any] = {
 
 
 def stats(labels: Any, n: int) -> LabelStats:
-    return LabelStats.of(RowBatch(DenseRows(np.empty((n, 0), np.float32)), labels))
+    return LabelStats.of(RowBatch(DenseRows(np.empty((n, 0), np.float32)), RowColumns(labels)))
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -275,12 +276,12 @@ def test_weights(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> No
     X, y = np.zeros((len(weight), 1), np.float32), np.zeros(len(weight))
     source = make_source(place.array(X), place.array(y), weight=place.array(given))
     (batch,), (expected,) = source.batches(), make_source(X, y, weight=given).batches()
-    assert isinstance(batch.weight, DeviceColumn)
-    assert batch.weight.on_host.tobytes() == weight.tobytes()
+    assert isinstance(batch.columns.weight, DeviceColumn)
+    assert batch.columns.weight.on_host.tobytes() == weight.tobytes()
     assert repr(LabelStats.of(batch)) == repr(LabelStats.of(expected))
-    assert exact_sum(batch.weight) == ExactSum.of(weight)
+    assert exact_sum(batch.columns.weight) == ExactSum.of(weight)
     exponent = weight_exponent(ExactSum.of(weight).value())
-    units = integer_weights(batch.weight.values, exponent, batch.weight.runtime.xp)
+    units = integer_weights(batch.columns.weight.values, exponent, batch.columns.weight.runtime.xp)
     np.testing.assert_array_equal(to_host(units), integer_weights(weight, exponent))
     assert to_host(units).any() == weight.any()
     summed: list[DeviceColumn] = []

@@ -66,7 +66,7 @@ def assert_same(given: Any, host: Any, **arguments: Any) -> None:
         for name in ("indptr", "indices", "values"):
             assert getattr(rows, name).tobytes() == getattr(wanted, name).tobytes(), name
     for name in ("label", "weight", "base_margin"):
-        np.testing.assert_array_equal(on_host(getattr(found, name)), on_host(getattr(expected, name)))
+        np.testing.assert_array_equal(on_host(getattr(found.columns, name)), on_host(getattr(expected.columns, name)))
 
 
 def on_host(column: Any) -> Any:
@@ -109,8 +109,8 @@ def test_missing_values_labels_weights_and_margins(missing: float, place: Place,
     (a,), (b,) = found.batches(), expected.batches()
     np.testing.assert_array_equal(host_features(a.features).values, host_features(b.features).values)
     for name in ("label", "weight", "base_margin"):
-        assert on_host(getattr(a, name)).tobytes() == getattr(b, name).tobytes()
-    assert isinstance(a.label, DeviceColumn)
+        assert on_host(getattr(a.columns, name)).tobytes() == getattr(b.columns, name).tobytes()
+    assert isinstance(a.columns.label, DeviceColumn)
     assert_same(place.array(values), values, y=y, missing=missing)
 
 
@@ -240,7 +240,7 @@ def test_batches_travel_between_processes(rng: np.random.Generator) -> None:
     assert isinstance(found.features, DeviceDenseRows)
     assert found.features.runtime is batch.features.runtime
     np.testing.assert_array_equal(host_features(found.features).values, values)
-    np.testing.assert_array_equal(found.label.on_host, np.arange(40))
+    np.testing.assert_array_equal(found.columns.label.on_host, np.arange(40))
 
 
 @pytest.mark.emulated

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,8 @@ from daskboost.data.chunks.packing import DenseLayout
 from daskboost.data.chunks.shard import ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, RowBatch, host_features
+from daskboost.data.input.row_batch import DenseRows, host_features
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.errors import DataError, ParameterError
 
 CUTS = Cuts(np.array([0.25, 0.5, 0.5], np.float32), np.array([0, 2, 3], np.int32), np.ones(2, bool))
@@ -33,18 +33,12 @@ def rows(n_rows: int, seed: int = 0) -> RowBatch:
     values = rng.random((n_rows, 2)).astype(np.float32)
     values[rng.random(values.shape) < 0.2] = np.nan
     label, weight = rng.random(n_rows).astype(np.float32), rng.random(n_rows).astype(np.float32)
-    return RowBatch(DenseRows(values), label, weight, rng.random((n_rows, 3)).astype(np.float32))
+    return RowBatch(DenseRows(values), RowColumns(label, weight, rng.random((n_rows, 3)).astype(np.float32)))
 
 
 def part(batch: RowBatch, start: int, stop: int) -> RowBatch:
-    assert isinstance(batch.features, DenseRows) and isinstance(batch.label, np.ndarray)
-    assert isinstance(batch.weight, np.ndarray) and batch.base_margin is not None
-    return RowBatch(
-        DenseRows(batch.features.values[start:stop]),
-        batch.label[start:stop],
-        batch.weight[start:stop],
-        batch.base_margin[start:stop],
-    )
+    assert isinstance(batch.features, DenseRows)
+    return RowBatch(DenseRows(batch.features.values[start:stop]), batch.columns.taken(slice(start, stop)))
 
 
 @given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 50), st.integers(0, 2**32))
@@ -65,7 +59,7 @@ def test_no_row_is_lost_however_rows_are_divided(sizes: list[int], chunk_rows: i
         np.testing.assert_array_equal(symbols, naive.symbols(host_features(whole.features), CUTS))
         for name in ("label", "weight", "base_margin"):
             parts = [getattr(entry.rows, name) for entry in shard.entries]
-            expected = getattr(whole, name)
+            expected = getattr(whole.columns, name)
             np.testing.assert_array_equal(np.concatenate(parts or [expected[:0]]), expected)
 
 
@@ -100,8 +94,8 @@ def test_a_batch_is_freed_before_the_next_is_made() -> None:
 
     def watched(references: list[weakref.ref[object]]) -> RowBatch:
         batch = rows(10)
-        assert isinstance(batch.features, DenseRows) and isinstance(batch.label, np.ndarray)
-        references += [weakref.ref(batch.features.values), weakref.ref(batch.label)]
+        assert isinstance(batch.features, DenseRows) and isinstance(batch.columns.label, np.ndarray)
+        references += [weakref.ref(batch.features.values), weakref.ref(batch.columns.label)]
         return batch
 
     with ChunkStore() as store:
@@ -121,9 +115,10 @@ def test_rows_added_twice_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["label", "weight", "base_margin"])
 def test_partitions_must_agree_on_what_they_have(name: str) -> None:
-    without: dict[str, Any] = {name: None}
+    without = rows(5)
+    without = replace(without, columns=replace(without.columns, **{name: None}))
     with ChunkStore() as store, pytest.raises(DataError, match=f"some partitions have a {name} and others have none"):
-        build_shard([(0, rows(5)), (5, replace(rows(5), **without))], CUTS, LAYOUT, 100, store)
+        build_shard([(0, rows(5)), (5, without)], CUTS, LAYOUT, 100, store)
 
 
 def test_chunks_have_rows() -> None:

@@ -30,7 +30,8 @@ from daskboost.data.chunks.packing import Encoding, Packing, choose_layout
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, FeatureSchema, RowBatch, host_features
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema, host_features
+from daskboost.data.input.row_columns import COLUMNS, RowBatch
 from daskboost.data.saved.manifest import ChunkRecord
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
 from daskboost.errors import DatasetFormatError, ParameterError, StorageError
@@ -86,7 +87,8 @@ def test_engines_write_side_by_side(
         writer.commit(CUTS, SCHEMA, layout, records)
     assert [file.name for file in path.parent.iterdir()] == ["d"]
     label = np.concatenate([rows.label for rows in read_all(path) if rows.label is not None])
-    np.testing.assert_array_equal(label, np.concatenate([batch(n_rows, engine).label for engine in range(n_engines)]))
+    expected: Any = [batch(n_rows, engine).columns.label for engine in range(n_engines)]
+    np.testing.assert_array_equal(label, np.concatenate(expected))
 
 
 def test_a_data_set_without_rows_names_or_labels(tmp_path: Path) -> None:
@@ -100,7 +102,9 @@ def test_a_data_set_without_rows_names_or_labels(tmp_path: Path) -> None:
     assert read_dataset(tmp_path / "none").n_rows == 0 and read_all(tmp_path / "none") == []
     assert read_dataset(tmp_path / "bare").schema == schema
     (rows,) = read_all(tmp_path / "bare")
-    assert rows.label is rows.weight is rows.base_margin is None
+    assert not rows.present and not read_dataset(tmp_path / "bare").columns.names
+    save(tmp_path / "full")
+    assert read_dataset(tmp_path / "full").columns.names == COLUMNS.keys()
 
 
 def test_a_data_set_in_the_way_is_replaced_only_on_request(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ def test_the_reader_in_the_documentation_reads_the_format(tmp_path: Path, encodi
     exec(program, documented)
     save(tmp_path / "d", encoding, packing)
     found = list(documented["read"](tmp_path / "d"))
-    label = batch().label
+    label = batch().columns.label
     assert label is not None
     np.testing.assert_array_equal([row["label"] for row in found], label)
     expected = naive.symbols(host_features(batch().features), CUTS)

@@ -21,7 +21,8 @@ from strategies.frames import COLUMNS, LOCAL_FRAMES
 
 from daskboost.data.input import blocks
 from daskboost.data.input.labels import find_classes
-from daskboost.data.input.row_batch import DenseRows, RowBatch, SparseRows, host_features
+from daskboost.data.input.row_batch import DenseRows, SparseRows, host_features
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source, make_source
 
 N, NAMES = 40, ("a", "b", "c")
@@ -45,9 +46,9 @@ def dense(source: Source) -> np.ndarray:
 def joined(batches: list[RowBatch]) -> tuple[np.ndarray, ...]:
     return (
         np.concatenate([host_features(batch.features).values for batch in batches]),
-        np.concatenate([batch.label for batch in batches]),
-        np.concatenate([batch.weight for batch in batches]),
-        np.concatenate([batch.base_margin for batch in batches]),
+        np.concatenate([batch.columns.label for batch in batches]),
+        np.concatenate([batch.columns.weight for batch in batches]),
+        np.concatenate([batch.columns.base_margin for batch in batches]),
     )
 
 
@@ -190,7 +191,7 @@ def test_dask_arrays_of_sparse_blocks(column_chunk: int, rng: np.random.Generato
     assert source.n_partitions == 4
     for i, batch in enumerate(dask.compute(*source.delayed(), scheduler="synchronous")):
         assert_same_csr(batch.features, reference[8 * i : 8 * i + 8])
-        np.testing.assert_array_equal(batch.label, np.arange(30)[8 * i : 8 * i + 8])
+        np.testing.assert_array_equal(batch.columns.label, np.arange(30)[8 * i : 8 * i + 8])
 
 
 def test_sparse_entries_out_of_order_and_repeated_are_put_right_without_touching_the_input() -> None:
@@ -224,9 +225,9 @@ def test_partitions_of_local_input_stay_under_the_byte_limit() -> None:
 
 def test_batches_cannot_be_written_to(frame: pd.DataFrame) -> None:
     (batch,) = batches(make_source(frame, "y", weight="w", base_margin="m1"))
-    for array in (batch.features.values, batch.label, batch.weight, batch.base_margin):
+    for array in (batch.features.values, batch.columns.label, batch.columns.weight, batch.columns.base_margin):
         assert not array.flags.writeable
-    assert batch.base_margin.shape == (N, 1)
+    assert batch.columns.base_margin.shape == (N, 1)
 
 
 def test_parquet_directory_is_read_in_the_order_of_its_names(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -287,7 +288,7 @@ def test_real_sparse_sets(name: str, data_dir: Path) -> None:
     source = make_source(X, np.load(data_dir / f"{name}.npz")["y"])
     (batch,) = batches(source.with_classes(find_classes(source)))
     assert_same_csr(batch.features, X.tocsr())
-    assert np.unique(batch.label).tolist() == list(range(len(find_classes(source))))
+    assert np.unique(batch.columns.label).tolist() == list(range(len(find_classes(source))))
 
 
 @pytest.mark.parametrize("kind", ["frames", "arrays"])
@@ -329,4 +330,4 @@ def test_labels_of_files_that_dask_reads_several_of_at_once(kind: str, tmp_path:
     source = make_source(whole[list(NAMES)] if kind == "frame" else da.from_array(expected, chunks=(5, 3)), whole["y"])
     for read in (batches(source), list(dask.compute(*source.delayed(), scheduler="synchronous"))):
         np.testing.assert_array_equal(np.concatenate([host_features(b.features).values for b in read]), expected)
-        np.testing.assert_array_equal(np.concatenate([b.label for b in read]), frame.y)
+        np.testing.assert_array_equal(np.concatenate([b.columns.label for b in read]), frame.y)

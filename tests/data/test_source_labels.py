@@ -21,7 +21,8 @@ from strategies.frames import COLUMNS
 
 from daskboost.data.input.blocks import DaskFrameBlocks
 from daskboost.data.input.labels import LabelStats, column_labels, find_classes, merge_classes, unique_labels
-from daskboost.data.input.row_batch import DenseRows, RowBatch
+from daskboost.data.input.row_batch import DenseRows
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import Source, make_source
 from daskboost.errors import DataError, DataTypeError
 
@@ -62,8 +63,8 @@ def test_labels_of_any_type_and_container(kind: str) -> None:
         classes = find_classes(source)
         assert classes.tolist() == sorted(set(labels)), name
         (batch,) = batches(source.with_classes(classes))
-        assert batch.label.dtype == np.float32
-        assert classes[batch.label.astype(int)].tolist() == labels
+        assert batch.columns.label.dtype == np.float32
+        assert classes[batch.columns.label.astype(int)].tolist() == labels
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -75,7 +76,7 @@ def test_classes_absent_from_partitions(kind: str, n_partitions: int) -> None:
         classes = find_classes(source)
         assert classes.tolist() == sorted(set(labels))
         batches = dask.compute(*source.with_classes(classes).delayed(), scheduler="synchronous")
-        assert classes[np.concatenate([b.label for b in batches]).astype(int)].tolist() == labels
+        assert classes[np.concatenate([b.columns.label for b in batches]).astype(int)].tolist() == labels
 
 
 def test_labels_are_found_without_reading_features(tmp_path: Path) -> None:
@@ -166,9 +167,9 @@ def test_unknown_labels_are_named() -> None:
 
 def test_codes_follow_the_order_of_the_classes_and_match_by_value() -> None:
     source = make_source(np.ones((3, 1)), [0, 1, 1])
-    assert [b.label.tolist() for b in batches(source.with_classes(np.array([1, 0])))] == [[1, 0, 0]]
-    assert [b.label.tolist() for b in batches(source.with_classes(np.array([0.0, 1.0])))] == [[0, 1, 1]]
-    assert [b.label.tolist() for b in batches(source.with_classes(np.array([False, True])))] == [[0, 1, 1]]
+    assert [b.columns.label.tolist() for b in batches(source.with_classes(np.array([1, 0])))] == [[1, 0, 0]]
+    assert [b.columns.label.tolist() for b in batches(source.with_classes(np.array([0.0, 1.0])))] == [[0, 1, 1]]
+    assert [b.columns.label.tolist() for b in batches(source.with_classes(np.array([False, True])))] == [[0, 1, 1]]
 
 
 @pytest.mark.parametrize("classes", [[], [1, 1], ["a", "a"]])
@@ -179,7 +180,8 @@ def test_classes_must_be_distinct(classes: list[Any]) -> None:
 
 def batch(label: list[float], weight: list[float] | None = None) -> RowBatch:
     rows = DenseRows(np.zeros((len(label), 1), dtype=np.float32))
-    return RowBatch(rows, np.array(label, np.float32), None if weight is None else np.array(weight, np.float32))
+    weights = None if weight is None else np.array(weight, np.float32)
+    return RowBatch(rows, RowColumns(np.array(label, np.float32), weights))
 
 
 @settings(max_examples=80, deadline=None)

@@ -239,8 +239,8 @@ def test_more_than_one_label_column() -> None:
     for y in (np.ones((6, 2)), FRAME, pa.table(FRAME)):
         with pytest.raises(DataError, match="y has 2 columns, but must have one"):
             make_source(X, y)
-    assert [b.label.shape for b in batches(make_source(X, np.ones((6, 1))))] == [(6,)]
-    assert [b.label.shape for b in batches(make_source(X, pa.table(FRAME[["a"]])))] == [(6,)]
+    assert [b.columns.label.shape for b in batches(make_source(X, np.ones((6, 1))))] == [(6,)]
+    assert [b.columns.label.shape for b in batches(make_source(X, pa.table(FRAME[["a"]])))] == [(6,)]
 
 
 def test_margins_of_different_width() -> None:
@@ -338,3 +338,8 @@ def test_parquet_paths_that_cannot_be_read(tmp_path: Path) -> None:
     FRAME.assign(c=1).to_parquet(tmp_path / "hive", partition_cols=["c"])
     with pytest.raises(DataError, match=r"holds columns in directory names \(c=1.*read_parquet"):
         make_source(tmp_path / "hive")
+
+
+def test_what_is_no_column_of_rows() -> None:
+    with pytest.raises(TypeError, match="'weights' is no column of rows: y, weight, base_margin"):
+        make_source(X, Y, weights=Y)

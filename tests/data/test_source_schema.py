@@ -95,8 +95,8 @@ def test_column_names_that_are_numbers_match_their_text() -> None:
     (batch,) = make_source(numbered[[30, 10]], schema=source.schema).batches()
     np.testing.assert_array_equal(host_features(batch.features).values, FRAME[["a", "c"]].to_numpy())
     (batch,) = make_source(dd.from_pandas(numbered, npartitions=1), "20", weight=30).batches()
-    np.testing.assert_array_equal(batch.label, FRAME.b)
-    np.testing.assert_array_equal(batch.weight, FRAME.c)
+    np.testing.assert_array_equal(batch.columns.label, FRAME.b)
+    np.testing.assert_array_equal(batch.columns.weight, FRAME.c)
 
 
 def test_feature_names_choose_and_order_a_frames_columns() -> None:

@@ -68,6 +68,23 @@ def test_we_read_xgboost(rng: np.random.Generator, objective: str, file_format: 
     assert_same(ours.predict(rows, iteration_range=(2, 5)), model.predict(data, iteration_range=(2, 5)))
 
 
+@pytest.mark.parametrize("objective", ["reg:squarederror", "multi:softprob"])
+@pytest.mark.parametrize("file_format", FILE_FORMATS)
+def test_we_read_dart(rng: np.random.Generator, objective: str, file_format: str, tmp_path: Path) -> None:
+    """Trees' weights become part of their values, and stay there when the model is saved again."""
+    model, rows = train(objective, rng, booster="dart", rate_drop=0.5)
+    ours, data = Booster.from_bytes(model.save_raw(file_format)), xgb.DMatrix(rows)
+    plain = json.loads(model.save_raw("json"))["learner"]["gradient_booster"]
+    assert len(set(plain["weight_drop"])) > 2
+    for part in ((0, 0), (2, 5)):
+        expected = model.predict(data, output_margin=True, iteration_range=part)
+        ranged: Any = {} if part == (0, 0) else {"iteration_range": part}
+        assert_same(ours.predict(rows, output="margin", **ranged), expected)
+    ours.save_model(tmp_path / "m.ubj")
+    again = xgb.Booster(model_file=tmp_path / "m.ubj")
+    assert_same(again.predict(data, output_margin=True), model.predict(data, output_margin=True))
+
+
 SCORES = ["0", "[0E0]", "[1E-8]", "[1E-6]", "[1.5E-6]", "[3E-1]", "[9.9998E-1]", "[9.99999E-1]", "[1E0]"]
 
 

@@ -6,6 +6,7 @@ Files damaged at random are in `tests/fuzz`.
 from __future__ import annotations
 
 import json
+import math
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -82,13 +83,26 @@ def without_pointers(doc: Document) -> None:
     model(doc)["gbtree_model_param"]["num_parallel_tree"] = "4"
 
 
+def dart_of(*weights: float) -> Edit:
+    """Make a DART model of the document's trees."""
+
+    def edit(doc: Document) -> None:
+        doc["learner"]["gradient_booster"] = {
+            "gbtree": doc["learner"]["gradient_booster"], "name": "dart", "weight_drop": list(weights)
+        }  # fmt: skip
+
+    return edit
+
+
 EDITS: dict[str, tuple[Edit, str]] = {
     "newer version": (put(lambda d: d, "version", [4, 0, 0]), r"version 4\.0\.0 .*newer than 3\.x.*update daskboost"),
     "no version": (lambda d: d.pop("version"), "'version' is None"),
     "text version": (put(lambda d: d, "version", "3.0"), "'version' is '3.0', not three integers"),
     "no learner": (lambda d: d.pop("learner"), "'learner' is missing"),
     "learner a list": (put(lambda d: d, "learner", []), "'learner' is list, not an object"),
-    "dart": (put(lambda d: d["learner"]["gradient_booster"], "name", "dart"), "'dart' is not supported: DART"),
+    "dart": (put(lambda d: d["learner"]["gradient_booster"], "name", "dart"), "'gbtree' is missing"),
+    "dart's weights": (dart_of(1.0), "'weight_drop' has 1 entries"),
+    "dart's infinite weights": (dart_of(*[math.inf] * 6), "'weight_drop' makes leaf values that are not finite"),
     "gblinear": (put(lambda d: d["learner"]["gradient_booster"], "name", "gblinear"), "a linear model has no trees"),
     "unknown booster": (put(lambda d: d["learner"]["gradient_booster"], "name", "x"), "gradient_booster.name is 'x'"),
     "unknown objective": (put(lambda d: d["learner"]["objective"], "name", "multi:softprop"), "mean 'multi:softprob'"),
@@ -162,7 +176,6 @@ def test_what_xgboost_has_and_we_have_not() -> None:
     rng = np.random.default_rng(0)
     rows, label = rng.integers(0, 4, (100, 2)), rng.random(100)
     cases = (
-        ({"booster": "dart"}, label, "'dart' is not supported: DART drops trees"),
         ({"booster": "gblinear"}, label, "'gblinear' is not supported: a linear model"),
         ({"objective": "rank:pairwise"}, label > 0.5, "objective 'rank:pairwise' is unknown"),
     )

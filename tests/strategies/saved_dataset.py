@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import ChunkRows
 from daskboost.data.chunks.packing import Encoding, Layout, Packing, choose_layout
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, FeatureSchema, RowBatch
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema
+from daskboost.data.input.row_columns import ChunkRows, RowBatch, RowColumns
 from daskboost.data.saved.manifest import digest
 from daskboost.data.saved.shard_files import DatasetWriter, open_chunks, read_dataset, write_chunk_files
 
@@ -32,7 +32,7 @@ def batch(n_rows: int = N_ROWS, seed: int = 0) -> RowBatch:
     values = rng.normal(size=(n_rows, 3)).astype(np.float32)
     values[:, :2][rng.random((n_rows, 2)) < 0.3] = np.nan
     label, weight, margin = rng.random(n_rows), rng.random(n_rows), rng.normal(size=(n_rows, 2))
-    return RowBatch(DenseRows(values), *(array.astype(np.float32) for array in (label, weight, margin)))
+    return RowBatch(DenseRows(values), RowColumns(*(array.astype(np.float32) for array in (label, weight, margin))))
 
 
 def save(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import dask.array as da
 import dask.dataframe as dd
@@ -24,6 +25,8 @@ from daskboost import (
     train,
 )
 from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.objectives.regression import SquaredError
+from daskboost.params import TrainParams
 
 X, Y = regression(60, 3)
 CODES = classes(60, 3)[1]
@@ -241,3 +244,26 @@ def test_a_parameter_of_two_classes_is_refused_for_three() -> None:
         DaskBoostClassifier(scale_pos_weight=2).fit(X, CODES)
     model = DaskBoostClassifier(scale_pos_weight=2, n_estimators=1).fit(X, CODES > 0)
     assert isinstance(model.booster_, Booster)
+
+
+@dataclass(frozen=True)
+class Particular(SquaredError):
+    """A loss that needs weights, and refuses deep trees."""
+
+    needs: ClassVar[tuple[str, ...]] = ("label", "weight")
+
+    def check_params(self, params: TrainParams) -> None:
+        super().check_params(params)
+        if params.max_depth > 5:
+            raise ParameterError(f"max_depth={params.max_depth} is too deep for this loss; give 5")
+
+
+def test_objectives_say_what_does_not_go_with_them(data: QuantizedDataset) -> None:
+    with pytest.raises(DataError, match="dtrain has no weights; make it with weight"):
+        train({"max_depth": 5}, data, 1, objective=Particular())
+    with QuantizedDataset.from_dask(X, Y, weight=Y**2) as weighted:
+        assert len(train({"max_depth": 5}, weighted, 1, objective=Particular()).trees) == 1
+        with pytest.raises(ParameterError, match="max_depth=6 is too deep for this loss"):
+            train({}, weighted, 1, objective=Particular())
+    with pytest.raises(ParameterError, match="max_depth=6 is too deep for this loss"):
+        DaskBoostRegressor(objective=Particular()).fit(unread(), unread()[:, 0])

@@ -33,9 +33,9 @@ from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import (
     Features,
     FeatureSchema,
-    RowBatch,
     host_features,
 )
+from daskboost.data.input.row_columns import ColumnSummary, RowBatch
 from daskboost.data.input.source import Source
 from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
@@ -73,13 +73,13 @@ class PartitionSummary:
     stats: LabelStats
     missing: Int64
     """Rows that lack each feature; shape (features,)."""
-    has_weight: bool
+    columns: ColumnSummary
     sketch: DataSketch | None
 
     def __add__(self, other: PartitionSummary) -> PartitionSummary:
         sketch = None if self.sketch is None or other.sketch is None else self.sketch + other.sketch
         return PartitionSummary(
-            self.stats + other.stats, self.missing + other.missing, self.has_weight or other.has_weight, sketch,
+            self.stats + other.stats, self.missing + other.missing, self.columns + other.columns, sketch,
         )  # fmt: skip
 
 
@@ -97,16 +97,16 @@ class DatasetInfo:
     feature_sizes: FeatureSizes | None
     """How many of them features have; None of data sets that were saved before this was counted."""
     has_missing: Bool
-    has_weight: bool
+    columns: ColumnSummary
     chunk_rows: int
     first_rows: tuple[int, ...]
     """Global id of each partition's first row."""
     init_model_digest: str | None = None
     """`Booster.digest` of the model from whose margins rows start, and which a fit on them continues."""
 
-    @property
-    def has_label(self) -> bool:
-        return math.isfinite(self.stats.minimum)
+    def has(self, column: str) -> bool:
+        """Return whether rows have a field of `RowColumns`."""
+        return column in self.columns.names
 
     @property
     def n_rows(self) -> int:
@@ -125,15 +125,15 @@ class DatasetInfo:
             "n_entries": self.n_entries,
             "feature_sizes": None if self.feature_sizes is None else asdict(self.feature_sizes),
             "features_with_missing": np.flatnonzero(self.has_missing).tolist(),
-            "has_weight": self.has_weight,
+            "has_weight": self.has("weight"),
             "chunk_rows": self.chunk_rows,
             "init_model_digest": self.init_model_digest,
         }
 
     @classmethod
-    def from_json(cls, cuts: Cuts, layout: Layout, schema: FeatureSchema, values: dict[str, Any], where: str
-                  ) -> DatasetInfo:  # fmt: skip
-        """The inverse of `to_json`.
+    def from_json(cls, cuts: Cuts, layout: Layout, schema: FeatureSchema, columns: ColumnSummary,
+                  values: dict[str, Any], where: str) -> DatasetInfo:  # fmt: skip
+        """Return what `to_json` was made of, and what a saved data set has beside it.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class DatasetInfo:
                 max_bin=_whole(values, "max_bin", 2, MAX_BIN_LIMIT),
                 n_entries=_whole(values, "n_entries", 0, stats.n_rows * cuts.n_features),
                 feature_sizes=_feature_sizes(values, stats.n_rows, cuts.n_features),
-                has_weight=bool(values["has_weight"]),
+                columns=columns,
                 chunk_rows=_whole(values, "chunk_rows", 1, 2**31 - 1), first_rows=(),
                 init_model_digest=_init_model_digest(values),
             )  # fmt: skip
@@ -258,7 +258,7 @@ def describe(source: Source, options: BuildOptions, runner: Runner, reference: D
     return DatasetInfo(
         cuts=cuts, layout=layout, schema=source.schema, max_bin=options.max_bin, stats=total.stats,
         n_entries=n_entries, feature_sizes=FeatureSizes.of(present), has_missing=has_missing,
-        has_weight=total.has_weight,
+        columns=total.columns,
         chunk_rows=options.chunk_rows or default_chunk_rows(layout, sum(sizes), n_entries),
         first_rows=tuple(np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(int).tolist()),
     )  # fmt: skip
@@ -271,13 +271,13 @@ def summarize(batch: RowBatch, *, capacity: int | None, exponent: int | None, de
     sketch = None
     if capacity is not None:
         sketch = sketch_batch(
-            features, batch.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
+            features, batch.columns.weight, capacity=capacity, weight_exponent=exponent, max_workers=threads,
             device_bytes=device_bytes,
         )  # fmt: skip
         missing = sketch.missing
     else:
         missing = features.missing_values(threads)
-    return PartitionSummary(LabelStats.of(batch), missing, batch.weight is not None and batch.n_rows > 0, sketch)
+    return PartitionSummary(LabelStats.of(batch), missing, ColumnSummary.of(batch), sketch)
 
 
 def _cuts(source: Source, total: PartitionSummary, max_bin: int, exponent: int | None, runner: Runner) -> Cuts:
@@ -295,7 +295,7 @@ def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, dev
            ) -> DataSketch:  # fmt: skip
     """A further read of one partition, where the first sketch was too coarse for the promised rank error."""
     return refine_batch(
-        batch.features, batch.weight, refinement, weight_exponent=exponent, max_workers=threads,
+        batch.features, batch.columns.weight, refinement, weight_exponent=exponent, max_workers=threads,
         device_bytes=device_bytes,
     )  # fmt: skip
 
@@ -343,4 +343,5 @@ def with_margin(batch: RowBatch, margin_of: MarginOf | None) -> RowBatch:
     """The batch, its rows starting from another model's margins."""
     if margin_of is None:
         return batch
-    return replace(batch, base_margin=margin_of(host_features(batch.features), batch.base_margin))
+    margin = margin_of(host_features(batch.features), batch.columns.base_margin)
+    return replace(batch, columns=replace(batch.columns, base_margin=margin))

@@ -1,7 +1,7 @@
 """Quantized chunks: what becomes of a partition's rows.
 
 A chunk holds the bins of consecutive rows, bit-packed, and knows the global id of its first row, on which alone
-randomness may depend. Labels, weights and base margins travel beside it in `ChunkRows`.
+randomness may depend. What else rows have travels beside it, as `ChunkRows`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from daskboost.data.chunks.packing import (
     unpack_dense,
 )
 from daskboost.data.cuts.cut_points import Cuts, rises_within
-from daskboost.data.input.row_batch import DeviceColumn, Features, RowBatch
+from daskboost.data.input.row_batch import Features
 from daskboost.devices.search_tables import SearchTables
-from daskboost.dtypes import SYMBOL_WORD, Float32, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import SYMBOL_WORD, Int32, Int64, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
 
@@ -167,32 +167,6 @@ class CsrChunk(QuantizedChunk):
         lacking = np.bincount(features, minlength=cuts.n_features) < self.n_rows
         lacks = bool(np.any(lacking & ~cuts.has_missing))
         return "a row lacks a feature that has_missing says all rows have" if lacks else ""
-
-
-@dataclass(frozen=True, eq=False)
-class ChunkRows:
-    """What a chunk's rows have beside features.
-
-    Parameters
-    ----------
-    label, weight : float32 array, shape (rows,), or None
-    base_margin : float32 array, shape (rows, outputs), or None
-    """
-
-    label: Float32 | None = None
-    weight: Float32 | None = None
-    base_margin: Float32 | None = None
-
-    @classmethod
-    def of(cls, batch: RowBatch, start: int, stop: int) -> ChunkRows:
-        """Copies of the batch's rows `start..stop`, so that the batch can be freed."""
-
-        def part(array: Float32 | DeviceColumn | None) -> Float32 | None:
-            if isinstance(array, DeviceColumn):
-                return array.on_host[start:stop]  # fetched: nobody else's
-            return None if array is None else np.array(array[start:stop], np.float32, order="C")
-
-        return cls(part(batch.label), part(batch.weight), part(batch.base_margin))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import ChunkRows, Quantizer
+from daskboost.data.chunks.chunk import Quantizer
 from daskboost.data.chunks.chunk_stream import stream
 from daskboost.data.chunks.device_chunk import Chunk
 from daskboost.data.chunks.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import AnyFeatures, DeviceRows, RowBatch, UploadedRows
+from daskboost.data.input.row_batch import AnyFeatures, DeviceRows, UploadedRows
+from daskboost.data.input.row_columns import COLUMNS, ChunkRows, RowBatch
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
 
@@ -97,7 +98,7 @@ def _weight_of_selected(weight: Float32 | None, selected: Bool) -> Float32:
 
 
 class ShardBuilder:
-    """Builds a shard batch by batch; keeps nothing of a batch but copies of its rows' labels, weights and margins.
+    """Builds a shard batch by batch; keeps nothing of a batch but copies of its rows' columns.
 
     A context manager: left without `finish`, as after an exception, it deletes the chunks it has made.
 
@@ -141,7 +142,7 @@ class ShardBuilder:
         batch.fetch(self._threads)
         for chunk in self._chunks(features, first_row, list(self._spans(pieces or (0, batch.n_rows)))):
             start = chunk.first_row - first_row
-            self.add_chunk(chunk, ChunkRows.of(batch, start, start + chunk.n_rows))
+            self.add_chunk(chunk, batch.columns.copied(start, start + chunk.n_rows))
         where = f"GPU {features.runtime.device}" if isinstance(features, DeviceRows | UploadedRows) else "the CPU"
         logger.debug("rows %d to %d were quantized on %s", first_row, first_row + batch.n_rows - 1, where)
 
@@ -175,8 +176,8 @@ class ShardBuilder:
         for before, after in itertools.pairwise(entries):
             if before.first_row + before.n_rows > after.first_row:
                 raise DataError(f"row {after.first_row} was added twice: batches must have row ids of their own")
-        for name in ("label", "weight", "base_margin"):
-            if len({getattr(entry.rows, name) is None for entry in entries}) == 2:
+        for name in COLUMNS:
+            if len({name in entry.rows.present for entry in entries}) == 2:
                 raise DataError(f"some partitions have a {name} and others have none: pass it for all or for none")
         self._entries = []
         return Shard(self._store, tuple(entries), self._quantizer.cuts, self._quantizer.layout)

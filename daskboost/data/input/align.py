@@ -1,4 +1,4 @@
-"""Labels, weights and base margins: as columns of X, or as collections cut at the same rows as X."""
+"""What goes with rows (`RowColumns`): as columns of X, or as collections cut at the same rows as X."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
 from daskboost.data.input.kinds import MATRIX_KINDS, as_array, is_lazy, kind_of, readable
+from daskboost.data.input.row_columns import ColumnRule
 from daskboost.data.input.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array
 from daskboost.errors import DataError, DataTypeError
@@ -27,7 +28,7 @@ def column_named(value: object, columns: Sequence[Hashable] | None, name: str) -
     columns : sequence, or None
         Column names of X; None when it has none.
     name : str
-        The argument: ``"y"``, ``"weight"`` or ``"base_margin"``.
+        The argument, as of `ColumnRule`.
 
     Raises
     ------
@@ -46,42 +47,43 @@ def column_named(value: object, columns: Sequence[Hashable] | None, name: str) -
     return by_name[str(value)]
 
 
-def columns_named(value: object, columns: Sequence[Hashable] | None, name: str) -> tuple[Hashable, ...] | None:
-    """Like `column_named` for an argument that may name several columns."""
-    if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
+def columns_named(value: object, columns: Sequence[Hashable] | None, rule: ColumnRule) -> tuple[Hashable, ...] | None:
+    """The columns of X that an argument names, several only where the rule has it so; None as of `column_named`."""
+    name = rule.argument
+    if rule.several and isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
         return tuple(found for item in value if (found := column_named(item, columns, name)) is not None)
     found = column_named(value, columns, name)
     return None if found is None else (found,)
 
 
-def aligned(value: object, x: Blocks, name: str) -> Blocks:
+def aligned(value: object, x: Blocks, rule: ColumnRule) -> Blocks:
     """A collection cut into the partitions of X.
 
     Parameters
     ----------
     value : Dask Series, DataFrame or Array; Series or DataFrame of pandas, polars or cuDF; NumPy, CuPy or pyarrow array
-        Or a list; for `base_margin` with a column per output.
+        Or a list; with a column per output where the rule has several.
     x : Blocks
         The features.
-    name : str
-        The argument: ``"y"``, ``"weight"`` or ``"base_margin"``.
+    rule : ColumnRule
 
     Raises
     ------
     DataError
         When the number of rows or partitions differs, a local and a Dask collection cannot be aligned, or there is more
-        than one column (except base margins).
+        than one column where the rule has one.
     DataTypeError
         When the type cannot serve the purpose.
     """
+    name = rule.argument
     value = readable(value, name)
     blocks = _dask_blocks(value, x, name) if is_lazy(value) else _local_blocks(value, x, name)
     data = blocks.collection if isinstance(blocks, DaskArrayBlocks | DaskFrameBlocks) else blocks.data
     width = width_of(data)
-    if width != 1 and name != "base_margin":
+    if width != 1 and not rule.several:
         raise DataError(f"{name} has {width} columns, but must have one. Pass a single column.")
     for dtype in dtypes_of(data):
-        check_dtype(dtype, name)
+        check_dtype(dtype, rule)
     return blocks
 
 
@@ -141,18 +143,18 @@ def dtypes_of(data: Any) -> list[ColumnType]:
     return [data.dtype if hasattr(data, "dtype") else data.type]
 
 
-def check_dtype(dtype: ColumnType, name: str) -> None:
-    """Refuse a dtype that cannot be a label (`name` is "y"), a weight or a base margin.
+def check_dtype(dtype: ColumnType, rule: ColumnRule) -> None:
+    """Refuse a dtype that cannot be such a column.
 
     Raises
     ------
     DataTypeError
         Naming the argument and the dtype.
     """
-    letter = dtype_letter(dtype)
-    if name == "y" and letter not in LABEL_LETTERS:
-        raise DataTypeError(f"y is of type {dtype}. Labels are numbers, booleans or strings: convert them.")
-    if name != "y" and letter not in FEATURE_KINDS:
+    letter, name = dtype_letter(dtype), rule.argument
+    if rule.takes_text and letter not in LABEL_LETTERS:
+        raise DataTypeError(f"{name} is of type {dtype}. Labels are numbers, booleans or strings: convert them.")
+    if not rule.takes_text and letter not in FEATURE_KINDS:
         raise DataTypeError(f"{name} is of type {dtype}, but must be a number. Convert it, e.g. with `.astype(float)`.")
 
 

@@ -23,7 +23,8 @@ from daskboost.data.input.classes import (
 from daskboost.data.input.convert import float_vector
 from daskboost.data.input.device_read import code_counts, count_nonzero, device_column, exact_sum, many_values
 from daskboost.data.input.kinds import is_lazy
-from daskboost.data.input.row_batch import DenseRows, DeviceColumn, RowBatch
+from daskboost.data.input.row_batch import DenseRows, DeviceColumn
+from daskboost.data.input.row_columns import RowBatch, RowColumns, read_label
 from daskboost.data.input.source import Source
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
@@ -47,15 +48,9 @@ def total_weight(source: Source, apply: Callable[[Sequence[Any], Callable[[Any],
         The weights sum to nothing a scale could be made from: NaN, infinite or negative ones among them.
     """
     by_class = source.spec.class_weights
-    if not source.has_weights:
+    if not source.has("weight"):
         return None if by_class is None else by_class.total
-    column = source.spec.weight_column
-    if column is not None:
-        blocks = source.x.column_blocks(column)
-    else:
-        assert source.weight is not None
-        blocks = source.weight.blocks()
-    parts = apply(blocks, _sum)
+    parts = apply(source.blocks_of("weight"), _sum)
     total = reduce(add, parts, ExactSum()).value()
     if not 0 <= total < float("inf"):
         raise DataError(f"weight sums to {total}. Give every row a finite weight of at least 0.")
@@ -106,8 +101,9 @@ class LabelStats:
         """The summary of one partition; a batch without labels counts its rows and weights only."""
         if batch.n_rows == 0:
             return cls()
-        minimum, maximum, all_integer = _range(batch.label)
-        largest, n_positive = (1.0, batch.n_rows) if batch.weight is None else _weights(batch.weight)
+        label, weight = batch.columns.label, batch.columns.weight
+        minimum, maximum, all_integer = _range(label)
+        largest, n_positive = (1.0, batch.n_rows) if weight is None else _weights(weight)
         return cls(
             n_rows=batch.n_rows,
             minimum=minimum,
@@ -169,11 +165,9 @@ def column_labels(source: Source) -> list[Any]:
     DataError
         When the source has no labels.
     """
-    if source.spec.label_column is not None:
-        return source.x.column_blocks(source.spec.label_column)
-    if source.y is None:
+    if not source.has("label"):
         raise DataError("y is missing. Pass labels as the name of a column of X, or as a collection aligned with X.")
-    return source.y.blocks()
+    return source.blocks_of("label")
 
 
 def label_stats(source: Source) -> LabelStats:
@@ -187,8 +181,9 @@ def label_stats(source: Source) -> LabelStats:
         For text labels without classes.
     """
     source.require_numeric_labels()
-    labels = [source.spec.label(computed(block)) for block in column_labels(source)]
-    parts = (LabelStats.of(RowBatch(DenseRows(np.empty((len(each), 0), np.float32)), each)) for each in labels)
+    labels = [read_label(computed(block), source.spec) for block in column_labels(source)]
+    nothing = (DenseRows(np.empty((len(each), 0), np.float32)) for each in labels)
+    parts = (LabelStats.of(RowBatch(none, RowColumns(own))) for none, own in zip(nothing, labels, strict=True))
     return sum(parts, LabelStats())
 
 

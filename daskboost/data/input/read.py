@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.classes import ClassWeights, read_codes
+from daskboost.data.input.classes import ClassWeights
 from daskboost.data.input.convert import (
     Columns,
     canonical_csr,
     column_of,
     dense_values,
-    float_vector,
-    margin_values,
 )
-from daskboost.data.input.device_read import dense_rows, device_column, sparse_rows
+from daskboost.data.input.device_read import dense_rows, sparse_rows
 from daskboost.data.input.kinds import is_sparse
 from daskboost.data.input.row_batch import (
     AnyFeatures,
@@ -28,8 +27,15 @@ from daskboost.data.input.row_batch import (
     DeviceRows,
     Features,
     FeatureSchema,
-    RowBatch,
     SparseRows,
+)
+from daskboost.data.input.row_columns import (
+    COLUMNS,
+    FLOAT32_LIMIT,
+    AnyColumn,
+    HostOrDevice,
+    RowBatch,
+    RowColumns,
 )
 from daskboost.data.input.schema import listed
 from daskboost.data.input.uploaded_rows import RawRows, naming, rows_for_gpu
@@ -40,13 +46,12 @@ from daskboost.errors import DataError
 if TYPE_CHECKING:
     from scipy.sparse import spmatrix
 
-    from daskboost.data.input.kinds import Table, Vector
+    from daskboost.data.input.kinds import Table
     from daskboost.data.input.parquet import RowGroup
 
 T = TypeVar("T", bound=np.generic)
-Column = TypeVar("Column", Float32, DeviceColumn, Float32 | DeviceColumn)
 
-_LIMIT = np.finfo(np.float32).max  # the split that sends all present values left is `x < _LIMIT`
+_LIMIT = np.float32(FLOAT32_LIMIT)  # the split that sends all present values left is `x < _LIMIT`
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,9 @@ class ReadSpec:
         None for all of an array's columns.
     missing : float
         A further value that stands for missing, compared in float32; NaN for none.
-    label_column, weight_column : hashable, or None
-        Column of the frame where the label (weight) lies; None when it comes as a block of its own, or not at all.
-    margin_columns : tuple, or None
-        Columns of the frame where the base margins lie, one per output.
+    inside : mapping
+        Columns of the frame where fields of `RowColumns` lie, by their names; other fields come as blocks of their own,
+        or not at all.
     classes : tuple, or None
         Class labels in the order of their codes; None when labels are numbers.
     n_margin_outputs : int, or None
@@ -80,9 +84,7 @@ class ReadSpec:
     schema: FeatureSchema
     columns: Columns = None
     missing: float = math.nan
-    label_column: Hashable | None = None
-    weight_column: Hashable | None = None
-    margin_columns: tuple[Hashable, ...] | None = None
+    inside: Mapping[str, tuple[Hashable, ...]] = field(default_factory=dict)
     classes: tuple[Any, ...] | None = None
     n_margin_outputs: int | None = None
     class_weights: ClassWeights | None = None
@@ -92,20 +94,20 @@ class ReadSpec:
     @property
     def frame_columns(self) -> list[Hashable]:
         """All columns of a frame that `read` looks at, each once."""
-        inside = [self.label_column, self.weight_column, *(self.margin_columns or ())]
-        return list(dict.fromkeys([*(self.columns or ()), *(name for name in inside if name is not None)]))
+        return list(dict.fromkeys(chain(self.columns or (), *self.inside.values())))
 
     def with_classes(self, classes: tuple[Any, ...]) -> ReadSpec:
         """The same, with labels read as codes of `classes`."""
         return replace(self, classes=classes)
 
-    def read(self, x: Any, y: Any = None, weight: Any = None, base_margin: Any = None, *, where: str = "") -> RowBatch:
+    def read(self, x: Any, given: Mapping[str, Any], *, where: str = "") -> RowBatch:
         """Convert and check one partition.
 
         Parameters
         ----------
         x : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup; or its like of CuPy or cuDF
-        y, weight, base_margin : 1-D (base_margin: 1-D or 2-D) block of as many rows, or None
+        given : mapping
+            Blocks of as many rows, by the names of the fields of `RowColumns`; None where absent.
         where : str
             What messages call the partition.
 
@@ -126,35 +128,29 @@ class ReadSpec:
         with naming(where):
             features = self._features(x, where)
             try:
-                return self._read(features, x, y, weight, base_margin)
+                return self._read(features, x, given)
             except DataError:
                 if isinstance(features, RawRows):
                     replace(features, where="").check()  # what is wrong with features comes first, wherever read
                 raise
 
-    def _read(self, features: AnyFeatures, x: Any, y: Any, weight: Any, base_margin: Any) -> RowBatch:
+    def _read(self, features: AnyFeatures, x: Any, given: Mapping[str, Any]) -> RowBatch:
         if features.n_features != self.schema.n_features:
             raise DataError(
                 f"X has {features.n_features} features here, but {self.schema.n_features} were expected. "
                 "Make all partitions have the same columns."
             )
-        if self.label_column is not None:
-            y = column_of(x, self.label_column)
-        if self.weight_column is not None:
-            weight = column_of(x, self.weight_column)
-        if self.margin_columns is not None:
-            base_margin = x
-        n = features.n_rows
-        label = None if y is None else _of_length(self.label(y), n, "y")
-        weight = None if weight is None else _of_length(_read_weight(weight), n, "weight")
-        if self.class_weights is not None and label is not None:
-            weight = _of_length(self.class_weights.weigh(label, weight), n, "weight")
-        return RowBatch(
-            features,
-            label=label,
-            weight=weight,
-            base_margin=None if base_margin is None else _of_length(self._margin(base_margin), n, "base_margin"),
-        )
+        n, found = features.n_rows, dict[str, Any]()
+        for name, rule in COLUMNS.items():
+            block = given.get(name)
+            if name in self.inside:
+                block = x if rule.several else column_of(x, self.inside[name][0])
+            found[name] = None if block is None else _of_length(rule.read(block, self), n, rule.argument)
+        columns: RowColumns[HostOrDevice] = RowColumns(**found)
+        if self.class_weights is not None and columns.label is not None:
+            weight = self.class_weights.weigh(columns.label, columns.weight)
+            columns = replace(columns, weight=_of_length(weight, n, "weight"))
+        return RowBatch(features, columns)
 
     def _features(self, x: Any, where: str) -> AnyFeatures:
         kind = device_kind(x)
@@ -205,64 +201,8 @@ class ReadSpec:
             "Replace them, e.g. by NaN if they mean missing, or by a finite bound."
         )
 
-    def label(self, y: Vector) -> Float32 | DeviceColumn:
-        """Convert and check one partition's labels; float32, shape (rows,). Raises as `read`."""
-        if self.classes is not None:
-            return read_codes(y, self.classes)
-        found = device_column(y, "y")
-        if found is not None:
-            _refuse_counts(found.summary.n_missing, found.summary.n_infinite, "y", "labels", "Drop these rows")
-            return found
-        label = float_vector(y, "y")
-        require_finite(label, "y", "labels", "Drop these rows")
-        return label
 
-    def _margin(self, base_margin: Table | Vector | RowGroup) -> Float32:
-        return self.checked_margin(margin_values(base_margin, self.margin_columns))
-
-    def checked_margin(self, margin: Float32) -> Float32:
-        """Base margins, float32 of shape (rows, columns), NumPy's or CuPy's, as they are; raises as `read`."""
-        require_finite(margin, "base_margin", "base margins", "Replace them by finite raw scores")
-        if self.n_margin_outputs is not None and margin.shape[1] != self.n_margin_outputs:
-            raise DataError(
-                f"base_margin has {margin.shape[1]} columns here, but {self.n_margin_outputs} elsewhere. "
-                "Pass one column per output in every partition."
-            )
-        return margin
-
-
-def _read_weight(block: Vector) -> Float32 | DeviceColumn:
-    found = device_column(block, "weight")
-    if found is not None and (not len(found) or _can_weigh(found)):
-        return found
-    weight = float_vector(block, "weight")
-    bad = ~((weight >= 0) & (weight < _LIMIT))
-    if bad.any():
-        raise DataError(
-            f"weight has {int(bad.sum())} values that are negative, missing or infinite, e.g. {weight[bad][0]}. "
-            "Weights must be finite and at least 0; a row of weight 0 is ignored."
-        )
-    return weight
-
-
-def _can_weigh(column: DeviceColumn) -> bool:
-    least, greatest = column.ends
-    return column.summary.n_missing == 0 and least >= 0 and greatest < float(_LIMIT)
-
-
-def require_finite(values: Float32, name: str, what: str, remedy: str) -> None:
-    """Refuse NaN and infinities in a float32 array of NumPy or CuPy; DataError with their number."""
-    _refuse_counts(int(np.isnan(values).sum()), int(np.isinf(values).sum()), name, what, remedy)
-
-
-def _refuse_counts(missing: int, infinite: int, name: str, what: str, remedy: str) -> None:
-    if missing:
-        raise DataError(f"{name} has {missing} missing values; {what} must be present. {remedy}.")
-    if infinite:
-        raise DataError(f"{name} has {infinite} values that are infinite or too large for float32 (3.4e38). {remedy}.")
-
-
-def _of_length(values: Column, n_rows: int, name: str) -> Column:
+def _of_length(values: AnyColumn, n_rows: int, name: str) -> AnyColumn:
     require_length(values, n_rows, name)
     return values if isinstance(values, DeviceColumn) else _frozen(values)
 

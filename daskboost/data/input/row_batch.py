@@ -1,4 +1,4 @@
-"""Rows as they come from a source: one partition's features, label, weight and base margin as plain arrays."""
+"""Rows as they come from a source: one partition's features, and columns that lie on a GPU."""
 
 from __future__ import annotations
 
@@ -412,31 +412,3 @@ def host_features(features: AnyFeatures) -> Features:
 def host_column(column: Float32 | DeviceColumn) -> Float32:
     """Labels or weights in the host's memory."""
     return column.on_host if isinstance(column, DeviceColumn) else column
-
-
-@dataclass(frozen=True)
-class RowBatch:
-    """One partition, converted and checked.
-
-    Parameters
-    ----------
-    features : DenseRows or SparseRows, either in a GPU's memory, or on its way there
-    label : float32 array, shape (rows,), DeviceColumn, or None when predicting
-    weight : float32 array, shape (rows,), DeviceColumn, or None for all ones
-    base_margin : float32 array, shape (rows, outputs), or None for the model's base score
-    """
-
-    features: AnyFeatures
-    label: Float32 | DeviceColumn | None = None
-    weight: Float32 | DeviceColumn | None = None
-    base_margin: Float32 | None = None
-
-    @property
-    def n_rows(self) -> int:
-        return self.features.n_rows
-
-    def fetch(self, threads: int = 1) -> None:
-        """Begin to copy to the host what of labels and weights lies on a GPU, beside the kernels that work there."""
-        for column in (self.label, self.weight):
-            if isinstance(column, DeviceColumn):
-                column.fetch(threads)

@@ -1,6 +1,6 @@
 """Any supported input becomes partitions of rows: judged by its metadata now, read later, one partition at a time.
 
-X, y, weight, base_margin → Blocks (cut and aligned) → Partition → ReadSpec.read → RowBatch
+X and what goes with its rows → Blocks (cut and aligned) → Partition → ReadSpec.read → RowBatch
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input import uploaded_rows as upload
-from daskboost.data.input.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
+from daskboost.data.input.align import aligned, check_dtype, columns_named, dtypes_of, is_text, width_of
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
 from daskboost.data.input.kinds import is_lazy
 from daskboost.data.input.read import ReadSpec
-from daskboost.data.input.row_batch import FeatureSchema, RowBatch
+from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.row_columns import COLUMNS, RowBatch, columns_by_argument
 from daskboost.errors import DataError, DataTypeError, ParameterError
 from daskboost.params import shown
 
@@ -55,8 +57,10 @@ class Partition:
     """The raw rows of one partition, read only when asked for."""
 
     index: int
-    blocks: tuple[Any, Any, Any, Any]
-    """x, y, weight, base_margin: raw objects or Delayed; None where absent, a column of x or in `together`."""
+    names: tuple[str, ...]
+    """Fields of `RowColumns` that come as blocks of their own."""
+    blocks: tuple[Any, ...]
+    """x, and the blocks of those fields: raw objects or Delayed; None for blocks that are in `together`."""
     where: str = ""
     """What messages call it."""
     together: Any = None
@@ -70,7 +74,7 @@ class Partition:
         elif lazy := [block for block in blocks if is_lazy(block)]:
             results = iter(compute(lazy))
             blocks = [next(results) if is_lazy(block) else block for block in blocks]
-        return spec.read(*blocks, where=self.where)
+        return spec.read(blocks[0], dict(zip(self.names, blocks[1:], strict=True)), where=self.where)
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,8 @@ class Source:
     schema: FeatureSchema
     spec: ReadSpec
     x: Blocks
-    y: Blocks | None = None
-    weight: Blocks | None = None
-    base_margin: Blocks | None = None
+    beside: Mapping[str, Blocks]
+    """What fields of `RowColumns` are read from, by their names, but for those that are columns of X."""
     label_dtype: ColumnType | None = None
     """The labels' dtype as the metadata gives it; None without labels."""
     compute: Compute = compute_here
@@ -93,13 +96,15 @@ class Source:
         """Whether the rows lie in a Dask collection."""
         return isinstance(self.x, DaskFrameBlocks | DaskArrayBlocks)
 
-    @property
-    def has_labels(self) -> bool:
-        return self.y is not None or self.spec.label_column is not None
+    def has(self, column: str) -> bool:
+        """Return whether rows have a field of `RowColumns`."""
+        return column in self.beside or column in self.spec.inside
 
-    @property
-    def has_weights(self) -> bool:
-        return self.weight is not None or self.spec.weight_column is not None
+    def blocks_of(self, column: str) -> list[Any]:
+        """Return the raw blocks of a field that rows have, or a Delayed for each that reads nothing else."""
+        if column in self.spec.inside:
+            return self.x.column_blocks(self.spec.inside[column][0])
+        return self.beside[column].blocks()
 
     @property
     def n_partitions(self) -> int:
@@ -122,18 +127,16 @@ class Source:
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """All partitions in order."""
-        if sum(part is not None for part in self._inputs) > 1:
-            together = self._mapped(_frames_together, _arrays_together)
-            if together is not None:
-                return tuple(Partition(i, (None,) * 4, self.x.name_of(i), each) for i, each in enumerate(together))
-        absent = [None] * self.n_partitions
-        columns = [absent if part is None else part.blocks() for part in self._inputs]
-        rows = zip(*columns, strict=True)
-        return tuple(Partition(i, (x, y, w, m), self.x.name_of(i)) for i, (x, y, w, m) in enumerate(rows))
+        names, together = tuple(self.beside), self._mapped(_frames_together, _arrays_together) if self.beside else None
+        if together is not None:
+            nothing = (None,) * len(self._inputs)
+            return tuple(Partition(i, names, nothing, self.x.name_of(i), each) for i, each in enumerate(together))
+        rows = zip(*(part.blocks() for part in self._inputs), strict=True)
+        return tuple(Partition(i, names, blocks, self.x.name_of(i)) for i, blocks in enumerate(rows))
 
     @property
-    def _inputs(self) -> tuple[Blocks | None, ...]:
-        return self.x, self.y, self.weight, self.base_margin
+    def _inputs(self) -> tuple[Blocks, ...]:
+        return self.x, *self.beside.values()
 
     def batches(self) -> Iterator[RowBatch]:
         """Read the partitions one after another; one is in memory at a time.
@@ -186,29 +189,30 @@ class Source:
             For text labels without classes.
         """
         self.require_numeric_labels()
-        fused = self._mapped(partial(_read_frames, spec=self.spec), partial(_read_arrays, spec=self.spec))
+        names, spec = tuple(self.beside), self.spec
+        fused = self._mapped(
+            partial(_read_frames, names=names, spec=spec), partial(_read_arrays, names=names, spec=spec)
+        )
         if fused is not None:
             return fused
         from dask import delayed, optimize
 
         name = f"daskboost-read-{uuid4().hex}"
-        read = delayed(self.spec.read, pure=False, traverse=False)
-        lazy = [read(*p.blocks, where=p.where, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
+        read = delayed(partial(_read_blocks, spec=self.spec), pure=False, traverse=False)
+        lazy = [read(p.names, p.where, *p.blocks, dask_key_name=f"{name}-{p.index}") for p in self.partitions]
         return list(optimize(*lazy)) if self.is_dask else lazy
 
     def _mapped(self, of_frames: Callable[..., Any], of_arrays: Callable[..., Any]) -> list[Delayed] | None:
         """A function of all blocks of a partition, one task each; None where they are not all frames, or all arrays."""
-        present = [part for part in self._inputs if part is not None]
-        if all(isinstance(part, DaskFrameBlocks) for part in present):
+        if all(isinstance(part, DaskFrameBlocks) for part in self._inputs):
             return self._mapped_frames(of_frames)
-        return self._mapped_arrays(of_arrays) if all(isinstance(part, DaskArrayBlocks) for part in present) else None
+        return self._mapped_arrays(of_arrays) if all(isinstance(p, DaskArrayBlocks) for p in self._inputs) else None
 
     def _mapped_frames(self, function: Callable[..., Any]) -> list[Delayed]:
         import dask.dataframe as dd
 
-        frames = [None if part is None else _data(part) for part in self._inputs]
         batches = dd.map_partitions(
-            function, *frames, align_dataframes=False, meta=(None, object), enforce_metadata=False
+            function, *map(_data, self._inputs), align_dataframes=False, meta=(None, object), enforce_metadata=False
         )
         return list(batches.to_delayed(optimize_graph=True))
 
@@ -218,8 +222,8 @@ class Source:
         numbers = da.from_array(np.arange(self.n_partitions), chunks=1)
         pairs: list[Any] = [numbers, (0,)]
         for axis, part in enumerate(self._inputs, start=1):
-            array = None if part is None else _data(part)
-            pairs += [array, None if array is None else (0, axis)[: array.ndim]]
+            array = _data(part)
+            pairs += [array, (0, axis)[: array.ndim]]
         batches = da.blockwise(
             function,
             (0,),
@@ -255,27 +259,28 @@ def _only(block: Any) -> Any:
     return block
 
 
-def _read_frames(
-    x: Any, y: Any, weight: Any, base_margin: Any, *, spec: ReadSpec, partition_info: Any = None
-) -> RowBatch:
+def _read_blocks(names: tuple[str, ...], where: str, *blocks: Any, spec: ReadSpec) -> RowBatch:
+    return spec.read(blocks[0], dict(zip(names, blocks[1:], strict=True)), where=where)
+
+
+def _read_frames(*blocks: Any, names: tuple[str, ...], spec: ReadSpec, partition_info: Any = None) -> RowBatch:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return spec.read(x, y, weight, base_margin, where=where)
+    return _read_blocks(names, where, *blocks, spec=spec)
 
 
-def _read_arrays(number: Any, *blocks: Any, spec: ReadSpec) -> RowBatch:
-    return spec.read(*_arrays_together(number, *blocks), where=f"partition {int(number[0])}")
+def _read_arrays(number: Any, *blocks: Any, names: tuple[str, ...], spec: ReadSpec) -> RowBatch:
+    return _read_blocks(names, f"partition {int(number[0])}", *_arrays_together(number, *blocks), spec=spec)
 
 
 def make_source(
     X: Any,
     y: Any = None,
     *,
-    weight: Any = None,
-    base_margin: Any = None,
     missing: float | None = math.nan,
     feature_names: Sequence[str] | None = None,
     schema: FeatureSchema | None = None,
+    **beside: Any,
 ) -> Source:
     """Describe any supported input as partitions of rows, without reading them.
 
@@ -286,8 +291,9 @@ def make_source(
         Features, shape (rows, features): floats, integers, booleans, nullable types. Dask Arrays may have unknown chunk
         sizes and scipy.sparse blocks. A path is a Parquet file or a directory of them (``protocol://`` through Dask).
         In sparse data an absent entry is missing and a stored zero is a value.
-    y, weight, base_margin : column name of X, or collection of as many rows, optional
-        A named column is no feature. `base_margin` may have several columns, one per output (a list of names).
+    y, **beside : column name of X, or collection of as many rows, optional
+        What goes with the rows, by the arguments of `COLUMNS`: `weight`, `base_margin`, ... A named column is no
+        feature. `base_margin` may have several columns, one per output (a list of names).
         A Dask collection must be cut at the same rows as X. A local one goes with a local X, a Parquet path, or a Dask
         Array of known chunk sizes.
     missing : float, default NaN
@@ -317,37 +323,35 @@ def make_source(
     they are read.
     """
     opened = open_input(X)
-    label_column = column_named(y, opened.columns, "y")
-    weight_column = column_named(weight, opened.columns, "weight")
-    margin_columns = columns_named(base_margin, opened.columns, "base_margin")
-    named = {label_column, weight_column, *(margin_columns or ())}
-    columns, expected = choose_features(opened, named, feature_names, schema)
-    spec = ReadSpec(expected, columns, missing_value(missing), label_column, weight_column, margin_columns)
-    if margin_columns is not None:
-        spec = replace(spec, n_margin_outputs=len(margin_columns))
+    given = {name: own for name, own in columns_by_argument({"y": y, **beside}).items() if own is not None}
+    named = {name: columns_named(own, opened.columns, COLUMNS[name]) for name, own in given.items()}
+    inside = {name: columns for name, columns in named.items() if columns is not None}
+    features, expected = choose_features(opened, set(chain(*inside.values())), feature_names, schema)
+    spec = ReadSpec(expected, features, missing_value(missing), inside)
     x = opened.cut(None if opened.columns is None else spec.frame_columns)
-    labels = None if y is None or label_column is not None else aligned(y, x, "y")
-    weights = None if weight is None or weight_column is not None else aligned(weight, x, "weight")
-    margins = None if base_margin is None or margin_columns is not None else aligned(base_margin, x, "base_margin")
-    if margins is not None:
-        spec = replace(spec, n_margin_outputs=width_of(_data(margins)))
-    label_dtype = _check_dtypes(opened, spec, labels)
+    blocks = {name: aligned(own, x, COLUMNS[name]) for name, own in given.items() if name not in inside}
+    if "base_margin" in given:
+        n_outputs = len(inside["base_margin"]) if "base_margin" in inside else width_of(_data(blocks["base_margin"]))
+        spec = replace(spec, n_margin_outputs=n_outputs)
+    _check_dtypes(opened, inside)
     if x.lengths is not None and sum(x.lengths) == 0 and (schema is None or y is not None):
         raise DataError("X has 0 rows. Pass at least one row.")
-    return Source(expected, spec, x, labels, weights, margins, label_dtype)
+    return Source(expected, spec, x, blocks, _label_dtype(opened, inside, blocks))
 
 
-def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) -> ColumnType | None:
-    """Judge label, weight and base margin columns of X; the labels' dtype."""
+def _check_dtypes(opened: OpenedInput, inside: Mapping[str, Sequence[Hashable]]) -> None:
+    """Judge columns of X that are no features."""
     dtypes = dict(zip(opened.columns or (), opened.dtypes, strict=False))
-    if spec.weight_column is not None:
-        check_dtype(dtypes[spec.weight_column], "weight")
-    for column in spec.margin_columns or ():
-        check_dtype(dtypes[column], "base_margin")
-    if spec.label_column is not None:
-        check_dtype(dtypes[spec.label_column], "y")
-        return dtypes[spec.label_column]
-    return None if labels is None else dtypes_of(_data(labels))[0]
+    for name, columns in inside.items():
+        for column in columns:
+            check_dtype(dtypes[column], COLUMNS[name])
+
+
+def _label_dtype(opened: OpenedInput, inside: Mapping[str, Sequence[Hashable]], blocks: Mapping[str, Blocks]
+                 ) -> ColumnType | None:  # fmt: skip
+    if "label" in inside:
+        return dict(zip(opened.columns or (), opened.dtypes, strict=False))[inside["label"][0]]
+    return dtypes_of(_data(blocks["label"]))[0] if "label" in blocks else None
 
 
 def missing_value(missing: Any) -> float:

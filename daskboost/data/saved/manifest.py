@@ -20,6 +20,7 @@ from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.row_columns import COLUMNS
 from daskboost.dtypes import Array
 from daskboost.errors import DataError, DatasetFormatError
 
@@ -31,7 +32,7 @@ CUTS_FILE = "cuts.bin"
 MAX_MANIFEST_BYTES = 1 << 28  # about 500,000 chunks
 
 CUTS_ARRAYS = {"values": "<f4", "offsets": "<i4", "has_missing": "|u1", "bits": "|u1"}
-CHUNK_ARRAYS = {"words": "<u4", "indptr": "<u4", "label": "<f4", "weight": "<f4", "base_margin": "<f4"}
+CHUNK_ARRAYS = {"words": "<u4", "indptr": "<u4", **{name: rule.dtype for name, rule in COLUMNS.items()}}
 BIN_ARRAYS = ("words", "indptr")
 """Arrays of a chunk's bins; the second only of CSR chunks."""
 KINDS = ("float", "int", "i")
@@ -85,7 +86,7 @@ class ChunkRecord:
             fail(f"{where}.file", f"must be {record.file!r}", chunk.get("file"))
         for array in record.arrays:
             rows = n_rows + 1 if array.name == "indptr" else n_rows
-            n_dimensions = 2 if array.name == "base_margin" else 1
+            n_dimensions = 2 if array.name in COLUMNS and COLUMNS[array.name].several else 1
             if len(array.shape) != n_dimensions or (array.name != "words" and array.shape[0] != rows):
                 fail(f"{where}.arrays.{array.name}.shape", f"does not fit {n_rows} rows", array.shape)
         return record
@@ -318,7 +319,8 @@ def check_chunk(chunk: QuantizedChunk, rows: Mapping[str, Array], cuts: Cuts) ->
     _require(not fault, fault)
     for name, array in rows.items():
         _require(bool(np.all(np.isfinite(array))), f"its {name} has values that are not finite")
-    _require(bool(np.all(rows.get("weight", np.zeros(1)) >= 0)), "its weight has negative values")
+        least = COLUMNS[name].least
+        _require(bool(np.all(array >= least)), f"its {name} has values below {least:g}")
 
 
 def check_numbered(chunks: Sequence[ChunkRecord], n_rows: int, path: str) -> None:

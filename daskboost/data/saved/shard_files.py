@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import ChunkRows, QuantizedChunk
+from daskboost.data.chunks.chunk import QuantizedChunk
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import FeatureSchema
+from daskboost.data.input.row_columns import COLUMNS, ChunkRows, ColumnSummary, RowColumns
 from daskboost.data.saved import manifest as m
 from daskboost.data.saved.array_file import ArrayFile, bytes_of, crc32, write_file
 from daskboost.data.saved.manifest import ArrayRecord, ChunkRecord, Manifest, check_chunk, check_cuts
@@ -59,6 +60,11 @@ class SavedDataset:
     @property
     def n_rows(self) -> int:
         return sum(chunk.n_rows for chunk in self.chunks)
+
+    @property
+    def columns(self) -> ColumnSummary:
+        """The columns that the rows of all chunks have beside features."""
+        return ColumnSummary(frozenset(array.name for chunk in self.chunks for array in chunk.arrays) & COLUMNS.keys())
 
     @property
     def chunk_bytes(self) -> int:
@@ -170,14 +176,8 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
         chunk = kept.on_host()
         if chunk.n_rows == 0:
             continue
-        rows = shard.entries[index].rows
-        optional = {
-            "label": rows.label,
-            "weight": rows.weight,
-            "base_margin": rows.base_margin,
-        }
         arrays: dict[str, Array] = dict(zip(m.BIN_ARRAYS, chunk.arrays, strict=False))
-        arrays.update({name: array for name, array in optional.items() if array is not None})
+        arrays.update(shard.entries[index].rows.present)
         path = Path(directory) / ChunkRecord(chunk.first_row, chunk.n_rows, ()).file
         written = _write_arrays(path, arrays, m.CHUNK_ARRAYS)
         records.append(ChunkRecord(chunk.first_row, chunk.n_rows, written))
@@ -233,7 +233,7 @@ def open_chunks(
             chunk = QuantizedChunk.of(dataset.layout, record.first_row, record.n_rows, *bins)
             check_chunk(chunk, arrays, dataset.cuts)
         del bins
-        yield chunk, ChunkRows(**arrays)
+        yield chunk, RowColumns(**arrays)
         del chunk, arrays
 
 

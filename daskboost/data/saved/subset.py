@@ -9,7 +9,8 @@ import numpy as np
 
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.input.labels import LabelStats
-from daskboost.data.input.row_batch import DenseRows, RowBatch
+from daskboost.data.input.row_batch import DenseRows
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.dtypes import Bool
 from daskboost.errors import ParameterError
 
@@ -73,9 +74,6 @@ def selected_stats(shards: Iterable[Shard]) -> LabelStats:
     for shard in shards:
         for entry in shard.entries:
             rows = np.ones(entry.n_rows, np.bool_) if entry.selected is None else entry.selected
-            label, weight = entry.rows.label, entry.rows.weight
             nothing = DenseRows(np.empty((int(rows.sum()), 0), np.float32))
-            total += LabelStats.of(RowBatch(
-                nothing, None if label is None else label[rows], None if weight is None else weight[rows]
-            ))  # fmt: skip
+            total += LabelStats.of(RowBatch(nothing, entry.rows.taken(rows)))
     return total
