@@ -21,31 +21,12 @@ from daskboost.fit.peers import Peers
 from daskboost.local.links import Engines
 from daskboost.wire import WireError, decode, encode, register
 
-_CALLS: dict[str, str] = {
+CALLS: dict[str, str] = {
     "open_engine": "daskboost.cluster.dask_fit:open_engine",
     "coordinate": "daskboost.cluster.dask_fit:coordinate",
 }
 """All that another process may have called here, by name: import paths, since importing them takes a while. What comes
 from the network chooses among these, and can neither name nor import anything else."""
-
-
-def allow_call(name: str, path: str) -> None:
-    """Let other processes call one more function.
-
-    Parameters
-    ----------
-    name : str
-        By which a `RemoteCall` asks for it.
-    path : str
-        "package.module:function".
-
-    Raises
-    ------
-    ValueError
-        The name stands for another function.
-    """
-    if _CALLS.setdefault(name, path) != path:
-        raise ValueError(f"a call named {name!r} exists already: {_CALLS[name]}")
 
 
 @register
@@ -54,7 +35,7 @@ class RemoteCall:
     """A function to call in another process. Make it with `RemoteCall.of`."""
 
     function: str
-    """The function's name among those that may be called (`allow_call`)."""
+    """The function's name among those that may be called (`CALLS`)."""
     argument: tuple[bytes, ...]
     """Its message, encoded, so that those who only pass the call on need not know the message's class."""
 
@@ -71,7 +52,7 @@ class RemoteCall:
         WireError
             It is not among those that may be called, or the argument is corrupt.
         """
-        path = _CALLS.get(self.function)
+        path = CALLS.get(self.function)
         if path is None:
             raise WireError(
                 f"{reprlib.repr(self.function)} is no function that other processes may call here; "
@@ -175,12 +156,8 @@ class CoordinatorContext:
     """First argument of functions that coordinate a fit: `coordinate(context, message) -> result`."""
 
     engines: Engines
-    workers: tuple[str, ...]
-    """Where each engine runs."""
     place: str
     """"scheduler" or "client": whose process this is."""
     report: Callable[[Mapping[str, Any]], None]
     """Sends a small progress event of plain values to the client; does not wait."""
-    check_cancelled: Callable[[], None]
-    """Raises FitCancelledError if the client cancelled the fit. Calls of engines check by themselves."""
     extras: Mapping[str, Any]

@@ -10,7 +10,7 @@ import reprlib
 import selectors
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -216,51 +216,39 @@ class FitRequest:
             raise ValueError(f"silence_s is {self.silence_s}, not a number of seconds")
 
 
+@dataclass(eq=False)
 class CoordinatorRun:
-    """One running fit.
+    """One running fit, made and followed on the event loop that opens its connections."""
 
-    Parameters
-    ----------
-    request : FitRequest
-    place : str
-        "scheduler" or "client".
-    scheduler : str
-        The scheduler's address.
-    loop : asyncio event loop
-        Where connections are opened; it must keep running, and must not be this fit's thread.
-    connection_args : dict
-        The process's own, from the cluster's Security.
-    extras : mapping
-        The fit's Python objects.
-    emit : callable
-        Called with every event from the fit's thread.
-    """
+    request: FitRequest
+    place: str
+    """"scheduler" or "client"."""
+    scheduler: str
+    """The scheduler's address."""
+    connection_args: dict[str, Any]
+    """The process's own, from the cluster's Security."""
+    extras: Mapping[str, Any]
+    """The fit's Python objects."""
 
-    def __init__(
-        self,
-        request: FitRequest,
-        place: str,
-        scheduler: str,
-        loop: asyncio.AbstractEventLoop,
-        connection_args: dict[str, Any],
-        extras: Mapping[str, Any],
-        emit: Callable[[Event], None],
-    ) -> None:
-        self._request = request
-        self._place = place
-        self._scheduler = scheduler
-        self._loop = loop
-        self._connection_args = connection_args
-        self._extras = extras
-        self._emit = emit
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._lock = threading.Lock()
         self._cancelled: str | None = None
         self._departed: dict[str, str] = {}
         self._engines: ChannelEngines | None = None
 
     def start(self) -> None:
-        name = f"daskboost-fit-{self._request.fit_id}"
+        name = f"daskboost-fit-{self.request.fit_id}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield all events, up to the final one."""
+        kind = "progress"
+        while kind == "progress":
+            event = await self._events.get()
+            kind = event[0]
+            yield event
 
     def cancel(self, reason: str) -> None:
         """End the fit soon, from any thread; it still emits its final event."""
@@ -280,12 +268,16 @@ class CoordinatorRun:
         try:
             final: Event = ("result", encode(self._coordinate()))
         except BaseException as error:  # all of it is the client's to know
-            logger.debug("fit %s failed", self._request.fit_id, exc_info=True)
+            logger.debug("fit %s failed", self.request.fit_id, exc_info=True)
             final = ("failure", encode(Failure.of(error)))
         self._emit(final)
 
+    def _emit(self, event: Event) -> None:
+        with contextlib.suppress(RuntimeError):  # this process ends
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
     def _coordinate(self) -> Any:
-        request = self._request
+        request = self.request
         function, argument = request.coordinator.resolve()
         engines = ChannelEngines(self._connect(), request.workers, request.silence_s, self._is_computing)
         try:
@@ -296,10 +288,7 @@ class CoordinatorRun:
                     for rank, call in enumerate(request.engines)
                 ]
             )
-            context = CoordinatorContext(
-                engines, request.workers, self._place, self._report, self._check_cancelled, self._extras
-            )
-            result = function(context, argument)
+            result = function(CoordinatorContext(engines, self.place, self._report, self.extras), argument)
             self._check_cancelled()
             return result
         finally:
@@ -317,20 +306,20 @@ class CoordinatorRun:
     def _connect(self) -> list[Channel]:
         self._check_cancelled()
         with self._lock:
-            gone = [worker for worker in self._request.workers if worker in self._departed]
+            gone = [worker for worker in self.request.workers if worker in self._departed]
         if gone:  # else connecting would be retried until it times out
             raise WorkerLostError(
                 f"worker {gone[0]}, which holds part of the data, was lost: {self._departed[gone[0]]}"
             )
         try:
-            return open_channels(self._loop, self._request.workers, self._connection_args)
+            return open_channels(self._loop, self.request.workers, self.connection_args)
         except UnreachableError as error:
-            lost = f"worker {error.address} cannot be reached from the {self._place}: {error}"
+            lost = f"worker {error.address} cannot be reached from the {self.place}: {error}"
             raise WorkerLostError(lost) from error
 
     def _is_computing(self, worker: str) -> bool:
         """Return whether a silent worker's process computes, as its nanny sees it."""
-        asking = find_computing(self._scheduler, self._connection_args, [worker])
+        asking = find_computing(self.scheduler, self.connection_args, [worker])
         asked = asyncio.run_coroutine_threadsafe(asking, self._loop)
         return worker in result_of(asked, self._loop, lambda: FitCancelledError("this process ends"))
 

@@ -89,10 +89,10 @@ def fit_on_cluster(spec: FitSpec, train: ClusterShards, evals: Sequence[ClusterS
     coordinator = RemoteCall.of("coordinate", None)
     mirror = Mirror(spec, report)
     try:
-        outcome = run_fit(train.client, engines, coordinator, extras={"spec": spec}, on_progress=mirror.add)
+        base_score = run_fit(train.client, engines, coordinator, extras={"spec": spec}, on_progress=mirror.add)
     except _StoppedByCallbackError:
         return mirror.progress
-    mirror.progress.base_score = outcome.result
+    mirror.progress.base_score = base_score
     return mirror.progress
 
 

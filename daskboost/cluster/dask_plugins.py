@@ -98,8 +98,6 @@ class DaskboostScheduler(SchedulerPlugin):
 
     async def fit(self, comm: Comm, request: Any = None, **rest: Any) -> Any:
         """Dask handler: run a fit for the client on the other end, whose hanging up cancels it."""
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
         try:
             spec = decode_as(FitRequest, request)
             extras = self.admissions.extras(spec.token)
@@ -109,14 +107,9 @@ class DaskboostScheduler(SchedulerPlugin):
             await refuse_comm(comm, str(error), event_message(("failure", encode(Failure.of(error)))))
             return Status.dont_reply
         self.admissions.withdraw(spec.token)  # a fit starts once
-
-        def emit(event: Event) -> None:
-            with contextlib.suppress(RuntimeError):  # the scheduler is closing
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
         assert self._scheduler is not None
         address, connection_args = self._scheduler.address, self._scheduler.connection_args
-        run = CoordinatorRun(spec, "scheduler", address, loop, connection_args, extras, emit)
+        run = CoordinatorRun(spec, "scheduler", address, connection_args, extras)
         for worker in spec.workers:
             if worker not in self._scheduler.workers:
                 run.lose(worker, "it left the cluster before the fit")
@@ -125,7 +118,9 @@ class DaskboostScheduler(SchedulerPlugin):
         listener = asyncio.create_task(_cancel_when_left(comm, run))
         run.start()
         try:
-            await _forward(events, comm)
+            async for event in run.events():
+                with contextlib.suppress(CommClosedError):  # without a client, the final event is still waited for
+                    await comm.write(event_message(event))
             self._untold.discard(run)
             await listener  # the client hangs up once it has the final event, which may be a large model
         finally:
@@ -144,20 +139,6 @@ async def _cancel_when_left(comm: Comm, run: CoordinatorRun) -> None:
     with contextlib.suppress(OSError):
         await comm.read()
     run.cancel("its client left")
-
-
-async def _forward(events: asyncio.Queue[Event], comm: Comm) -> None:
-    """Send events until the final one; without a client, just wait for that."""
-    kind = "progress"
-    while kind == "progress":
-        event = await events.get()
-        kind = event[0]
-        with contextlib.suppress(CommClosedError):
-            await send_event(comm, event)
-
-
-async def send_event(comm: Comm, event: Event) -> None:
-    await comm.write(event_message(event))
 
 
 def event_message(event: Event) -> dict[str, Any]:

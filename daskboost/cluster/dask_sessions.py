@@ -20,8 +20,7 @@ from daskboost.cluster.channel import Channel, ChannelClosedError
 from daskboost.cluster.context import EngineContext, RemoteCall, WorkerPlace, WorkerShards
 from daskboost.cluster.dask_comms import accept_channel, open_channels, refuse_comm
 from daskboost.cluster.limits import HELLO_S
-from daskboost.cluster.peers_exchange import ChannelPeers
-from daskboost.cluster.session import EngineSession
+from daskboost.cluster.session import ChannelPeers, EngineSession
 from daskboost.local.links import Engine, Failure, PeerLostError
 from daskboost.wire import WireError, register
 

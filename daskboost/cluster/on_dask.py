@@ -17,7 +17,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,18 +45,6 @@ Place = Literal["auto", "scheduler", "client"]
 Progress = Callable[[dict[str, Any]], None]
 
 
-@dataclass(frozen=True)
-class FitOutcome:
-    """What a fit returns, and where it was decided."""
-
-    result: Any
-    """What the coordinator's function returned."""
-    coordinator_place: str
-    """"scheduler" or "client"."""
-    reason: str | None = None
-    """Why the coordinator ran in the client although the scheduler was preferred; None if it did not."""
-
-
 def run_fit(
     client: Client,
     engines: Sequence[tuple[str, RemoteCall]],
@@ -66,7 +53,7 @@ def run_fit(
     extras: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
     place: Place = "auto",
-) -> FitOutcome:
+) -> Any:
     """Run one fit on the cluster, and wait for it.
 
     Parameters
@@ -76,7 +63,7 @@ def run_fit(
     engines : sequence of (worker address, RemoteCall)
         One engine per worker that takes part, in engine order; the call's function gets an `EngineContext`.
     coordinator : RemoteCall
-        Its function gets a `CoordinatorContext`, and what it returns (any message) is the result.
+        Its function gets a `CoordinatorContext`, and returns any message.
     extras : mapping, optional
         Python objects that both functions find in their context. They travel by Dask's own serialization.
     on_progress : callable, optional
@@ -88,7 +75,8 @@ def run_fit(
 
     Returns
     -------
-    FitOutcome
+    object
+        What the coordinator's function returned.
 
     Raises
     ------
@@ -116,7 +104,7 @@ def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: Remote
 
 def _run_and_call_back(
     client: Client, request: FitRequest, extras: Mapping[str, Any], on_progress: Progress | None, place: Place
-) -> FitOutcome:
+) -> Any:
     """Wait in the caller's thread, which so serves its own callbacks and sees Ctrl-C at once."""
     events: SimpleQueue[dict[str, Any]] = SimpleQueue()
     future = asyncio.run_coroutine_threadsafe(_run_fit(client, request, extras, events.put, place), event_loop(client))
@@ -136,17 +124,14 @@ def _run_and_call_back(
 
 def _serve(events: SimpleQueue[dict[str, Any]], on_progress: Progress | None, wait_s: float) -> None:
     with contextlib.suppress(Empty):
-        while True:
-            event = events.get(timeout=wait_s) if wait_s else events.get_nowait()
-            if event and on_progress is not None:
+        while event := events.get(timeout=wait_s):
+            if on_progress is not None:
                 on_progress(event)
-            if not event:
-                return
 
 
 async def _run_fit(
     client: Client, request: FitRequest, extras: Mapping[str, Any], on_progress: Progress, place: Place
-) -> FitOutcome:
+) -> Any:
     await ensure_worker_plugin(client)
     reason = "the caller chose the client" if place == "client" else await ensure_scheduler_plugin(client)
     if reason is not None and place == "scheduler":
@@ -157,8 +142,7 @@ async def _run_fit(
         await _announce(client, request, extras, to_scheduler=reason is None)
         events = _on_scheduler(client, request) if reason is None else _in_client(client, request, extras)
         # The coordinator watches the workers; here it is the scheduler that must live.
-        result = await heard(client, _result(events, on_progress), "the fit", ())
-        return FitOutcome(result, "scheduler" if reason is None else "client", reason)
+        return await heard(client, _result(events, on_progress), "the fit", ())
     finally:
         await _withdraw(client, request)
 
@@ -186,11 +170,9 @@ async def _on_scheduler(client: Client, request: FitRequest) -> AsyncGenerator[E
         try:
             frames = [bytes(frame) for frame in encode(request)]
             await comm.write({"op": FIT_OP, "request": frames, "reply": False})
-            kind = "progress"
-            while kind == "progress":
+            while True:
                 event = await comm.read()
-                kind = event["event"]
-                yield kind, [bytearray(frame) for frame in event["frames"]]
+                yield event["event"], [bytearray(frame) for frame in event["frames"]]
         finally:
             comm.abort()  # which cancels a fit that still runs
     except (CommClosedError, OSError) as error:
@@ -198,20 +180,10 @@ async def _on_scheduler(client: Client, request: FitRequest) -> AsyncGenerator[E
 
 
 async def _in_client(client: Client, request: FitRequest, extras: Mapping[str, Any]) -> AsyncGenerator[Event, None]:
-    loop = asyncio.get_running_loop()
-    events: asyncio.Queue[Event] = asyncio.Queue()
-
-    def emit(event: Event) -> None:
-        with contextlib.suppress(RuntimeError):  # the client is gone
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-    run = CoordinatorRun(request, "client", scheduler_address(client), loop, client.connection_args, extras, emit)
+    run = CoordinatorRun(request, "client", scheduler_address(client), client.connection_args, extras)
     run.start()
     try:
-        kind = "progress"
-        while kind == "progress":
-            event = await events.get()
-            kind = event[0]
+        async for event in run.events():
             yield event
     finally:
         run.cancel("its caller left")

@@ -1,8 +1,8 @@
-"""The engine's end of a channel: its thread, its heartbeat, and its end.
+"""An engine's ends of channels: the conversation with its coordinator, and exchanges with the other engines.
 
 A session answers one message at a time until the coordinator hangs up or a message fails. While it works, a second
 thread tells the coordinator so several times a second, and watches for the coordinator hanging up, which is how a fit
-is cancelled: then the engine is told to stop, and whoever waits for peers wakes up.
+is cancelled: then whoever waits for peers wakes up, and the session ends with the message that is worked on.
 """
 
 from __future__ import annotations
@@ -10,55 +10,154 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
 from daskboost.cluster.limits import HEARTBEAT_S
+from daskboost.dtypes import Array
 from daskboost.errors import FitCancelledError
-from daskboost.local.links import Engine, Failure, close_engine, stop_engine
+from daskboost.local.links import Engine, Failure, PeerLostError, check_parts
 from daskboost.wire import WireError, encode
 
 logger = logging.getLogger(__name__)
+
+# All-to-all among engines on different workers, the communication of a reduce-scatter.
+#
+#     rank 0: [00 01 02]      rank 0: [00 10 20]
+#     rank 1: [10 11 12]  ->  rank 1: [01 11 21]
+#     rank 2: [20 21 22]      rank 2: [02 12 22]
+#
+# Every pair of engines has two connections, one per direction, so sending and receiving overlap without two threads on
+# one TLS socket. They are made on the first exchange: fits that never exchange pay nothing.
+
+INLINE_BYTES = 1 << 14
+"""Parts up to this size go out from the caller's thread: two of them always fit into a socket's buffers, and no engine
+is ever more than two exchanges ahead of another, so such a send cannot block for ever."""
+
+
+class PeerConnector(Protocol):
+    """Makes the connections of one engine; blocking."""
+
+    def connect(self) -> tuple[dict[int, Channel], dict[int, Channel]]:
+        """(channels to send to, channels to receive from), by rank; raises PeerLostError."""
+
+    def close(self) -> None:
+        """Make a running `connect` raise, and refuse further ones; from any thread."""
+
+    def release(self) -> None:
+        """Free connections that `connect` never handed out."""
+
+
+class ChannelPeers:
+    """`Peers` over channels. Its `close` may be called from any thread."""
+
+    def __init__(self, rank: int, n_peers: int, connector: PeerConnector) -> None:
+        self.rank = rank
+        self.n_peers = n_peers
+        self._connector = connector
+        self._lock = threading.Lock()
+        self._closed = False
+        self._outbound: dict[int, Channel] = {}
+        self._inbound: dict[int, Channel] = {}
+        self._to_send: SimpleQueue[list[Array] | None] = SimpleQueue()
+        self._sent: SimpleQueue[Exception | None] = SimpleQueue()
+        self._sender: threading.Thread | None = None
+
+    def exchange(self, parts: Sequence[Array], /) -> list[Array]:
+        check_parts(parts, self.n_peers)
+        received = list(parts)
+        if self.n_peers == 1:
+            return received
+        self._ensure_connected()
+        inline = max(part.nbytes for part in parts) <= INLINE_BYTES
+        try:
+            if inline:
+                self._send(received)
+            else:
+                self._to_send.put(list(parts))
+            for step in range(1, self.n_peers):
+                peer = (self.rank - step) % self.n_peers
+                received[peer] = self._inbound[peer].receive()
+            error = None if inline else self._sent.get()
+            if error is not None:
+                raise error
+        except (ChannelClosedError, OSError) as error:
+            self.close()
+            raise PeerLostError(f"engine {self.rank} lost another engine in an exchange: {error}") from error
+        return received
+
+    def close(self) -> None:
+        """Hang up on all peers; whoever exchanges with this engine gets PeerLostError."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._to_send.put(None)
+            channels = [*self._outbound.values(), *self._inbound.values()]
+        self._connector.close()
+        for channel in channels:
+            channel.interrupt()
+
+    def release(self) -> None:
+        """Free all connections. Only after `close`, from the thread that exchanges."""
+        if self._sender is not None:
+            self._sender.join()
+        for channel in (*self._outbound.values(), *self._inbound.values()):
+            channel.close()
+        self._connector.release()
+
+    def _send(self, parts: Sequence[Array]) -> None:
+        for step in range(1, self.n_peers):
+            peer = (self.rank + step) % self.n_peers
+            self._outbound[peer].send(parts[peer])
+
+    def _send_queued(self) -> None:
+        while (parts := self._to_send.get()) is not None:
+            try:
+                self._send(parts)
+            except Exception as error:  # goes to the exchanging thread
+                self._sent.put(error)
+            else:
+                self._sent.put(None)
+
+    def _ensure_connected(self) -> None:
+        if self._closed:
+            raise PeerLostError("the exchange was closed")
+        if self._outbound:
+            return
+        outbound, inbound = self._connector.connect()
+        with self._lock:
+            self._outbound, self._inbound = outbound, inbound
+            if self._closed:  # while connecting
+                for channel in (*outbound.values(), *inbound.values()):
+                    channel.interrupt()
+                raise PeerLostError("the exchange was closed")
+        self._sender = threading.Thread(target=self._send_queued, name=f"daskboost-exchange-{self.rank}", daemon=True)
+        self._sender.start()
 
 
 def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-class Releasable(Protocol):
-    """Peers, as far as a session is concerned."""
-
-    def close(self) -> None:
-        """Wake whoever waits in them; from any thread."""
-
-    def release(self) -> None:
-        """Free their connections; from the session's thread, after the last exchange."""
-
-
+@dataclass(eq=False)
 class EngineSession:
-    """Serves one engine over one channel.
+    """Serves one engine over one channel."""
 
-    Parameters
-    ----------
-    channel : Channel
-        Owned by the session.
-    open_engine : callable
-        Makes the engine; runs in the session's thread and may take its time.
-    peers : Releasable
-        Closed as soon as the engine fails, is stopped, or ends.
-    heartbeat_s : float
-        Seconds between signs of life.
-    """
+    channel: Channel
+    """Owned by the session."""
+    open_engine: Callable[[], Engine]
+    """Makes the engine; runs in the session's thread and may take its time."""
+    peers: ChannelPeers
+    """Closed as soon as the engine fails, is stopped, or ends, and released after the last exchange."""
+    heartbeat_s: float = HEARTBEAT_S
+    """Seconds between signs of life."""
 
-    def __init__(
-        self, channel: Channel, open_engine: Callable[[], Engine], peers: Releasable, heartbeat_s: float = HEARTBEAT_S
-    ) -> None:
-        self._channel = channel
-        self._open_engine = open_engine
-        self._peers = peers
-        self._heartbeat_s = heartbeat_s
+    def __post_init__(self) -> None:
         self._engine: Engine | None = None
         self._lock = threading.Lock()  # guards _busy against a sign of life after the reply
         self._busy = True
@@ -80,11 +179,8 @@ class EngineSession:
     def stop(self) -> None:
         """End the session from another thread, also in the middle of a message."""
         self._stopping.set()
-        self._channel.interrupt()
-        self._peers.close()
-        engine = self._engine
-        if engine is not None:
-            stop_engine(engine)
+        self.channel.interrupt()
+        self.peers.close()
 
     def wait(self, timeout_s: float) -> bool:
         """Whether the session ended, engine closed, within the timeout."""
@@ -95,7 +191,7 @@ class EngineSession:
         assert engine is not None
         while True:
             try:
-                message = self._channel.receive()
+                message = self.channel.receive()
                 work = partial(engine.handle, message)
             except WireError as error:
                 logger.warning("refused a message: %s", error)
@@ -106,7 +202,7 @@ class EngineSession:
                 return
 
     def _open(self) -> bool:
-        self._engine = self._open_engine()
+        self._engine = self.open_engine()
         if self._stopping.is_set():
             raise FitCancelledError("the fit ended while its engines were opened")
         return True
@@ -123,30 +219,30 @@ class EngineSession:
             failed = True
         with self._lock:
             self._busy = False
-            self._channel.send_packed(pieces)
+            self.channel.send_packed(pieces)
         return not failed
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._heartbeat_s):
+        while not self._ended.wait(self.heartbeat_s):
             if not self._busy or self._stopping.is_set():
                 continue
-            if self._channel.hung_up():
+            if self.channel.hung_up():
                 self.stop()
                 continue
             with self._lock:
                 if self._busy:
                     with contextlib.suppress(ChannelClosedError):  # seen as hung up next time
-                        self._channel.send_alive()
+                        self.channel.send_alive()
 
     def _end(self) -> None:
-        self._peers.close()
+        self.peers.close()
         engine, self._engine = self._engine, None
         try:
             if engine is not None:
-                close_engine(engine)
+                engine.close()
         except Exception:  # nobody is left to tell
             logger.exception("an engine failed to close")
         finally:
-            self._peers.release()
+            self.peers.release()
             self._ended.set()
-            self._channel.close()
+            self.channel.close()

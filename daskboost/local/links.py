@@ -4,15 +4,15 @@
 Here is their embodiment within one process; across a Dask cluster they are `ChannelEngines` and `ChannelPeers`.
 
 Every implementation keeps the same rules. A call is collective: all engines get a message and all reply, in engine
-order. The first failure ends the conversation: the others are told to stop, and every later call raises the same
-error. Messages are shared between threads or travel as bytes, so nobody changes one after it was sent or received.
+order. The first failure ends the conversation: no engine waits for another any more, and every later call raises the
+same error. Messages are shared between threads or travel as bytes, so nobody changes one after it was sent or received.
 """
 
 from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -25,14 +25,13 @@ from daskboost.wire import register
 
 
 class Engine(Protocol):
-    """One shard of the data on one device: a state machine that answers messages, one at a time.
-
-    It may have two more methods, both without arguments. `stop()` is called from another thread and makes a running
-    `handle` return or raise soon. `close()` is called once, after the last `handle` returned, and frees everything.
-    """
+    """One shard of the data on one device: a state machine that answers messages, one at a time."""
 
     def handle(self, message: Any, /) -> Any:
         """The reply to a message; blocking, never on an event loop."""
+
+    def close(self) -> None:
+        """Free everything; called once, after the last `handle` returned."""
 
 
 class Engines(Protocol):
@@ -118,20 +117,6 @@ def _is_consequence(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def stop_engine(engine: Engine) -> None:
-    """Ask a running `handle` of the engine to return soon, if the engine can."""
-    stop: Callable[[], None] | None = getattr(engine, "stop", None)
-    if stop is not None:
-        stop()
-
-
-def close_engine(engine: Engine) -> None:
-    """Free what the engine holds, if it has anything to free."""
-    close: Callable[[], None] | None = getattr(engine, "close", None)
-    if close is not None:
-        close()
 
 
 class LocalPeers:
@@ -247,7 +232,7 @@ class LocalEngines:
         for thread in self._threads:
             thread.join()
         for engine in self._engines:
-            close_engine(engine)
+            engine.close()
 
     def cancel(self) -> None:
         """From another thread: make the running call, and every later one, raise `FitCancelledError`."""
@@ -273,8 +258,6 @@ class LocalEngines:
     def _stop(self) -> None:
         for peer in self._peers[:1]:
             peer.abort()
-        for engine in self._engines:
-            stop_engine(engine)
 
     def _serve(self, rank: int) -> None:
         while (message := self._inboxes[rank].get()) is not _END:

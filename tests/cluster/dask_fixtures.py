@@ -66,7 +66,7 @@ def ask(*messages: Any, report: bool = False) -> RemoteCall:
 
 async def fit_async(
     client: Client, engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall, on_progress: on_dask.Progress
-) -> on_dask.FitOutcome:
+) -> Any:
     """Await a fit on the client's event loop, which cancelling the coroutine ends, as Ctrl-C does."""
     return await on_dask._run_fit(client, on_dask._make_request(engines, coordinator), {}, on_progress, "auto")
 

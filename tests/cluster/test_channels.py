@@ -23,8 +23,7 @@ from daskboost.cluster.channel import ALIVE, MAGIC, MESSAGE, PRELUDE, Channel, C
 from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_coordinator import ChannelEngines
 from daskboost.cluster.dask_sessions import DaskConnector, OpenSession
-from daskboost.cluster.peers_exchange import ChannelPeers
-from daskboost.cluster.session import EngineSession
+from daskboost.cluster.session import ChannelPeers, EngineSession
 from daskboost.errors import EngineError, FitCancelledError, WorkerLostError
 from daskboost.local.links import PeerLostError
 from daskboost.wire import WireError
@@ -143,7 +142,7 @@ def test_the_culprit_is_blamed_and_not_those_who_waited_for_it(clusters: Callabl
 
 def test_a_broken_connection_is_a_lost_worker(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(2)
-    threading.Timer(0.1, cluster.sessions[1]._channel.interrupt).start()
+    threading.Timer(0.1, cluster.sessions[1].channel.interrupt).start()
     with pytest.raises(WorkerLostError, match=r"worker tcp://worker:1 \(engine 1\) was lost in Sleep"):
         cluster.engines.ask(Sleep(20))
     assert cluster.ended()
@@ -159,7 +158,7 @@ def test_a_departed_worker_is_named_with_the_reason(clusters: Callable[..., Clus
 def test_silence_is_a_lost_worker_and_work_is_not_silence(clusters: Callable[..., Cluster]) -> None:
     cluster = clusters(2, silence_s=1.0)
     assert cluster.engines.ask(Sleep(2.5)) == [None, None]
-    for channel in (cluster.sessions[1]._channel,):
+    for channel in (cluster.sessions[1].channel,):
         channel.send_alive = lambda: None  # type: ignore[method-assign]
     with pytest.raises(WorkerLostError, match=r"tcp://worker:1 .*no sign of life for 1 s"):
         cluster.engines.ask(Sleep(60))
@@ -352,7 +351,7 @@ def test_a_silent_worker_that_computes_is_waited_for(
         return computes
 
     cluster.engines._is_computing = is_computing
-    cluster.sessions[1]._channel.send_alive = lambda: None  # type: ignore[method-assign]
+    cluster.sessions[1].channel.send_alive = lambda: None  # type: ignore[method-assign]
     if computes:
         assert cluster.engines.ask(Sleep(3.5)) == [None, None]
     else:

@@ -74,12 +74,12 @@ def test_a_fit_converses_and_reports(any_client: Client, place: Any) -> None:
     outcome = run_fit(
         any_client, toy_engines(any_client), ask(*messages, report=True), on_progress=seen.append, place=place
     )
-    sums, small, large, echoes = outcome.result["replies"]
+    sums, small, large, echoes = outcome["replies"]
     assert sums == [499500, 499501]
     assert [total.tolist() for total in small] == [expected_scatter(rank, 2, 10) for rank in range(2)]
     assert [total.tolist() for total in large] == [expected_scatter(rank, 2, 100_000, 2) for rank in range(2)]
     assert echoes == [("x", {"y": b"z"})] * 2
-    assert (outcome.coordinator_place, outcome.result["place"]) == (place, place)
+    assert outcome["place"] == place
     assert seen == [{"step": step, "message": type(message).__name__} for step, message in enumerate(messages)]
     assert all_freed(any_client)
 
@@ -87,12 +87,12 @@ def test_a_fit_converses_and_reports(any_client: Client, place: Any) -> None:
 def test_large_results_arrive_whole(client: Client) -> None:
     values = np.arange(8_000_000)
     outcome = run_fit(client, toy_engines(client), ask(Echo(values)))
-    assert all(np.array_equal(echo, values) for echo in outcome.result["replies"][0])
+    assert all(np.array_equal(echo, values) for echo in outcome["replies"][0])
 
 
 def test_only_the_named_workers_take_part(client: Client) -> None:
     outcome = run_fit(client, toy_engines(client, "lonely")[1:], ask(Sum([1]), Scatter(3)))
-    assert outcome.result["replies"][0] == [1]
+    assert outcome["replies"][0] == [1]
     having = client.run(lambda dask_worker: dask_plugins.worker_host(dask_worker).shards.datasets())
     assert ["toy-lonely" in datasets for _, datasets in sorted(having.items())] == [False, True]
 
@@ -103,7 +103,7 @@ def test_two_fits_at_once_on_one_thread_workers_both_finish(client: Client) -> N
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(fit, ["first", "second"]))
-    assert [outcome.result["replies"][2] for outcome in outcomes] == [[1, 2], [1, 2]]
+    assert [outcome["replies"][2] for outcome in outcomes] == [[1, 2], [1, 2]]
 
 
 def test_a_fit_runs_while_all_task_threads_are_taken(client: Client, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_fit_runs_while_all_task_threads_are_taken(client: Client, tmp_path: P
     ]
     try:
         assert eventually(lambda: len(list(tmp_path.iterdir())) == len(blockers), 30)
-        assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+        assert run_fit(client, toy_engines(client), ask(Sum([1])))["replies"] == [[1, 2]]
         assert not any(blocker.done() for blocker in blockers)
     finally:
         (tmp_path / "end").touch()
@@ -137,7 +137,7 @@ def test_an_async_client_awaits_fits() -> None:
             workers = sorted(cluster.scheduler.workers)
             engines = [(worker, RemoteCall.of("toys.open_toy", "toy")) for worker in workers]
             outcome = await fit_async(client, engines, ask(Sum([1])), lambda event: None)
-            assert outcome.result["replies"] == [[1, 2]]
+            assert outcome["replies"] == [[1, 2]]
 
             working = asyncio.Event()
             sleep = ask(Sleep(60), report=True)
@@ -240,7 +240,7 @@ def test_a_killed_worker_ends_the_fit_and_is_named(place: Any, message: Any) -> 
         assert eventually(lambda: {victim}.isdisjoint(found := worker_addresses(client)) and len(found) == 2, 60)
         assert all_freed(client)
         # The replacement can take part at once.
-        assert run_fit(client, toy_engines(client), ask(Sum([1]))).result["replies"] == [[1, 2]]
+        assert run_fit(client, toy_engines(client), ask(Sum([1])))["replies"] == [[1, 2]]
 
 
 def test_a_worker_that_falls_silent_is_lost(client: Client) -> None:
@@ -301,7 +301,7 @@ def test_extras_reach_engines_and_coordinator(client: Client, place: Any) -> Non
         extras={"check": check, "scale": lambda n: n * factor},
         place=place,
     )
-    assert outcome.result == 42
+    assert outcome == 42
     left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker).admissions))
     assert set(left.values()) == {0}
 
@@ -342,7 +342,7 @@ def test_a_scheduler_of_its_own_process_coordinates_and_may_be_killed(tmp_path: 
         client = stack.enter_context(Client(scheduler_file=str(file)))
         client.wait_for_workers(1, timeout=60)
         outcome = run_fit(client, toy_engines(client), ask(Sum([1])))
-        assert (outcome.coordinator_place, outcome.result["pid"]) == ("scheduler", scheduler.pid)
+        assert (outcome["place"], outcome["pid"]) == ("scheduler", scheduler.pid)
         killed = []
 
         def kill() -> None:

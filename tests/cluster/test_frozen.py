@@ -282,7 +282,7 @@ def test_workers_that_hold_pythons_lock_for_longer_than_the_limit_are_not_lost(c
     places: tuple[Place, ...] = ("scheduler", "client")
     for place in places:
         outcome = run_fit(client, toy_engines(client), ask(HoldLock(held_s), Sum([1])), place=place)
-        assert outcome.result["replies"] == [[None, None], [1, 2]]
+        assert outcome["replies"] == [[None, None], [1, 2]]
 
 
 @pytest.mark.parametrize(("wants", "expected"), [([1] * 9 + [0], True), ([1, 1, 0] * 4, False), ([0] * 10, False)])

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation
+from cluster.toys import Echo, FailInScatter, Raise, Sleep, ToyEngine, check_conversation, has_ended
 
 from daskboost.errors import EngineError, FitCancelledError
 from daskboost.local.links import Failure, LocalEngines, local_peers
@@ -56,7 +56,7 @@ def test_a_failure_stops_the_other_engines() -> None:
     with pytest.raises(EngineError, match=r"engine 0 .*boom"):
         toys[0].handle = lambda message: ToyEngine.handle(toys[0], Raise(0))  # type: ignore[method-assign]
         engines.ask(Sleep(30))
-    assert toys[1].stopped.is_set()
+    assert has_ended(toys[1].peers)
     engines.close()
 
 

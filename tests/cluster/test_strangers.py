@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from daskboost import wire
 from daskboost.cluster import dask_fit, dask_sessions
 from daskboost.cluster.channel import MAGIC, MESSAGE, PRELUDE, Channel, ChannelClosedError, ChannelSilentError, pack
-from daskboost.cluster.context import RemoteCall, allow_call
+from daskboost.cluster.context import RemoteCall
 from daskboost.cluster.dask_sessions import Admissions, OpenSession, PeerHello, WorkerHost, find_token
 from daskboost.local.links import Failure
 from daskboost.wire import WireError, decode, encode
@@ -164,11 +164,6 @@ def test_tokens_are_found_by_what_they_are() -> None:
     known.withdraw("a")
     known.withdraw("a")
     assert known.extras("a") is None
-
-
-def test_a_call_keeps_its_meaning() -> None:
-    with pytest.raises(ValueError, match="'open_engine' exists already: daskboost"):
-        allow_call("open_engine", "cluster.toys:open_toy")
 
 
 def test_a_slow_stranger_is_not_waited_for(host: WorkerHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from daskboost.cluster.context import CoordinatorContext, EngineContext, allow_call
+from daskboost.cluster.context import CALLS, CoordinatorContext, EngineContext
 from daskboost.errors import DataError
 from daskboost.fit.peers import Peers
-from daskboost.local.links import Engines
+from daskboost.local.links import Engines, LocalPeers
 from daskboost.wire import register
 
 
@@ -90,12 +90,16 @@ def hold_lock(seconds: float) -> None:
     any(map((time.monotonic() + seconds).__lt__, iter(time.monotonic, None)))
 
 
+def has_ended(peers: Peers) -> bool:
+    """Whether the fit ended, which wakes those who wait for peers."""
+    return peers._barrier.broken if isinstance(peers, LocalPeers) else peers._closed  # type: ignore[attr-defined]
+
+
 class ToyEngine:
     def __init__(self, rank: int, peers: Peers, name: str = "toy") -> None:
         self.rank = rank
         self.peers = peers
         self.name = name
-        self.stopped = threading.Event()
         self.closed = threading.Event()
 
     def handle(self, message: Any) -> Any:
@@ -107,8 +111,11 @@ class ToyEngine:
             case Raise(rank, text) if rank == self.rank:
                 raise ValueError(text)
             case Sleep(seconds, ranks) if self.rank in ranks:
-                if self.stopped.wait(seconds):
-                    raise RuntimeError("stopped in my sleep")
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    time.sleep(0.01)
+                    if has_ended(self.peers):
+                        raise RuntimeError("stopped in my sleep")
             case HoldLock(seconds):
                 hold_lock(seconds)
             case Scatter(n_items, rounds):
@@ -127,9 +134,6 @@ class ToyEngine:
                     raise KeyError("the culprit")
                 self.peers.exchange([np.zeros(1)] * self.peers.n_peers)
         return None
-
-    def stop(self) -> None:
-        self.stopped.set()
 
     def close(self) -> None:
         self.closed.set()
@@ -183,7 +187,7 @@ def coordinate(context: CoordinatorContext, script: Script) -> dict[str, Any]:
 
 
 def coordinate_with_extras(context: CoordinatorContext, script: Script) -> Any:
-    return context.extras["scale"](len(context.workers))
+    return context.extras["scale"](context.engines.n_engines)
 
 
 def coordinate_badly(context: CoordinatorContext, kind: str) -> Any:
@@ -215,4 +219,4 @@ def altered(message: Any, **values: Any) -> Any:
 
 
 for _function in (open_toy, use_extras, coordinate, coordinate_with_extras, coordinate_badly, measure_round_trips):
-    allow_call(f"toys.{_function.__name__}", f"cluster.toys:{_function.__name__}")
+    CALLS[f"toys.{_function.__name__}"] = f"cluster.toys:{_function.__name__}"

@@ -31,6 +31,9 @@ class Busy:
         self._work()
         return [int(part[0]) for part in found]
 
+    def close(self) -> None:
+        pass
+
     def _work(self) -> None:
         with Busy.lock:
             Busy.at_work += 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from daskboost.local.links import Engine, LocalEngines, LocalPeers, close_engine, stop_engine
+from daskboost.local.links import Engine, LocalEngines, LocalPeers
 
 
 def pytest_configure() -> None:
@@ -29,11 +29,8 @@ class _InTurn:
         with self._turn:
             return self._engine.handle(message)
 
-    def stop(self) -> None:
-        stop_engine(self._engine)
-
     def close(self) -> None:
-        close_engine(self._engine)
+        self._engine.close()
 
 
 def take_turns(patch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from daskboost.data.input.labels import LabelStats, count_classes, find_classes,
 from daskboost.data.input.row_batch import DenseRows, DeviceColumn
 from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import make_source
-from daskboost.devices.gpu.quantize.labels import summarize_labels
+from daskboost.devices.gpu.quantize.bins import summarize_labels
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.losses import is_positive
 from daskboost.errors import DataError, DataTypeError

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter
-from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert
-from daskboost.devices.gpu.quantize.labels import summarize_labels
+from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert, summarize_labels
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.stretches import true_places

@@ -12,8 +12,7 @@ import numpy as np
 
 from daskboost.data.cuts.feature_keys import KeyBlocks, dense_key_blocks, sparse_key_blocks
 from daskboost.data.cuts.key_counts import values_of
-from daskboost.devices.gpu.quantize.bins import Matrix
-from daskboost.devices.gpu.quantize.labels import LabelSummary
+from daskboost.devices.gpu.quantize.bins import LabelSummary, Matrix
 from daskboost.devices.gpu.quantize.sketch import Entries
 from daskboost.devices.gpu.runtime.download import Download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host

@@ -1,4 +1,5 @@
-"""Features in a GPU's memory: numbers of any type become float32 without leaving it; launches of `kernels/features.cu`.
+"""Columns in a GPU's memory: numbers of any type become float32 without leaving it, labels are looked at, features
+become bins; launches of `kernels/features.cu`, `labels.cu` and `quantize.cu`.
 
 What walks a matrix (`kernels/matrix.cuh`) takes it with any strides, so float32 is never copied.
 """
@@ -17,7 +18,7 @@ from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import Int64, in_columns
 
 THREADS = 256
-"""Threads of a block, as in `kernels/features.cu`, `sketch.cu` and `quantize.cu`."""
+"""Threads of a block, as in `kernels/features.cu`, `labels.cu`, `sketch.cu` and `quantize.cu`."""
 MOST_COLUMNS = 32
 """A warp's lanes: a row of so many float32 is one line of cache."""
 LEAST_STEPS = 16
@@ -77,8 +78,7 @@ class Matrix:
         """Whether there is a value; bool, shape (rows, columns)."""
         found = runtime.xp.zeros(self.values.shape, np.uint8)
         self.launch(runtime, runtime.kernel("features", "find_present", TYPE=0), None, self.values.shape[1], found)
-        result: DeviceArray = found.view(np.bool_)
-        return result
+        return found.view(np.bool_)
 
 
 def order_of(values: DeviceArray) -> Literal["C", "F"]:
@@ -93,8 +93,7 @@ def as_float32(runtime: Runtime, values: DeviceArray) -> DeviceArray:
         return values
     out = runtime.xp.empty(values.shape, np.float32, order=order_of(values))
     convert(runtime, values, out)
-    found: DeviceArray = out
-    return found
+    return out
 
 
 def convert(runtime: Runtime, values: DeviceArray, out: DeviceArray, nulls: DeviceArray | None = None) -> None:
@@ -110,6 +109,37 @@ def convert(runtime: Runtime, values: DeviceArray, out: DeviceArray, nulls: Devi
     runtime.kernel("features", "convert", TYPE=TYPES[name])(
         blocks, THREADS, given, i, j, nulls, given.shape[0], given.shape[1], out, out_i, out_j
     )
+
+
+# What labels are like: launches of `kernels/labels.cu`.
+
+LABEL_BLOCKS = 8
+"""Blocks of a multiprocessor."""
+
+
+@dataclass(frozen=True)
+class LabelSummary:
+    """What the labels are like."""
+
+    n_missing: int
+    n_infinite: int
+    all_whole: bool
+    least_key: int
+    """Least label that is not missing, as an order-preserving key; 2**32 - 1 if there are none."""
+    greatest_key: int
+    """0 if there are none."""
+
+
+def summarize_labels(runtime: Runtime, labels: DeviceArray) -> LabelSummary:
+    """Look at labels, float32 of shape (rows,), contiguous."""
+    xp, n = runtime.xp, len(labels)
+    counts, ends = xp.zeros(3, np.uint64), to_device(runtime, np.array([0xFFFFFFFF, 0], np.uint32))
+    if n:
+        blocks = min(-(-n // THREADS), LABEL_BLOCKS * runtime.multiprocessors)
+        runtime.kernel("labels", "summarize_labels")(blocks, THREADS, labels, n, counts, ends)
+    missing, infinite, broken = to_host(counts).tolist()
+    least, greatest = to_host(ends).tolist()
+    return LabelSummary(missing, infinite, broken == 0, least, greatest)
 
 
 # Values become symbols on a GPU: launches of `kernels/quantize.cu`, as `devices/cpu/quantize.py` does it.
@@ -151,5 +181,4 @@ def quantize_entries(runtime: Runtime, indices: DeviceArray, values: DeviceArray
         runtime.kernel("quantize", "quantize_entries", SYMBOL_BYTES=1, TABLES=0)(
             blocks, THREADS, indices, values, len(values), *_uploaded(runtime, search), bins
         )
-    found: DeviceArray = bins
-    return found
+    return bins

@@ -249,8 +249,7 @@ class _Batch:
         n = len(bitmap.marks)
         counts = self._runtime.xp.empty(n, np.uint32)
         self._simple("count_bits", n, bitmap.marks, n, counts)
-        found: DeviceArray = self._runtime.xp.cumsum(counts, dtype=np.uint32)
-        return found
+        return self._runtime.xp.cumsum(counts, dtype=np.uint32)
 
     def _cells_of(self, bitmap: _Bitmap, ranks: DeviceArray) -> Int64:
         """Marked bits of each series, on the host."""
@@ -265,8 +264,7 @@ class _Batch:
             "list_cells", n, bitmap.marks, ranks, n, bitmap.on_device, len(widths), parents,
             self._upload(parent_offsets), self._upload(widths), self._upload(bits), cells,
         )  # fmt: skip
-        found: DeviceArray = cells
-        return found
+        return cells
 
     def _occupied(self, cells: DeviceArray, offsets: Int64, lengths: Int64) -> Int64:
         """How many cells are occupied at each resolution from 0 to 32; int64, shape (series, 33)."""
@@ -356,7 +354,7 @@ def count_thin(runtime: Runtime, source: Entries, columns: Int64, present: Int64
     most = min(MOST_ENTRIES, (room_bytes - LOOKED_UP_BYTES * len(source.values)) // ENTRY_BYTES)
     for own in _groups(present, most):
         words, sums = _cells(runtime, source, series, own, weights)
-        edges = runtime.xp.arange(own.start, own.stop + 1, dtype=np.int64) << KEY_BITS
+        edges = own.start + runtime.xp.arange(own.stop + 1 - own.start, dtype=np.int64) << KEY_BITS
         lengths[own] = np.diff(to_host(runtime.xp.searchsorted(words, edges)))
         begin, end = end, end + len(words)
         keys = (words & 0xFFFFFFFF).astype(np.uint32)

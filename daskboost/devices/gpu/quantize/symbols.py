@@ -89,8 +89,7 @@ def turn(runtime: Runtime, planes: DeviceArray, columns: int) -> DeviceArray:
     blocks = max(1, min(-(-tiles * TILE_ROWS // THREADS), runtime.multiprocessors * BLOCKS))
     for rows, copy in zip(planes, turned, strict=True):
         runtime.kernel("turn", "turn_rows")(blocks, THREADS, rows.view(np.uint32), n_rows, words, copy)
-    found: DeviceArray = turned.view(np.uint8).reshape(n_planes, -1)
-    return found
+    return turned.view(np.uint8).reshape(n_planes, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,13 +173,11 @@ class DeviceSymbols:
         found = self.runtime.xp.empty((end - begin, self.places.n_features), self.places.dtype)
         for features, block in self.blocks():
             found[:, features] = block[begin:end]
-        result: DeviceArray = found
-        return result
+        return found
 
     def by_feature(self) -> DeviceArray:
         """A copy of all rows, shape (features, rows)."""
         found = self.runtime.xp.empty((self.places.n_features, self.n_rows), self.places.dtype)
         for features, block in self.blocks():
             found[features] = block.T
-        result: DeviceArray = found
-        return result
+        return found

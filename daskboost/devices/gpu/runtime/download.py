@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.gpu.runtime.cuda import address_of, staging
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, cuda_of
 from daskboost.dtypes import UInt8
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Download:
                 _copy_directly(array, out)
             return
         pieces = [piece for pair in pairs for piece in _pieces(*pair)]
-        self._stream = runtime.xp.cuda.Stream(non_blocking=True)
+        self._stream = cuda_of(runtime).Stream(non_blocking=True)
         self._stream.wait_event(runtime.record_event())
         n = min(max(threads, 1), PIECES, len(pieces))
         self._pool = ThreadPoolExecutor(n)
@@ -89,7 +89,7 @@ class Download:
 
     def _move(self, pieces: Sequence[Piece]) -> None:
         with _FREE, active(self._runtime):
-            _move(self._runtime.xp.cuda, self._stream, pieces)  # which has given its memory back when it returns
+            _move(cuda_of(self._runtime), self._stream, pieces)  # which has given its memory back when it returns
 
 
 def _move(cuda: ModuleType, stream: Stream, pieces: Sequence[Piece]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.dtypes import UInt8
+from daskboost.dtypes import ArrayModule, UInt8
 from daskboost.errors import DeviceError
 
 OUT_OF_MEMORY = 2
@@ -45,9 +45,6 @@ def is_lack(error: Exception) -> bool:
 
 DeviceArray = npt.NDArray[Any]
 """An array of the runtime's module, on its device; typed as NumPy's, whose interface CuPy's arrays have."""
-
-
-
 KernelArgument = DeviceArray | np.generic | float | None
 """What kernels take: an array, whose first element's address is passed; a number; or a null pointer."""
 
@@ -91,7 +88,7 @@ class Runtime(Protocol):
     """One device."""
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ArrayModule:
         """The array module: CuPy, or NumPy under emulation."""
 
     @property
@@ -145,9 +142,14 @@ class Runtime(Protocol):
         """
 
 
+def cuda_of(runtime: Runtime) -> Any:
+    """Return CuPy's functions of CUDA; None under emulation."""
+    return getattr(runtime.xp, "cuda", None)
+
+
 def active(runtime: Runtime) -> AbstractContextManager[Any]:
     """Within it, the device is this thread's current one, on which arrays are made and kernels run."""
-    cuda = getattr(runtime.xp, "cuda", None)
+    cuda = cuda_of(runtime)
     return nullcontext() if cuda is None else cuda.Device(runtime.device)
 
 
@@ -158,8 +160,7 @@ def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
     """
     made = runtime.xp.empty(array.shape, array.dtype)
     overwrite(runtime, made, array)
-    found: DeviceArray = made
-    return found
+    return made
 
 
 Shapes = Mapping[str, tuple[tuple[int, ...], type[np.generic]]]
@@ -181,7 +182,7 @@ def overwrite(runtime: Runtime, array: DeviceArray, values: npt.NDArray[Any]) ->
     if isinstance(array, np.ndarray):
         array[...] = values
     elif values.size:
-        array.set(np.ascontiguousarray(values, array.dtype), stream=runtime.xp.cuda.get_current_stream())
+        array.set(np.ascontiguousarray(values, array.dtype), stream=cuda_of(runtime).get_current_stream())
 
 
 def to_host(array: DeviceArray) -> npt.NDArray[Any]:

@@ -32,12 +32,11 @@ def true_places(runtime: Runtime, flags: DeviceArray) -> DeviceArray:
     """
     xp, n = runtime.xp, flags.size
     if n == 0:
-        none: DeviceArray = xp.empty(0, np.int64)
-        return none
+        return xp.empty(0, np.int64)
     blocks, block_flags = stretches(runtime, n)
     counts = xp.empty(blocks, np.uint32)
     common = (flags.view(np.uint8), n, block_flags, counts)
     runtime.kernel("true_places", "count_true")(blocks, THREADS, *common)
-    places: DeviceArray = xp.empty(int(to_host(counts).sum(dtype=np.int64)), np.int64)
+    places = xp.empty(int(to_host(counts).sum(dtype=np.int64)), np.int64)
     runtime.kernel("true_places", "put_places")(blocks, THREADS, *common, places)
     return places

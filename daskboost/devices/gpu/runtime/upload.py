@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from daskboost.devices.gpu.quantize.bins import TYPES, as_float32, convert, order_of
 from daskboost.devices.gpu.runtime.cuda import staging
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, overwrite
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, cuda_of, overwrite
 
 PIECE_BYTES = 1 << 24
 """Bytes of a pinned buffer: .3 ms of the bus, so that what a piece costs beside its copies does not count."""
@@ -65,8 +65,7 @@ class Uploader:
         """A copy on the device, of the same type, contiguous in the order of axes that the array has."""
         made = self._runtime.xp.empty(values.shape, values.dtype, order=order_of(values))
         self._copy(made, values)
-        found: DeviceArray = made
-        return found
+        return made
 
     def _copy(self, target: DeviceArray, values: npt.NDArray[Any]) -> None:
         """Into a contiguous array of the same shape and type."""
@@ -91,7 +90,7 @@ class Uploader:
     def _next_buffer(self) -> _Buffer:
         """The one that was sent first."""
         if len(self._buffers) < 2:
-            self._buffers.append(_Buffer(self._runtime.xp.cuda))
+            self._buffers.append(_Buffer(cuda_of(self._runtime)))
         else:
             self._buffers.reverse()
         return self._buffers[-1]
