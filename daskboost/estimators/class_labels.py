@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.input.classes import ClassWeights, class_array
 from daskboost.data.input.kinds import DEVICE_KINDS, kind_of
-from daskboost.data.input.labels import ClassWeights, class_array, count_classes, find_classes
+from daskboost.data.input.labels import count_classes, find_classes
 from daskboost.data.input.source import Source
 from daskboost.devices.gpu.runtime.launches import to_host
 from daskboost.dtypes import Float32

@@ -54,11 +54,8 @@ class ScoreCurve(Metric[KeyCounts]):
     """
 
     device_loss: ClassVar[str | None] = "scores"
+    maximize: ClassVar[bool] = True
     exponent: int | None = None
-
-    @property
-    def maximize(self) -> bool:
-        return True
 
     def prepare(self, stats: LabelStats) -> Self:
         LabelRange(0.0, 1.0).check(self.name, stats)  # what lies between is refused when it is read
@@ -178,10 +175,7 @@ class LogLoss(MeanMetric):
 
     base_name: ClassVar[str] = "logloss"
     device_loss: ClassVar[str | None] = "log"
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0, 1.0)
+    labels: ClassVar[LabelRange] = LabelRange(0.0, 1.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         hard = (label == 0) | (label == 1)
@@ -204,15 +198,12 @@ class Error(MeanMetric):
 
     base_name: ClassVar[str] = "error"
     device_loss: ClassVar[str | None] = "wrong side"
+    labels: ClassVar[LabelRange] = LabelRange(0.0, 1.0)
     threshold: float = 0.5
 
     @property
     def device_parameters(self) -> tuple[float, ...]:
         return (self.threshold,)
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0, 1.0)
 
     @property
     def name(self) -> str:

@@ -20,15 +20,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.data.chunks.packing import Layout, choose_layout
+from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
-from daskboost.data.cuts.sketch import (
-    DataSketch,
-    Refinement,
-    default_capacity,
-    refine_batch,
-    sketch_batch,
-    weight_exponent,
-)
+from daskboost.data.cuts.sketch import DataSketch, default_capacity, refine_batch, sketch_batch, weight_exponent
 from daskboost.data.input.labels import LabelStats, total_weight
 from daskboost.data.input.row_batch import (
     Features,

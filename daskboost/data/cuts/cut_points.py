@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.cuts.cell_counts import CellCounts
+from daskboost.data.cuts.cell_counts import CellCounts, Refinement
 from daskboost.data.cuts.key_counts import values_of
-from daskboost.data.cuts.sketch import DataSketch, Refinement
+from daskboost.data.cuts.sketch import DataSketch
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Bool, Float32, Int32, Int64
 from daskboost.errors import DataError, ParameterError

@@ -111,17 +111,6 @@ def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, sc
     return room_bytes if room_bytes >= least_bytes(len(source.values), present) else 0
 
 
-__all__ = [
-    "CellCounts",
-    "DataSketch",
-    "Refinement",
-    "default_capacity",
-    "integer_weights",
-    "refine_batch",
-    "sketch_batch",
-    "weight_exponent",
-]
-
 _WEIGHT_BITS = 61  # the integer weights sum to about 2**61: the finest scale that leaves room for rounding
 _LEAST_CAPACITY, _MOST_CAPACITY = 1 << 14, 1 << 18
 _FEWEST_CELLS = 1 << 11  # eleven bits at least, so that three refinements of seven reach all 32

@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.classes import (
-    ClassWeights,
-    class_array,
-    class_codes,
-    merge_classes,
-    read_codes,
-    unique_labels,
-)
+from daskboost.data.input.classes import merge_classes, read_codes, unique_labels
 from daskboost.data.input.convert import float_vector
 from daskboost.data.input.device_read import code_counts, count_nonzero, device_column, exact_sum, many_values
 from daskboost.data.input.kinds import is_lazy
@@ -29,8 +22,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 
-if TYPE_CHECKING:
-    from daskboost.data.input.source import Source
+T = TypeVar("T")
 
 # The sum of all weights, read before anything else: the sketch scales weights to integers by it.
 
@@ -67,20 +59,6 @@ def _sum(block: Any) -> ExactSum:
     return ExactSum.of(float_vector(block, "weight")) if column is None else exact_sum(column)
 
 
-__all__ = [
-    "ClassWeights",
-    "LabelStats",
-    "class_array",
-    "class_codes",
-    "column_labels",
-    "computed",
-    "count_classes",
-    "find_classes",
-    "label_stats",
-    "merge_classes",
-    "unique_labels",
-]
-
 MAX_CLASSES = 2**16
 """Most classes of a classifier: what `num_class` may be."""
 
@@ -106,16 +84,8 @@ class LabelStats:
         """The summary of one partition; a batch without labels counts its rows and weights only."""
         if batch.n_rows == 0:
             return cls()
-        minimum, maximum, all_integer = _range(batch.label)
-        largest, n_positive = (1.0, batch.n_rows) if batch.weight is None else _weights(batch.weight)
-        return cls(
-            n_rows=batch.n_rows,
-            minimum=minimum,
-            maximum=maximum,
-            all_integer=all_integer,
-            max_weight=largest,
-            positive_weight_rows=n_positive,
-        )
+        weights = (1.0, batch.n_rows) if batch.weight is None else _weights(batch.weight)
+        return cls(batch.n_rows, *_range(batch.label), *weights)
 
     def __add__(self, other: LabelStats) -> LabelStats:
         return LabelStats(
@@ -176,6 +146,16 @@ def column_labels(source: Source) -> list[Any]:
     return source.y.blocks()
 
 
+def _of_labels(source: Source, function: Callable[[Any], T]) -> list[T]:
+    """Return what a function gives of each partition's raw labels, where they lie."""
+    blocks = column_labels(source)
+    if not source.is_dask:
+        return [function(computed(block)) for block in blocks]
+    from dask import delayed
+
+    return list(source.compute([delayed(function)(block) for block in blocks]))
+
+
 def label_stats(source: Source) -> LabelStats:
     """The range of a local source's labels, found without reading its features and weights.
 
@@ -187,7 +167,7 @@ def label_stats(source: Source) -> LabelStats:
         For text labels without classes.
     """
     source.require_numeric_labels()
-    labels = [source.spec.label(computed(block)) for block in column_labels(source)]
+    labels = _of_labels(source, source.spec.label)
     parts = (LabelStats.of(RowBatch(DenseRows(np.empty((len(each), 0), np.float32)), each)) for each in labels)
     return sum(parts, LabelStats())
 
@@ -202,12 +182,7 @@ def find_classes(source: Source) -> npt.NDArray[Any]:
     DataTypeError
         When labels are of mixed types, or neither strings, booleans nor numbers.
     """
-    blocks = column_labels(source)
-    if not source.is_dask:
-        return merge_classes([_few_labels(computed(block)) for block in blocks])
-    from dask import delayed
-
-    return merge_classes(source.compute([delayed(_few_labels)(block) for block in blocks]))
+    return merge_classes(_of_labels(source, _few_labels))
 
 
 def _few_labels(block: Any) -> npt.NDArray[Any]:
@@ -229,13 +204,7 @@ def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.i
     DataError
         When a label is none of the classes.
     """
-    blocks = column_labels(source)
-    if not source.is_dask:
-        parts = [_class_counts(computed(block), classes) for block in blocks]
-    else:
-        from dask import delayed
-
-        parts = list(source.compute([delayed(_class_counts)(block, classes) for block in blocks]))
+    parts = _of_labels(source, partial(_class_counts, classes=classes))
     total: npt.NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
     return total
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Partition", "ReadSpec", "Source", "make_source"]
-
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """Returns the values of Dask's objects, in order."""
