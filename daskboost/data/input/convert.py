@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.device_read import host_block
+from daskboost.data.input.device_read import Columns, host_block
 from daskboost.data.input.kinds import is_pandas, kind_of
 from daskboost.data.input.parquet import RowGroup
-from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter
+from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
 from daskboost.dtypes import Bool, Float32, flat, in_columns
 from daskboost.errors import DataTypeError
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix, spmatrix
 
     from daskboost.data.input.kinds import Table, Vector
-    from daskboost.data.input.schema import ColumnType
 
 _TILE_ROWS = 4096  # rows filled at a time: a tile of 4096 x 64 float32 stays in a core's second-level cache
-
-Columns = tuple[Hashable, ...] | None
 
 
 def dense_values(block: Table | RowGroup, columns: Columns) -> Float32:
@@ -135,6 +132,8 @@ def pandas_column(series: pd.Series, name: Hashable) -> npt.NDArray[Any]:
         return arrow_column(series.array.__arrow_array__(), name)
     if hasattr(dtype, "fill_value"):
         return np.asarray(series.array.to_dense())
+    if not series.hasnans:
+        return np.asarray(series, dtype=getattr(dtype, "numpy_dtype", None))
     filled: Float32 = series.to_numpy(dtype=np.float32, na_value=np.nan)
     return filled
 
@@ -222,19 +221,9 @@ def _column_values(block: Any, name: str) -> Any:
     if isinstance(block, pd.Series | pd.api.extensions.ExtensionArray):
         series = pd.Series(block)
         if dtype_letter(series.dtype) in FEATURE_KINDS:
-            return pandas_column(series, name) if series.hasnans else _typed_values(series)
+            return pandas_column(series, name)
         return np.asarray(series, dtype=object) if dtype_letter(series.dtype) in "OC" else np.asarray(series)
     return block
-
-
-def _typed_values(series: pd.Series) -> npt.NDArray[Any]:
-    """Values of a numeric Series without nulls, nullable types as the NumPy type they wrap."""
-    dtype = series.dtype
-    if isinstance(dtype, np.dtype):
-        return np.asarray(series)
-    if hasattr(dtype, "pyarrow_dtype"):
-        return arrow_column(series.array.__arrow_array__(), series.name)
-    return np.asarray(series, dtype=getattr(dtype, "numpy_dtype", None))
 
 
 def margin_values(block: Any, columns: Columns) -> Float32:
@@ -286,11 +275,3 @@ def _numbers_of_objects(values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]
     numbers = np.full(len(values), np.nan)
     numbers[~missing] = present.astype(np.float64)
     return numbers
-
-
-def require_number(dtype: ColumnType, what: str) -> None:
-    if dtype_letter(dtype) not in FEATURE_KINDS:
-        raise DataTypeError(
-            f"{what} is of type {dtype}, which is not a number. Encode it as numbers (strings and categories, e.g. "
-            "with `.astype('category').cat.codes`; dates as seconds) or drop it."
-        )

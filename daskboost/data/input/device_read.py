@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
-from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter
+from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert
 from daskboost.devices.gpu.rows.gradients import true_places
 from daskboost.devices.gpu.rows.margins import summarize_labels
@@ -29,8 +29,6 @@ from daskboost.exact_sum import ExactSum
 if TYPE_CHECKING:
     import cudf
     from cupyx.scipy.sparse import spmatrix
-
-    from daskboost.data.input.schema import ColumnType
 
 Columns = tuple[Hashable, ...] | None
 
@@ -102,7 +100,7 @@ def dense_matrix(x: Any, columns: Columns) -> tuple[DeviceArray, Runtime]:
             return _frame_values(runtime, x, list(x.dtypes.index) if columns is None else list(columns)), runtime
     array = as_device_array(x)
     runtime = runtime_of(array)
-    _require_number(array.dtype, "X")
+    require_number(array.dtype, "X")
     if columns is not None:
         with active(runtime):
             array = array[:, to_device(runtime, np.asarray(columns, np.int64))]
@@ -125,7 +123,7 @@ def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, Dev
         if not len(series) or bool(series.isna().all()):
             nothing = as_device_array(series.isna().values)
             return nothing, nothing.view(np.uint8)
-        _require_number(series.dtype, f"column {name!r}")
+        require_number(series.dtype, f"column {name!r}")
     absent = series.isna()
     if not bool(absent.any()):
         return as_device_array(series.values), None
@@ -185,12 +183,6 @@ def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, v
         host = to_host(values)
         columns_beyond[to_host(indices)[np.abs(host) >= np.finfo(np.float32).max]] = True
     return rows, columns_beyond
-
-
-def _require_number(dtype: ColumnType, what: str) -> None:
-    from daskboost.data.input.convert import require_number
-
-    require_number(dtype, what)
 
 
 # Labels and weights that lie on a GPU are read there, and what the host has to know of them is fetched.

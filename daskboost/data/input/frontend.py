@@ -18,7 +18,7 @@ from daskboost.data.input.blocks import (
     ParquetBlocks,
     even_cuts,
 )
-from daskboost.data.input.convert import Columns
+from daskboost.data.input.device_read import Columns
 from daskboost.data.input.kinds import DEVICE_KINDS, Kind, as_array, entries_per_row, kind_of, readable, sliceable
 from daskboost.data.input.parquet import ParquetTable, open_parquet
 from daskboost.data.input.row_batch import FeatureSchema

@@ -76,6 +76,15 @@ def _arrow_letter(dtype: DataType) -> str:
     return next((letter for letter, test in tests.items() if test(dtype)), "O")
 
 
+def require_number(dtype: ColumnType, what: str) -> None:
+    """Refuse a column that holds no numbers; DataTypeError with its name and type."""
+    if dtype_letter(dtype) not in FEATURE_KINDS:
+        raise DataTypeError(
+            f"{what} is of type {dtype}, which is not a number. Encode it as numbers (strings and categories, e.g. "
+            "with `.astype('category').cat.codes`; dates as seconds) or drop it."
+        )
+
+
 def feature_kinds(names: Sequence[str], dtypes: Iterable[ColumnType], what: str = "X") -> tuple[str, ...]:
     """XGBoost's feature type of every column.
 
