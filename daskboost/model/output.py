@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.row_batch import RowBatch, host_features
+from daskboost.data.input.row_batch import RowBatch
 from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, flat, in_columns
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.classification import Logistic, SoftProb
@@ -96,7 +96,7 @@ class PredictRequest:
         """Predict rows in memory."""
         from daskboost.model.predict_rows import add_margins, find_leaves
 
-        features = host_features(batch.features)
+        features = batch.features.on_host()
         if self.output == "leaf":
             return find_leaves(self.booster.forest, features, self.trees, self.n_threads)
         start = self.start(batch.n_rows, batch.base_margin)

@@ -355,8 +355,8 @@ def test_room_that_comes_and_goes(pattern: str, rng: np.random.Generator, monkey
             return train({**params, "device": place}, data, 2).to_bytes()
 
     expected, found = model("cpu", None), itertools.cycle(pattern)
-    monkeypatch.setattr(upload.RawRows, "has_room", property(lambda rows: next(found) == "1"))
-    monkeypatch.setattr(upload.RawRows, "_check_room", lambda rows: None)
+    monkeypatch.setattr(upload.UploadedRows, "has_room", property(lambda rows: next(found) == "1"))
+    monkeypatch.setattr(upload.UploadedRows, "_check_room", lambda rows: None)
     assert [model(place, "auto") for place in ("cpu", "cuda")] == [expected] * 2
 
 

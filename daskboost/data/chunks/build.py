@@ -24,12 +24,7 @@ from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
 from daskboost.data.cuts.sketch import DataSketch, default_capacity, refine_batch, sketch_batch, weight_exponent
 from daskboost.data.input.labels import LabelStats, total_weight
-from daskboost.data.input.row_batch import (
-    Features,
-    FeatureSchema,
-    RowBatch,
-    host_features,
-)
+from daskboost.data.input.row_batch import Features, FeatureSchema, RowBatch
 from daskboost.data.input.source import Source
 from daskboost.devices.budget.set_size import FeatureSizes
 from daskboost.dtypes import Bool, Float32, Int64
@@ -337,4 +332,4 @@ def with_margin(batch: RowBatch, margin_of: MarginOf | None) -> RowBatch:
     """The batch, its rows starting from another model's margins."""
     if margin_of is None:
         return batch
-    return replace(batch, base_margin=margin_of(host_features(batch.features), batch.base_margin))
+    return replace(batch, base_margin=margin_of(batch.features.on_host(), batch.base_margin))

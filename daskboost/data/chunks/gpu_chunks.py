@@ -28,7 +28,8 @@ from daskboost.data.chunks.chunk import (
 from daskboost.data.chunks.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk
 from daskboost.data.chunks.packing import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
 from daskboost.data.input.device_read import on_device
-from daskboost.data.input.row_batch import DeviceRows, DeviceSparseRows, UploadedRows
+from daskboost.data.input.row_batch import DeviceRows, DeviceSparseRows
+from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.devices.gpu.quantize.bins import quantize_entries, quantize_rows
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.runtime.download import Download, download

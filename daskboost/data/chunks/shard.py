@@ -16,7 +16,8 @@ from daskboost.data.chunks.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import AnyFeatures, DeviceRows, RowBatch, UploadedRows
+from daskboost.data.input.row_batch import AnyFeatures, DeviceRows, RowBatch
+from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
 

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from daskboost.data.chunks.chunk import QuantizedChunk
 from daskboost.data.chunks.device_chunk import Chunk
@@ -217,26 +217,6 @@ def _remove(directory: Path, lock: int, owner: int) -> None:
 TierName = Literal["device", "ram", "disk"]
 
 
-class Tier(Protocol):
-    """One kind of memory. `reserve` and `release` are called under the store's lock, the others outside of it."""
-
-    name: TierName
-
-    def reserve(self, n_bytes: int) -> bool:
-        """Take room for a chunk, if there is any."""
-
-    def release(self, n_bytes: int) -> None:
-        """Give room back."""
-
-    def put(self, key: int, chunk: Any) -> None: ...
-
-    def get(self, key: int) -> Chunk: ...
-
-    def delete(self, key: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class RamUse:
     """What stores that share RAM have of it together: an evaluation set's takes what the training set's has left."""
 
@@ -260,7 +240,10 @@ class RamUse:
 
 @dataclass
 class RamTier:
-    """Chunks as they are, up to a budget."""
+    """Chunks as they are, up to a budget: in RAM or, without one, in a GPU's memory, which is taken when they are made.
+
+    A store calls `reserve` and `release` of any tier under its lock, the other methods outside of it.
+    """
 
     budget_bytes: int | None
     """Bytes of all that share it; None for no limit."""
@@ -270,12 +253,14 @@ class RamTier:
     _chunks: dict[int, Chunk] = field(default_factory=dict)
 
     def reserve(self, n_bytes: int) -> bool:
+        """Take room for a chunk, if there is any."""
         if not self.shared.take(n_bytes, self.budget_bytes):
             return False
         self.used_bytes += n_bytes
         return True
 
     def release(self, n_bytes: int) -> None:
+        """Give room back."""
         self.used_bytes -= n_bytes
         self.shared.give(n_bytes)
 
@@ -290,13 +275,6 @@ class RamTier:
 
     def close(self) -> None:
         self._chunks.clear()
-
-
-class DeviceTier(RamTier):
-    """Chunks in a GPU's memory, which is taken when they are made: more than it has is refused then."""
-
-    def __init__(self) -> None:
-        super().__init__(budget_bytes=None, name="device")
 
 
 class DiskTier:
@@ -321,12 +299,12 @@ class DiskTier:
     def release(self, n_bytes: int) -> None:
         self.used_bytes -= n_bytes
 
-    def put(self, key: int, chunk: QuantizedChunk) -> None:
-        path = self._path(key)
+    def put(self, key: int, chunk: Chunk) -> None:
+        packed, path = chunk.on_host(), self._path(key)
         try:
             self._make_directory()
             path = self._path(key)
-            written = write_chunk(path, chunk)
+            written = write_chunk(path, packed)
         except StorageError:
             raise
         except OSError as error:
@@ -366,3 +344,6 @@ class DiskTier:
                 raise StorageError("the chunk store is closed")
             if self._directory is None:
                 self._directory, self._cleanup = make_directory(self._parent, self)
+
+
+Tier = RamTier | DiskTier

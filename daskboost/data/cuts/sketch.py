@@ -28,7 +28,8 @@ from daskboost.data.cuts.cell_counts import CellCounts, Refinement
 from daskboost.data.cuts.feature_keys import Extract
 from daskboost.data.cuts.key_counts import CELL_BYTES, KEY_BITS, KeyTable
 from daskboost.data.input.device_read import by_parts, exact_doubles, on_device
-from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn, DeviceRows, UploadedRows, host_column
+from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn, DeviceRows, host_column
+from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.devices.gpu.quantize.bins import Matrix
 from daskboost.devices.gpu.quantize.sketch import (
     BATCH_ENTRY_SERIES,

@@ -25,7 +25,7 @@ from daskboost.data.input.row_batch import (
     SparseRows,
 )
 from daskboost.data.input.schema import listed
-from daskboost.data.input.uploaded_rows import RawRows, naming, rows_for_gpu
+from daskboost.data.input.uploaded_rows import UploadedRows, naming, rows_for_gpu
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
@@ -121,7 +121,7 @@ class ReadSpec:
             try:
                 return self._read(features, x, y, weight, base_margin)
             except DataError:
-                if isinstance(features, RawRows):
+                if isinstance(features, UploadedRows):
                     replace(features, where="").check()  # what is wrong with features comes first, wherever read
                 raise
 
