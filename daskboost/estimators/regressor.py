@@ -12,7 +12,6 @@ from daskboost.estimators.estimator import BoostedTrees, client_for
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import r2
 from daskboost.model.booster import Booster
-from daskboost.model.output import make_request
 from daskboost.params import TrainParams
 from daskboost.training.dataset import run_or_await
 
@@ -54,7 +53,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
         ----------
         X, y, sample_weight : as in `fit`, local or Dask
         """
-        request = make_request(self.booster_, "prediction", None, self.n_threads or None)
+        request = self._request("prediction")
         source = self._source(X, y, sample_weight, None, schema=self.booster_.schema)
         return run_or_await(client_for(source), lambda: r2(source, request))
 

@@ -149,7 +149,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
             "output='contributions' of a model with several outputs has three dimensions, which a DataFrame lacks; "
             "pass a Dask Array, e.g. X.to_dask_array()"
         )
-    names = request.column_names() if empty.ndim == 2 else request.output
+    names = request.frame_names()
     margins = []
     if base_margin is not None:
         if not isinstance(base_margin, DaskFrameBlocks):
@@ -202,7 +202,9 @@ def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) 
     import pandas as pd
 
     if isinstance(names, str):
-        return pd.Series(values, index=index, name=names)
+        # a Series of strings takes pandas' string type, also when it is empty and has nothing to infer it from
+        dtype = pd.Series(["a"]).dtype if values.dtype == object else values.dtype
+        return pd.Series(values, index=index, name=names, dtype=dtype)
     return pd.DataFrame(values, index=index, columns=names)
 
 
@@ -211,6 +213,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
     import dask.array as da
 
     empty = request.empty()
+    on_device = is_device_array(x) and empty.dtype != object  # strings are NumPy's
     pairs: list[Any] = [x, "rf"]
     if base_margin is not None:
         margin = _margin_array(base_margin, x)
@@ -225,7 +228,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         concatenate=True,
         align_arrays=False,
         dtype=empty.dtype,
-        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if is_device_array(x) else empty,
+        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if on_device else empty,
     )
 
 
