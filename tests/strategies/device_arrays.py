@@ -211,9 +211,8 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         return
     unwrapped = input.as_device_array
     monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=3))
-    for module in ("device_read", "device_columns"):
-        monkeypatch.setattr(
-            f"daskboost.data.{module}.as_device_array",
-            lambda x, name="X": x.host if isinstance(x, _Array) else unwrapped(x, name),
-        )
+    monkeypatch.setattr(
+        "daskboost.data.input.device_read.as_device_array",
+        lambda x, name="X": x.host if isinstance(x, _Array) else unwrapped(x, name),
+    )
     yield EmulatedPlace()
