@@ -6,12 +6,10 @@ heavy cells are counted again, finer, in another pass over the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.dtypes import Bool, Int64, UInt32, UInt64
 from daskboost.errors import DataError
@@ -48,24 +46,6 @@ class Refinement:
         """Cells per feature that the next pass may occupy; int64, shape (features,)."""
         capacities: Int64 = np.maximum(np.diff(self.offsets) * _REFINED_CELLS, 1)
         return capacities
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields by name, for the wire."""
-        return {"offsets": self.offsets, "lower": self.lower, "upper": self.upper}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Refinement:
-        """The inverse of :meth:`to_arrays`.
-
-        Raises
-        ------
-        DataError
-            If an array is absent or of another dtype.
-        """
-        for name, dtype in (("offsets", "int64"), ("lower", "uint32"), ("upper", "uint32")):
-            if name not in arrays or arrays[name].dtype != dtype:
-                raise DataError(f"arrays: {name!r} is not an array of {dtype}; pass what to_arrays returned")
-        return cls(*(np.require(arrays[name], requirements=["C", "W"]) for name in ("offsets", "lower", "upper")))
 
 
 @dataclass(frozen=True, eq=False)
