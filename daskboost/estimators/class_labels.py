@@ -45,13 +45,8 @@ class ClassLabels:
 
     @classmethod
     def found_in(cls, source: Source) -> ClassLabels:
-        """Return the labels of all partitions, sorted.
-
-        Raises
-        ------
-        DataError
-            A single class, a missing or infinite label, a fraction, no labels.
-        """
+        """Return the labels of all partitions, sorted; DataError for a single class, a missing or infinite label, or a
+        fraction."""
         classes = find_classes(source)
         if classes.dtype.kind == "f" and not np.isfinite(classes).all():
             raise DataError("y has infinite labels, which name no class; replace them or drop these rows")

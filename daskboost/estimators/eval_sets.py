@@ -95,13 +95,8 @@ class EvaluationSet(NamedTuple):
 
 
 def evaluation_sets(eval_set: object, sample_weights: object, base_margins: object) -> list[EvaluationSet]:
-    """Join the arguments `eval_set`, `sample_weight_eval_set` and `base_margin_eval_set`.
-
-    Raises
-    ------
-    ParameterError
-        No list of pairs; lists of different lengths.
-    """
+    """Join the arguments `eval_set`, `sample_weight_eval_set` and `base_margin_eval_set`; ParameterError where they are
+    no list of pairs, or lists of different lengths."""
     pairs = [] if eval_set is None else eval_set
     if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
         raise ParameterError(f"eval_set is {_shape(eval_set)}; pass a list of pairs: eval_set=[(X_valid, y_valid)]")
@@ -111,14 +106,10 @@ def evaluation_sets(eval_set: object, sample_weights: object, base_margins: obje
 
 
 def check_labels(sources: Sequence[Source], objective: Objective) -> None:
-    """Judge the labels of local sets before the training rows are quantized.
+    """Judge the labels of local sets before the training rows are quantized: DataError with the set where the objective
+    is not defined for labels, they are missing, or are no known class.
 
     Those of a Dask collection may cost as much as reading all of it, and are judged when that happens.
-
-    Raises
-    ------
-    DataError
-        Naming the set: labels that the objective is not defined for, that are missing, or that are no known class.
     """
     for i, source in enumerate(sources):
         if source.is_dask:

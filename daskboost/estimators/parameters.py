@@ -237,13 +237,8 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         return self
 
     def train_params(self, objective: Any, num_class: int = 0) -> TrainParams:
-        """What the fit goes by: the parameters that `TrainParams` knows, checked.
-
-        Raises
-        ------
-        ParameterError
-            A value out of range, or parameters that contradict each other.
-        """
+        """What the fit goes by: the parameters that `TrainParams` knows, checked; ParameterError for values out of
+        range and contradictions."""
         values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
         values |= {"objective": objective, "num_class": num_class}
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}

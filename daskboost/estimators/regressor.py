@@ -58,13 +58,8 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
         return run_or_await(client_for(source), lambda: r2(source, request))
 
     def _loaded(self, booster: Booster) -> None:
-        """Keep a model of numbers; one of classes only where the parameter `objective` says that its scores are meant.
-
-        Raises
-        ------
-        ParameterError
-            The model tells classes.
-        """
+        """Keep a model of numbers; one of classes only where the parameter `objective` says that its scores are meant,
+        else a ParameterError."""
         name = booster.objective.name
         if has_classes(booster) and (name != self.objective or ATTRIBUTE in booster.attributes):
             named = " with classes" if ATTRIBUTE in booster.attributes else ""

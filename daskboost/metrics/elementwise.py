@@ -64,13 +64,8 @@ class MeanMetric(Metric[RatioState]):
         return LabelRange()
 
     def prepare(self, stats: LabelStats) -> Self:
-        """See `Metric.prepare`.
-
-        Raises
-        ------
-        DataError
-            Labels for which the metric is not defined, as scikit-learn refuses them.
-        """
+        """See `Metric.prepare`; DataError for labels for which the metric is not defined, as scikit-learn refuses
+        them."""
         self.labels.check(self.name, stats)
         return self
 

@@ -250,13 +250,7 @@ def device_forest(
 def make_request(
     booster: Booster, output: str, iteration_range: tuple[int, int] | None, n_threads: int | None
 ) -> PredictRequest:
-    """Check the arguments of a call of predict.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument, its value and what is valid.
-    """
+    """Check the arguments of a call of predict; ParameterError with the argument, its value and what is valid."""
     if output not in get_args(Output):
         raise ParameterError(f"output={output!r} is unknown; give one of {', '.join(map(repr, get_args(Output)))}")
     if output == "class" and not booster.objective.name.startswith(("binary:", "multi:")):

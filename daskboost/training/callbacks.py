@@ -160,12 +160,7 @@ def describe_metrics(evals_result: EvalsResult) -> str:
 
 def evaluation_log(verbose: object) -> list[Callback]:
     """Return what prints metrics as an argument `verbose` asks for it: every round, every so many, or not at all.
-
-    Raises
-    ------
-    ParameterError
-        Neither a truth value, nor a number of rounds, nor None.
-    """
+    ParameterError where it is neither a truth value, nor a number of rounds, nor None."""
     if verbose is None:
         return []
     if not isinstance(verbose, int | np.integer | np.bool_) or verbose < 0:

@@ -30,13 +30,8 @@ LOSS_PARAMETERS = {
 
 
 def check_contradictions(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
-    """Refuse parameters that contradict each other or the objective; `train`, estimators and `plan` ask the same.
-
-    Raises
-    ------
-    ParameterError
-        Naming what does not go together.
-    """
+    """Refuse parameters that contradict each other or the objective, by ParameterErrors; `train`, estimators and `plan`
+    ask the same."""
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     check_out_of_core(params, objective, eval_names)  # before what "auto" would score by
@@ -44,14 +39,8 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
 
 
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
-    """Refuse parameters without effect on the objective, and constraints that its leaves would break.
-
-    Raises
-    ------
-    ParameterError
-        A loss parameter other than its default that the named objective does not read; monotone constraints with
-        leaves that are quantiles of residuals, which know no bounds (LightGBM refuses these as well).
-    """
+    """Refuse loss parameters other than their defaults that the named objective does not read, and monotone constraints
+    with leaves that are quantiles of residuals, which know no bounds (LightGBM refuses these as well)."""
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
@@ -72,14 +61,9 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
 
 
 def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
-    """Refuse what trees of vector leaves cannot do, and parameters of them where there are none.
-
-    Raises
-    ------
-    ParameterError
-        A sketch without such trees, or of as many columns as outputs; monotone constraints, which one value per leaf
-        can keep but several of different signs cannot (XGBoost refuses these as well).
-    """
+    """Refuse a sketch without trees of vector leaves, or of as many columns as outputs, and monotone constraints on
+    such trees, which one value per leaf can keep but several of different signs cannot (XGBoost refuses these as
+    well)."""
     k = objective.n_outputs
     vectors = params.has_vector_leaves(k)
     if params.sketch_outputs and not vectors:
@@ -101,13 +85,7 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
 
 
 def check_score_function(params: TrainParams, objective: Objective) -> None:
-    """Refuse scores by weights where nothing could take them.
-
-    Raises
-    ------
-    ParameterError
-        Naming what they do not go with.
-    """
+    """Refuse scores by weights where nothing could take them."""
     if not scores_weights(params, objective):
         return
     refused = {
@@ -128,13 +106,7 @@ CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
 
 def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
     """Refuse what trees that grow on a sample cannot do, evaluation sets of their report's name, and parameters that
-    would not be read.
-
-    Raises
-    ------
-    ParameterError
-        Naming the parameter, and what to do instead.
-    """
+    would not be read."""
     mode = params.out_of_core
     if params.device_memory_limit is not None and split_device(params.device)[0] == "cpu":
         raise ParameterError(
@@ -180,15 +152,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
 def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
     """Refuse parameters of data sets that dtrain was not made with: a fit cannot bring bins back, nor move chunks.
 
-    Parameters
-    ----------
-    made_with : mapping
-        `QuantizedDataset.made_with`.
-
-    Raises
-    ------
-    ParameterError
-        Naming both values.
+    `made_with` : `QuantizedDataset.made_with`.
     """
     for name, made in made_with.items():
         given = getattr(params, name)
@@ -205,11 +169,8 @@ def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
 def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[Any]]:
     """The metrics of a fit.
 
-    Raises
-    ------
-    ParameterError
-        An unknown name; two metrics of one name, whose values would end in one list; a metric that cannot read what
-        the objective predicts.
+    ParameterError for an unknown name, two metrics of one name, whose values would end in one list, and a metric that
+    cannot read what the objective predicts.
     """
     made = [make_metric(metric, objective.parameters()) for metric in metrics]
     names = [metric.name for metric in made if not isinstance(metric, CustomMetric)]  # functions may name their values
@@ -229,13 +190,8 @@ def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[A
 
 
 def as_booster(model: Any) -> Booster | None:
-    """The model that a fit continues: a Booster, a fitted estimator, or a model file's path.
-
-    Raises
-    ------
-    ParameterError
-        Anything else.
-    """
+    """The model that a fit continues: a Booster, a fitted estimator, or a model file's path; ParameterError for
+    anything else."""
     if model is None or isinstance(model, Booster):
         return model
     if hasattr(type(model), "booster_"):

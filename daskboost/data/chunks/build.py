@@ -122,13 +122,8 @@ class DatasetInfo:
     @classmethod
     def from_json(cls, cuts: Cuts, layout: Layout, schema: FeatureSchema, values: dict[str, Any], where: str
                   ) -> DatasetInfo:  # fmt: skip
-        """The inverse of `to_json`.
-
-        Raises
-        ------
-        DatasetFormatError
-            A value is absent or of another type, or rows start from a model of which nothing is known.
-        """
+        """The inverse of `to_json`; DatasetFormatError where a value is absent or of another type, or rows start from a
+        model of which nothing is known."""
         if values.get("has_init_margin"):
             raise DatasetFormatError(
                 f"{where}: rows start from a model's margins, and format version 1 does not say which model's; make "
@@ -290,14 +285,10 @@ def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, dev
 
 
 def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> None:
-    """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized.
+    """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized: StorageError with
+    the least budget that has room.
 
     `taken_bytes` : of the budget, by the chunks of a `reference`.
-
-    Raises
-    ------
-    StorageError
-        With the least budget that has room.
     """
     edges = np.array([*info.first_rows, info.n_rows])
     n_chunks = int(np.sum(-(-np.diff(edges) // info.chunk_rows)))

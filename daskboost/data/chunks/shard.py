@@ -165,13 +165,8 @@ class ShardBuilder:
         self._entries.append(ShardChunk(self._store.put(chunk), rows, chunk.first_row, chunk.n_rows))
 
     def finish(self) -> Shard:
-        """The shard; the builder is empty afterwards.
-
-        Raises
-        ------
-        DataError
-            Rows were added twice, or only some of the batches have a label, weight or base margin.
-        """
+        """The shard; the builder is empty afterwards. DataError where rows were added twice, or only some of the
+        batches have a label, weight or base margin."""
         entries = sorted(self._entries, key=lambda entry: entry.first_row)
         for before, after in itertools.pairwise(entries):
             if before.first_row + before.n_rows > after.first_row:

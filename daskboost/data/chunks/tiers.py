@@ -56,10 +56,8 @@ def write_chunk(path: Path, chunk: QuantizedChunk) -> int:
 def read_chunk(path: Path, layout: Layout, known: int, into: UInt8 | None = None) -> QuantizedChunk:
     """Read what `write_chunk` wrote, into memory of its own or, words and row pointers one behind the other, `into`.
 
-    Raises
-    ------
-    StorageError
-        The file vanished, is shorter or longer than it was, is another chunk's, or not a byte of it may be trusted.
+    StorageError where the file vanished, is shorter or longer than it was, is another chunk's, or not a byte of it may
+    be trusted.
     """
     try:
         with ArrayFile(path) as file:
@@ -104,13 +102,7 @@ _NEW = ".daskboost-"
 
 
 def spill_path(given: object) -> Path | None:
-    """`spill_directory` as a path.
-
-    Raises
-    ------
-    ParameterError
-        Something else was given.
-    """
+    """`spill_directory` as a path; ParameterError for anything else."""
     if given is None:
         return None
     if not isinstance(given, str | os.PathLike) or not str(given):
@@ -119,13 +111,8 @@ def spill_path(given: object) -> Path | None:
 
 
 def check_spill_directory(path: Path) -> None:
-    """Make the directory if it is not there, and see that it can be written to, before anything is read to go there.
-
-    Raises
-    ------
-    StorageError
-        It cannot.
-    """
+    """Make the directory if it is not there, before anything is read to go there; StorageError where it cannot be
+    written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = _unused(path)
@@ -144,13 +131,7 @@ def check_spill_directory(path: Path) -> None:
 
 def make_directory(parent: Path, owner: object) -> tuple[Path, weakref.finalize[..., object]]:
     """A private directory that is removed when `owner` is collected, the interpreter exits, or what is returned beside
-    it is called; those of owners that were killed are removed first.
-
-    Raises
-    ------
-    OSError
-        It cannot be made.
-    """
+    it is called; those of owners that were killed are removed first. OSError where it cannot be made."""
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(parent)
     made = _unused(parent)

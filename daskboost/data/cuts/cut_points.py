@@ -167,13 +167,8 @@ class Cuts:
         return self.values[self.offsets[feature] : self.offsets[feature + 1]]
 
     def validate(self) -> Cuts:
-        """These cut points, once checked; for those that come from a file.
-
-        Raises
-        ------
-        DataError
-            If dtypes, shapes or offsets are wrong, or a feature's values not finite and strictly increasing.
-        """
+        """These cut points, once checked, for those that come from a file; DataError where dtypes, shapes or offsets
+        are wrong, or a feature's values not finite and strictly increasing."""
         arrays = (self.values, self.offsets, self.has_missing)
         dtypes = [str(array.dtype) for array in arrays]
         shapes = [array.shape for array in arrays]

@@ -230,13 +230,8 @@ class KeyTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyTable:
-        """The inverse of :meth:`to_arrays`.
-
-        Raises
-        ------
-        DataError
-            If an array is absent, of another dtype, or does not fit the others.
-        """
+        """The inverse of `to_arrays`; DataError where an array is absent, of another dtype, or does not fit the
+        others."""
         for name, dtype in {**_TYPES, "counts": "int64"}.items():
             if name not in arrays or arrays[name].dtype != dtype:
                 raise DataError(f"arrays: {name!r} is not an array of {dtype}; pass what to_arrays returned")

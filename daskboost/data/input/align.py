@@ -142,13 +142,8 @@ def dtypes_of(data: Any) -> list[ColumnType]:
 
 
 def check_dtype(dtype: ColumnType, name: str) -> None:
-    """Refuse a dtype that cannot be a label (`name` is "y"), a weight or a base margin.
-
-    Raises
-    ------
-    DataTypeError
-        Naming the argument and the dtype.
-    """
+    """Refuse a dtype that cannot be a label (`name` is "y"), a weight or a base margin; DataTypeError with both
+    names."""
     letter = dtype_letter(dtype)
     if name == "y" and letter not in LABEL_LETTERS:
         raise DataTypeError(f"y is of type {dtype}. Labels are numbers, booleans or strings: convert them.")

@@ -75,13 +75,8 @@ def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.ND
 
 
 def canonical_csr(x: spmatrix, columns: Columns) -> csr_matrix:
-    """Features of a scipy.sparse matrix as CSR of numbers, indices sorted and each only once.
-
-    Raises
-    ------
-    DataTypeError
-        For entries that are not numbers.
-    """
+    """Features of a scipy.sparse matrix as CSR, indices sorted and each only once; DataTypeError for what are no
+    numbers."""
     x = x.tocsr()
     if columns is not None:
         x = x[:, np.asarray(columns, dtype=np.intp)]
@@ -115,10 +110,7 @@ def _fill_batches(n_rows: int, names: Sequence[Hashable], batches: Iterable[pa.R
 def pandas_column(series: pd.Series, name: Hashable) -> npt.NDArray[Any]:
     """A pandas Series of numbers as a NumPy array, NaN where it has nulls.
 
-    Raises
-    ------
-    DataTypeError
-        For any other content than numbers and booleans; a column of nulls only is allowed whatever its type.
+    DataTypeError for any other content than numbers and booleans; a column of nulls only is allowed whatever its type.
     """
     dtype = series.dtype
     letter = dtype_letter(dtype)
@@ -139,13 +131,8 @@ def pandas_column(series: pd.Series, name: Hashable) -> npt.NDArray[Any]:
 
 
 def arrow_column(column: pa.Array | pa.ChunkedArray, name: Hashable) -> npt.NDArray[Any]:
-    """A pyarrow Array or ChunkedArray of numbers as a NumPy array, NaN where it has nulls.
-
-    Raises
-    ------
-    DataTypeError
-        For any other content than numbers and booleans.
-    """
+    """A pyarrow Array or ChunkedArray of numbers as a NumPy array, NaN where it has nulls; DataTypeError for any other
+    content than numbers and booleans."""
     import pyarrow as pa
 
     require_number(column.type, f"column {name!r}")
@@ -165,13 +152,8 @@ def arrow_column(column: pa.Array | pa.ChunkedArray, name: Hashable) -> npt.NDAr
 
 
 def float_vector(block: Vector, name: str) -> Float32:
-    """A column of numbers (label, weight) as float32, NaN where it has nulls; shape (rows,).
-
-    Raises
-    ------
-    DataTypeError
-        When it holds anything else, or more than one column.
-    """
+    """A column of numbers (label, weight) as float32, NaN where it has nulls; shape (rows,). DataTypeError where it
+    holds anything else, or more than one column."""
     values = plain_values(block, name)
     if values.dtype.kind == "O":
         values = _numbers_of_objects(values, name)
@@ -181,14 +163,9 @@ def float_vector(block: Vector, name: str) -> Float32:
 
 
 def plain_values(block: Vector, name: str) -> npt.NDArray[Any]:
-    """A one-column block as a 1-D NumPy array of its own type.
+    """A one-column block as a 1-D NumPy array of its own type; DataTypeError where it has more columns.
 
     Nulls of numeric and boolean columns become NaN (and the array float32); those of others stay null objects.
-
-    Raises
-    ------
-    DataTypeError
-        When the block has more than one column.
     """
     block = host_block(block)
     if not isinstance(block, np.ndarray):  # plain arrays do without pandas, whose import takes a quarter of a second
@@ -227,13 +204,8 @@ def _column_values(block: Any, name: str) -> Any:
 
 
 def margin_values(block: Any, columns: Columns) -> Float32:
-    """Base margins of a block as float32, shape (rows, outputs); one column for a 1-D block.
-
-    Raises
-    ------
-    DataTypeError
-        When it holds anything but numbers.
-    """
+    """Base margins of a block as float32, shape (rows, outputs); one column for a 1-D block. DataTypeError where it
+    holds anything but numbers."""
     block = host_block(block[list(columns)] if columns is not None and device_kind(block) == "cudf" else block)
     one_dimensional = getattr(block, "ndim", 1) == 1 and not _is_table(block) and not isinstance(block, RowGroup)
     if one_dimensional:

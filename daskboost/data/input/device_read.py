@@ -132,13 +132,8 @@ def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, Dev
 
 
 def sparse_rows(x: spmatrix, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
-    """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest.
-
-    Raises
-    ------
-    DataTypeError
-        For entries that are not numbers.
-    """
+    """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest;
+    DataTypeError for entries that are not numbers."""
     with device_memory():
         x, runtime = csr_matrix(x, columns)
     with on_device(runtime):

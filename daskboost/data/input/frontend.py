@@ -77,13 +77,8 @@ class OpenedInput:
 def open_input(X: object) -> OpenedInput:
     """Look at X without reading it.
 
-    Raises
-    ------
-    DataTypeError
-        For an unsupported type.
-    DataError
-        For input that is not two-dimensional, a list of unequal rows, an unknown number of columns, or a path without
-        readable Parquet files.
+    DataTypeError for an unsupported type, DataError for input that is not two-dimensional, a list of unequal rows, an
+    unknown number of columns, or a path without readable Parquet files.
     """
     x = readable(X)
     kind = kind_of(x)

@@ -128,13 +128,8 @@ def sliceable(x: Any) -> Any:
 
 
 def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
-    """Return what is of the kind "numpy" as an array; masked arrays as they are.
-
-    Raises
-    ------
-    DataError
-        For nested lists of different lengths.
-    """
+    """Return what is of the kind "numpy" as an array, masked arrays as they are; DataError for nested lists of
+    different lengths."""
     if isinstance(values, np.ma.MaskedArray):
         return values
     try:

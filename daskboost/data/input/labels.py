@@ -98,13 +98,7 @@ class LabelStats:
         )
 
     def check_trainable(self) -> None:
-        """Refuse data that has nothing to learn from.
-
-        Raises
-        ------
-        DataError
-            When there are no rows, or every weight is 0.
-        """
+        """Refuse data that has nothing to learn from: DataError where there are no rows, or every weight is 0."""
         if self.n_rows == 0:
             raise DataError("X has no rows in any partition. Pass at least one row.")
         if self.positive_weight_rows == 0:
@@ -132,13 +126,8 @@ def _weights(weight: Float32 | DeviceColumn) -> tuple[float, int]:
 
 
 def column_labels(source: Source) -> list[Any]:
-    """The raw labels of every partition, or a Delayed for each that reads no features.
-
-    Raises
-    ------
-    DataError
-        When the source has no labels.
-    """
+    """The raw labels of every partition, or a Delayed for each that reads no features; DataError where there are
+    none."""
     if source.spec.label_column is not None:
         return source.x.column_blocks(source.spec.label_column)
     if source.y is None:
@@ -159,12 +148,8 @@ def _of_labels(source: Source, function: Callable[[Any], T]) -> list[T]:
 def label_stats(source: Source) -> LabelStats:
     """The range of a local source's labels, found without reading its features and weights.
 
-    Raises
-    ------
-    DataError
-        When there are no labels, or for those that `ReadSpec.read` refuses.
-    DataTypeError
-        For text labels without classes.
+    DataError where there are no labels, and for those that `ReadSpec.read` refuses; DataTypeError for text without
+    classes.
     """
     source.require_numeric_labels()
     labels = _of_labels(source, source.spec.label)
@@ -173,15 +158,8 @@ def label_stats(source: Source) -> LabelStats:
 
 
 def find_classes(source: Source) -> npt.NDArray[Any]:
-    """The distinct labels of a source, sorted.
-
-    Raises
-    ------
-    DataError
-        When a label is missing, there are no rows, or more labels than a classifier can have.
-    DataTypeError
-        When labels are of mixed types, or neither strings, booleans nor numbers.
-    """
+    """The distinct labels of a source, sorted; errors as of `merge_classes`, and DataError for more than a classifier
+    can have."""
     return merge_classes(_of_labels(source, _few_labels))
 
 
@@ -197,13 +175,8 @@ def _few_labels(block: Any) -> npt.NDArray[Any]:
 
 
 def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Rows of every class in all partitions; int64, shape (classes,).
-
-    Raises
-    ------
-    DataError
-        When a label is none of the classes.
-    """
+    """Rows of every class in all partitions; int64, shape (classes,). DataError where a label is none of the
+    classes."""
     parts = _of_labels(source, partial(_class_counts, classes=classes))
     total: npt.NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
     return total

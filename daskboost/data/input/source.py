@@ -136,12 +136,7 @@ class Source:
     def batches(self) -> Iterator[RowBatch]:
         """Read the partitions one after another; one is in memory at a time.
 
-        Raises
-        ------
-        DataTypeError
-            For text labels without classes (before anything is read), and as `ReadSpec.read`.
-        DataError
-            As `ReadSpec.read`.
+        Errors are those of `ReadSpec.read`, and DataTypeError for text labels without classes, before anything is read.
         """
         self.require_numeric_labels()
         return (partition.load(self.spec, self.compute) for partition in self.partitions)
@@ -149,15 +144,8 @@ class Source:
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
         """The same rows with labels read as codes 0 to k - 1, by exact match.
 
-        Parameters
-        ----------
-        classes : array, shape (k,)
-            Distinct strings, booleans or numbers, in the order of their codes.
-
-        Raises
-        ------
-        DataError
-            When classes are empty or not distinct; a label that is none of them is refused when it is read.
+        `classes` : distinct strings, booleans or numbers, shape (k,), in the order of their codes. DataError where they
+        are not distinct, or none; a label that is none of them is refused when it is read.
         """
         return replace(self, spec=self.spec.with_classes(tuple(class_array(classes).tolist())))
 
@@ -173,15 +161,11 @@ class Source:
         return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
 
     def delayed(self) -> list[Delayed]:
-        """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs.
+        """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs; DataTypeError for text
+        labels without classes.
 
         Loading, aligning and reading a partition of DataFrames or of Arrays is fused into one task, so the raw rows are
         freed as soon as they are read.
-
-        Raises
-        ------
-        DataTypeError
-            For text labels without classes.
         """
         self.require_numeric_labels()
         fused = self._mapped(partial(_read_frames, spec=self.spec), partial(_read_arrays, spec=self.spec))

@@ -55,10 +55,7 @@ ENTRY_BYTES = 32
 def gpu_of_uploads(device: str) -> Runtime | None:
     """The GPU that rows of the host's memory are to be quantized on, None where it is the CPU.
 
-    Raises
-    ------
-    MissingDependencyError, DeviceError
-        A GPU was asked for by name and cannot be used.
+    MissingDependencyError or DeviceError where a GPU was asked for by name and cannot be used.
     """
     kind, number = split_device(device)
     if kind == "cpu":

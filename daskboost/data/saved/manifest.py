@@ -120,13 +120,7 @@ class Manifest:
         return {*CUTS_ARRAYS} - ({"bits"} if self.csr_bits is not None else set())
 
     def to_bytes(self) -> bytes:
-        """The text of `manifest.json`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The metadata is not JSON.
-        """
+        """The text of `manifest.json`; TypeError or ValueError where the metadata is not JSON."""
         csr = {"encoding": "csr", "bits": self.csr_bits}
         manifest = {
             "format": FORMAT,
@@ -142,13 +136,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Manifest:
-        """Check the text of `manifest.json`.
-
-        Raises
-        ------
-        DatasetFormatError
-            Names the field that is wrong.
-        """
+        """Check the text of `manifest.json`; DatasetFormatError with the field that is wrong."""
         root = _parse(text)
         _check_version(root)
         layout = field(root, "layout", dict, "")
@@ -285,13 +273,8 @@ def _chunks(root: Json, is_csr: bool) -> tuple[ChunkRecord, ...]:
 # histograms by bins without looking, so a bin out of range must end here.
 
 def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, Layout]:
-    """The cuts and the layout that the arrays of `cuts.bin` hold.
-
-    Raises
-    ------
-    DatasetFormatError
-        They do not fit the schema, are out of order or out of range.
-    """
+    """The cuts and the layout that the arrays of `cuts.bin` hold; DatasetFormatError where they do not fit the schema,
+    are out of order or out of range."""
     expected = manifest.cuts_arrays
     _require(set(arrays) == expected, f"{CUTS_FILE} must have the arrays {', '.join(sorted(expected))}")
     n_features = manifest.schema.n_features
@@ -308,12 +291,8 @@ def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, L
 
 
 def check_chunk(chunk: QuantizedChunk, rows: Mapping[str, Array], cuts: Cuts) -> None:
-    """Refuse bins out of range, row pointers that do not increase, and values that are not finite.
-
-    Raises
-    ------
-    DatasetFormatError
-    """
+    """Refuse bins out of range, row pointers that do not increase, and values that are not finite, by
+    DatasetFormatError."""
     fault = chunk.fault(cuts)
     _require(not fault, fault)
     for name, array in rows.items():
@@ -322,12 +301,7 @@ def check_chunk(chunk: QuantizedChunk, rows: Mapping[str, Array], cuts: Cuts) ->
 
 
 def check_numbered(chunks: Sequence[ChunkRecord], n_rows: int, path: str) -> None:
-    """Refuse chunks, in order and without overlap, that do not have all rows from 0 on.
-
-    Raises
-    ------
-    DatasetFormatError
-    """
+    """Refuse chunks, in order and without overlap, that do not have all rows from 0 on, by DatasetFormatError."""
     found = sum(chunk.n_rows for chunk in chunks)
     _require(found == n_rows, f"{path}: the manifest has {n_rows} rows, its chunks have {found}")
     numbered = not chunks or chunks[-1].first_row + chunks[-1].n_rows == n_rows
@@ -335,12 +309,8 @@ def check_numbered(chunks: Sequence[ChunkRecord], n_rows: int, path: str) -> Non
 
 
 def check_stats(found: LabelStats, said: LabelStats) -> None:
-    """Refuse statistics that are not those of the rows: fits know labels and weights by these alone.
-
-    Raises
-    ------
-    DatasetFormatError
-    """
+    """Refuse statistics that are not those of the rows, by DatasetFormatError: fits know labels and weights by these
+    alone."""
     _require(found == said, f"{MANIFEST}: metadata.stats are {said}, but the rows have {found}")
 
 

@@ -158,13 +158,8 @@ class DatasetWriter:
 
 
 def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, ...]:
-    """Write one engine's chunks into `DatasetWriter.directory`; what `commit` needs to know of them.
-
-    Raises
-    ------
-    StorageError
-        A chunk could not be read or written.
-    """
+    """Write one engine's chunks into `DatasetWriter.directory`; what `commit` needs to know of them. StorageError where
+    a chunk could not be read or written."""
     records = []
     for index, kept in shard.chunks():
         chunk = kept.on_host()
@@ -187,10 +182,8 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
 def read_dataset(path: PathLike) -> SavedDataset:
     """Open a data set; the rows are read by `open_chunks`.
 
-    Raises
-    ------
-    DatasetFormatError
-        A file is missing, truncated, damaged, from a newer version or not to be trusted; names the file.
+    DatasetFormatError, with the file, where one is missing, truncated, damaged, from a newer version or not to be
+    trusted.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -211,18 +204,9 @@ def read_dataset(path: PathLike) -> SavedDataset:
 def open_chunks(
     dataset: SavedDataset, subset: Iterable[int] | None = None
 ) -> Iterator[tuple[QuantizedChunk, ChunkRows]]:
-    """Read chunks, one in memory at a time.
+    """Read chunks, one in memory at a time; errors as of `read_dataset`.
 
-    Parameters
-    ----------
-    dataset : SavedDataset
-    subset : iterable of int, or None
-        Positions in `dataset.chunks`, which is how engines divide them; None for all.
-
-    Raises
-    ------
-    DatasetFormatError
-        As `read_dataset`.
+    `subset` : positions in `dataset.chunks`, which is how engines divide them; None for all.
     """
     for index in range(len(dataset.chunks)) if subset is None else subset:
         record = dataset.chunks[index]
