@@ -107,10 +107,6 @@ class ClassLabels:
         others = {name: value for name, value in booster.attributes.items() if name != ATTRIBUTE}
         return replace(booster, attributes={**others, **self.attributes(booster.objective)})
 
-    def encoded(self, source: Source) -> Source:
-        """The source with labels read as codes."""
-        return source.with_classes(self.classes)
-
     def weighted(self, source: Source, class_weight: str | Mapping[Any, float] | None) -> Source:
         """An encoded source whose rows weigh what their class does, times their own weight.
 

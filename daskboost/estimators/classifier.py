@@ -124,7 +124,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
 
     def _labelled(self, source: Source, init: Booster | None) -> tuple[Source, ClassLabels | None]:
         labels = ClassLabels.found_in(source) if init is None else ClassLabels.of_model(init)
-        return labels.weighted(labels.encoded(source), self.class_weight), labels
+        return labels.weighted(source.with_classes(labels.classes), self.class_weight), labels
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
         return ClassLabels(np.arange(n_classes))

@@ -26,7 +26,7 @@ from daskboost.model.explain import ImportanceType, importance
 from daskboost.model.output import Output, PredictRequest, make_request
 from daskboost.model.route import predict
 from daskboost.objectives.objective import Objective
-from daskboost.params import TrainParams, shown
+from daskboost.params import TrainParams, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
 from daskboost.training.checks import as_booster
 from daskboost.training.dataset import QuantizedDataset, computed_by, current_client, run_or_await
@@ -243,7 +243,7 @@ class BoostedTrees(EstimatorParameters):
                 f"{type(self).__name__} requires y to be passed, but the target y is None. Pass labels as the name of "
                 "a column of X, or as a collection aligned with X."
             )
-        self.check_rounds()
+        check_count("n_estimators", self.n_estimators, least=0)
         self.train_params("reg:squarederror" if self.objective is None else self.objective)
         if self.early_stopping_rounds is not None and not is_evaluated:
             raise ParameterError(
@@ -268,7 +268,7 @@ class BoostedTrees(EstimatorParameters):
         objective = check_params(params, source.schema, self.n_estimators, callbacks)
         if client_for(source) is None:  # on a cluster the workers know
             check_device(params.device)
-        given_sets = [own if labels is None else labels.encoded(own) for own in given_sets]
+        given_sets = [own if labels is None else own.with_classes(labels.classes) for own in given_sets]
         check_labels(given_sets, objective)
         evals_result: EvalsResult = {}
         with ExitStack() as opened:

@@ -77,8 +77,6 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
 
     Parameters
     ----------
-    booster : Booster
-    rows : DenseRows or SparseRows
     start : float32 array, shape (rows, outputs)
         Margins before the first tree; they belong to the bias.
     trees : tuple of int

@@ -118,9 +118,7 @@ class PredictRequest:
 
         Parameters
         ----------
-        rows : DenseValues or SparseValues
         base_margin : float32 array of the device, shape (rows, outputs), or None
-        runtime : Runtime
 
         Returns
         -------

@@ -17,6 +17,7 @@ from daskboost.data.input.frontend import choose_features, open_input
 from daskboost.data.input.kinds import DEVICE_KINDS, as_array, kind_of, readable
 from daskboost.data.input.read import ReadSpec, require_length
 from daskboost.data.input.source import make_source, missing_value
+from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import as_float32
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory
@@ -63,20 +64,15 @@ def predict_block(
             "predict fewer rows at a time"
         )
 
-    try:
-        with lack_of_memory(has_no_room), active(runtime):
-            rows = _values(spec, x, runtime)
-            if spec.margin_columns is not None:
-                base_margin = x[list(spec.margin_columns)]
-            margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
-            result, infinite = request.run_on_device(rows, margin, runtime)
-            if len(infinite):
-                spec.refuse_infinite(infinite)
-            return result
-    except DataError as error:
-        if not where:
-            raise
-        raise type(error)(f"{where}: {error}") from error
+    with naming(where), lack_of_memory(has_no_room), active(runtime):
+        rows = _values(spec, x, runtime)
+        if spec.margin_columns is not None:
+            base_margin = x[list(spec.margin_columns)]
+        margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
+        result, infinite = request.run_on_device(rows, margin, runtime)
+        if len(infinite):
+            spec.refuse_infinite(infinite)
+        return result
 
 
 def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:

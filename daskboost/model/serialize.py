@@ -47,7 +47,6 @@ def to_bytes(booster: Booster, format: Format = "ubj") -> bytes:
 
     Parameters
     ----------
-    booster : Booster
     format : {"ubj", "json"}, default "ubj"
         UBJSON is about half the size and much faster to read; JSON is for human readers.
     """

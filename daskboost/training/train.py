@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
@@ -292,7 +293,7 @@ def rebin(tree: TreeTable, data: QuantizedDataset) -> TreeTable:
         at = int(np.searchsorted(cuts, tree.threshold[node]))
         if at < len(cuts) and cuts[at] == tree.threshold[node]:
             split_bin[node] = at
-        elif tree.threshold[node] == data.cuts.threshold(int(tree.feature[node]), len(cuts)):
+        elif tree.threshold[node] == PRESENT_THRESHOLD:
             split_bin[node] = len(cuts)
         else:
             raise ParameterError(

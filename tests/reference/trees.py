@@ -303,7 +303,9 @@ class Tree:
 
     def as_table(self, values: Float32, covers: Float32) -> TreeTable:
         nodes, cuts = self.nodes, self.problem.cuts
-        thresholds = [cuts.threshold(n.feature, n.split_bin) if n.left >= 0 else 0 for n in nodes]
+        thresholds = [
+            cuts.thresholds(np.int32([n.feature]), np.int32([n.split_bin]))[0] if n.left >= 0 else 0 for n in nodes
+        ]
         return TreeTable(
             np.array([n.left for n in nodes], np.int32), np.array([n.right for n in nodes], np.int32),
             np.array([n.feature for n in nodes], np.int32), np.array([n.split_bin for n in nodes], np.int32),

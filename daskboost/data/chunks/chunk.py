@@ -38,8 +38,6 @@ class QuantizedChunk(ABC):
     ----------
     first_row : int
         Global id of the chunk's first row.
-    n_rows : int
-    layout : DenseLayout or CsrLayout
     words : uint32 array
         The packed symbols, little-endian, and one guard word.
     """
@@ -201,8 +199,6 @@ class Quantizer(ABC):
 
     Parameters
     ----------
-    cuts : Cuts
-    layout : DenseLayout or CsrLayout
     search : SearchTables
         Cut points of the features as kernels search them.
     """

@@ -32,7 +32,6 @@ class DeviceChunk(ABC):
     ----------
     first_row : int
         Global id of the chunk's first row.
-    n_rows : int
     layout : DenseLayout or CsrLayout
         What packs the chunk once it leaves the device.
     whole : DeviceSymbols, or uint32 array on the device
@@ -52,11 +51,6 @@ class DeviceChunk(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes of the packed chunk, `on_host`: accounts of chunks are the same wherever they lie."""
-
-    @property
-    @abstractmethod
-    def gpu(self) -> int:
-        """Number of the GPU that it lies on."""
 
     @property
     @abstractmethod
@@ -86,10 +80,6 @@ class DenseDeviceChunk(DeviceChunk):
     @property
     def nbytes(self) -> int:
         return 4 * n_words(8 * self.n_rows * self.layout.row_stride_bytes)
-
-    @property
-    def gpu(self) -> int:
-        return self.whole.runtime.device
 
     @property
     def values(self) -> DeviceArray:
@@ -125,10 +115,6 @@ class CsrDeviceChunk(DeviceChunk):
     @property
     def nbytes(self) -> int:
         return 4 * n_words((self.end - self.begin) * self.layout.bits) + 4 * (self.n_rows + 1)
-
-    @property
-    def gpu(self) -> int:
-        return runtime_of(self.whole).device
 
     @property
     def values(self) -> DeviceArray:

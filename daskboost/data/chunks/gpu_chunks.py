@@ -63,7 +63,6 @@ class DeviceHome:
 
     Parameters
     ----------
-    info : DatasetInfo
     lends : bool
         Whether all rows come here, so that bins lie in one array, which a fit takes as it is. Else each partition has
         an array, a fit copies them together, and there must be room for both.
@@ -117,7 +116,7 @@ class DeviceHome:
 
 
 def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
-                    home: DeviceHome | None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
+                    home: DeviceHome | None = None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
     """Quantize rows on the GPU that has or takes them, the first of which has global id `first_row`; a chunk for each
     span.
 
@@ -138,28 +137,10 @@ def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: 
     elif home is None or kept is not None:
         room = own_symbols if kept is None else kept.symbols
         with on_device(rows.runtime):
-            chunks = list(quantize_on_device(quantizer, rows, first_row, spans, room))
+            chunks = list(maker_of(quantizer).in_place(rows, first_row, spans, room))
         yield from chunks
         return
     yield from maker_of(quantizer).from_blocks(rows, first_row, spans, kept, threads)
-
-
-def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: int, spans: Sequence[Span],
-                       room: SymbolRoom = own_symbols) -> Iterator[DeviceChunk]:  # fmt: skip
-    """Quantize rows where they lie, the first of which has global id `first_row`; a chunk for each span of them.
-
-    Parameters
-    ----------
-    room : callable, default an array of their own
-        For the symbols of a dense layout.
-
-    Raises
-    ------
-    DataError
-        See `Quantizer.quantize`.
-    """
-    quantizer.check_features(features.n_features)
-    return maker_of(quantizer).in_place(features, first_row, spans, room)
 
 
 def maker_of(quantizer: Quantizer) -> DenseMaker | CsrMaker:
@@ -192,7 +173,7 @@ class DenseMaker:
 
     def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
                  ) -> Iterator[DeviceChunk]:  # fmt: skip
-        """Quantize rows that lie on the device, see `quantize_on_device`."""
+        """Quantize rows where they lie; a chunk for each span. `room` : where their symbols come to lie."""
         symbols, origin = room(features.runtime, self.places(features.runtime), first_row, features.n_rows)
         check_representable(self._fill(features, symbols, origin))
         yield from self._parts(symbols, origin, first_row, spans)
@@ -289,7 +270,7 @@ class CsrMaker:
 
     def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
                  ) -> Iterator[DeviceChunk]:  # fmt: skip
-        """Quantize rows that lie on the device, see `quantize_on_device`; bins lie in an array of their own."""
+        """Quantize rows where they lie, bins in an array of their own."""
         rows = features.entries()
         bins = self._bins(rows)
         for start, stop in spans:

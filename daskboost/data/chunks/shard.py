@@ -46,7 +46,6 @@ class Shard:
         Holds the bins; may be shared with other shards.
     entries : tuple of ShardChunk
         In increasing order of `first_row`; the rows between two chunks belong to other shards.
-    cuts : Cuts
     layout : DenseLayout or CsrLayout
         The same in all shards of the data set.
     """
@@ -104,11 +103,8 @@ class ShardBuilder:
 
     Parameters
     ----------
-    cuts : Cuts
-    layout : DenseLayout or CsrLayout
     chunk_rows : int
         Most rows of a chunk. Larger batches are divided, smaller ones are not joined: results do not depend on it.
-    store : ChunkStore
     threads : int
         Row ranges quantized at the same time.
     home : DeviceHome, optional

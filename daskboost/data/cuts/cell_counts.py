@@ -37,10 +37,6 @@ class Refinement:
     lower: UInt32
     upper: UInt32
 
-    def places(self) -> UInt64:
-        """Feature times 2**32 plus least key of each heavy cell: increasing."""
-        return _places(self.offsets, self.lower)
-
     @property
     def capacities(self) -> Int64:
         """Cells per feature that the next pass may occupy; int64, shape (features,)."""
@@ -77,10 +73,6 @@ class CellCounts:
         """The feature of each cell; int64, shape (cells,)."""
         return np.repeat(np.arange(self.n_features), np.diff(self.offsets))
 
-    def totals(self) -> Int64:
-        """Sum of the counts of each feature; int64, shape (features,)."""
-        return self._reduced(np.add)
-
     def _reduced(self, operation: np.ufunc) -> Int64:
         """An operation over the counts of each feature, 0 without any; int64, shape (features,)."""
         filled = np.diff(self.offsets) > 0
@@ -90,7 +82,7 @@ class CellCounts:
 
     def heavy(self, max_bin: int) -> Refinement | None:
         """The cells of several values that weigh more than 0.2 / max_bin of their feature; None if there are none."""
-        allowed = self.totals() // (RANK_ERROR_PARTS * max_bin)
+        allowed = self._reduced(np.add) // (RANK_ERROR_PARTS * max_bin)
         if (self._reduced(np.maximum) <= allowed).all():  # mostly; then cells are not looked at one by one
             return None
         heavy = (self.lower < self.upper) & (self.counts > np.repeat(allowed, np.diff(self.offsets)))
@@ -115,11 +107,11 @@ class CellCounts:
             If the finer counts do not add up to the replaced ones: the data changed between the passes.
         """
         inner = finer.cells()
-        places, inner_places = self._places(), inner._places()
-        heavy = np.isin(places, refinement.places())
+        places, inner_places = _places(self), _places(inner)
+        heavy = np.isin(places, _places(refinement))
         replaced = np.zeros(self.n_features, np.int64)
         np.add.at(replaced, self.features[heavy], self.counts[heavy])
-        if not np.array_equal(replaced, inner.totals()):
+        if not np.array_equal(replaced, inner._reduced(np.add)):
             raise DataError(CHANGED)
         places = np.concatenate([places[~heavy], inner_places])
         order = np.argsort(places, kind="stable")
@@ -129,14 +121,11 @@ class CellCounts:
         per_feature = np.bincount((places >> np.uint64(32)).astype(np.int64), minlength=self.n_features)
         return CellCounts(_offsets(per_feature), lower, upper, counts, self.has_missing)
 
-    def _places(self) -> UInt64:
-        return _places(self.offsets, self.lower)
 
-
-def _places(offsets: Int64, keys: UInt32) -> UInt64:
-    """Feature and key as one number: increasing over all cells."""
-    features = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint64), np.diff(offsets))
-    return features << np.uint64(32) | keys
+def _places(cells: CellCounts | Refinement) -> UInt64:
+    """Feature times 2**32 plus least key of each cell: increasing."""
+    features = np.repeat(np.arange(len(cells.offsets) - 1, dtype=np.uint64), np.diff(cells.offsets))
+    return features << np.uint64(32) | cells.lower
 
 
 def _offsets(lengths: Int64) -> Int64:

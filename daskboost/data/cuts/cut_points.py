@@ -34,7 +34,6 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
     ----------
     weights : int64 array, shape (cells,)
         Positive; they sum to less than 2**63.
-    max_bin : int
 
     Returns
     -------
@@ -187,17 +186,12 @@ class Cuts:
         return self
 
     def thresholds(self, features: Int32, bins: Int32) -> Float32:
-        """`threshold` of many splits; float32, shape (splits,)."""
+        """The values `t` for which `x < t` sends exactly the bins `<= bins` left; float32, shape (splits,)."""
         places = self.offsets[features] + bins
         inside = places < self.offsets[features + 1]
         values = np.full(len(places), PRESENT_THRESHOLD, np.float32)
         values[inside] = self.values[places[inside]]
         return values
-
-    def threshold(self, feature: int, bin_: int) -> np.float32:
-        """The value `t` for which `x < t` sends exactly the bins `<= bin_` left."""
-        cuts = self.of(feature)
-        return cuts[bin_] if bin_ < len(cuts) else PRESENT_THRESHOLD
 
 
 def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> bool:

@@ -150,7 +150,6 @@ def choose_features(
 
     Parameters
     ----------
-    opened : OpenedInput
     named : collection
         Columns that are the label, weight or base margin.
     feature_names : sequence of str, or None

@@ -57,7 +57,6 @@ def kind_of(x: object, name: str = "X") -> Kind:
 
     Parameters
     ----------
-    x : any object
     name : str
         The argument, for messages.
 

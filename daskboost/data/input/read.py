@@ -48,7 +48,6 @@ class ReadSpec:
 
     Parameters
     ----------
-    schema : FeatureSchema
     columns : tuple, or None
         The features within a block, in the schema's order: names of a frame's columns, positions of an array's;
         None for all of an array's columns.
@@ -87,10 +86,6 @@ class ReadSpec:
         """All columns of a frame that `read` looks at, each once."""
         inside = [self.label_column, self.weight_column, *(self.margin_columns or ())]
         return list(dict.fromkeys([*(self.columns or ()), *(name for name in inside if name is not None)]))
-
-    def with_classes(self, classes: tuple[Any, ...]) -> ReadSpec:
-        """The same, with labels read as codes of `classes`."""
-        return replace(self, classes=classes)
 
     def read(self, x: Any, y: Any = None, weight: Any = None, base_margin: Any = None, *, where: str = "") -> RowBatch:
         """Convert and check one partition.

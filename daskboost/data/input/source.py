@@ -147,7 +147,7 @@ class Source:
         `classes` : distinct strings, booleans or numbers, shape (k,), in the order of their codes. DataError where they
         are not distinct, or none; a label that is none of them is refused when it is read.
         """
-        return replace(self, spec=self.spec.with_classes(tuple(class_array(classes).tolist())))
+        return replace(self, spec=replace(self.spec, classes=tuple(class_array(classes).tolist())))
 
     def quantized_on(self, device: str | None, memory_limit: int | None = None) -> Source:
         """The same rows, features on the host to be quantized where `device` says; see `ReadSpec.device`.

@@ -10,7 +10,7 @@ import itertools
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -50,9 +50,6 @@ class ArrayRecord:
     shape: tuple[int, ...]
     crc32: int
 
-    def to_json(self) -> Json:
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "crc32": self.crc32}
-
 
 @dataclass(frozen=True)
 class ChunkRecord:
@@ -68,7 +65,7 @@ class ChunkRecord:
         return f"rows-{self.first_row:019d}.bin"
 
     def to_json(self) -> Json:
-        arrays = [array.to_json() for array in self.arrays]
+        arrays = [asdict(array) for array in self.arrays]
         return {"file": self.file, "first_row": self.first_row, "n_rows": self.n_rows, "arrays": arrays}
 
     @classmethod
@@ -97,7 +94,6 @@ class Manifest:
 
     Parameters
     ----------
-    schema : FeatureSchema
     csr_bits : int, or None
         Symbol width of a CSR data set; None for a dense one, whose widths are an array of `cuts.bin`.
     cuts : tuple of ArrayRecord
@@ -128,7 +124,7 @@ class Manifest:
             "n_rows": sum(chunk.n_rows for chunk in self.chunks),
             "schema": {"names": self.schema.names, "kinds": self.schema.kinds},
             "layout": {"encoding": "dense"} if self.csr_bits is None else csr,
-            "cuts": {"file": CUTS_FILE, "arrays": [array.to_json() for array in self.cuts]},
+            "cuts": {"file": CUTS_FILE, "arrays": [asdict(array) for array in self.cuts]},
             "chunks": [chunk.to_json() for chunk in self.chunks],
             "metadata": self.metadata,
         }
@@ -161,14 +157,6 @@ class Manifest:
 def digest(text: bytes) -> bytes:
     """The content of `manifest.blake2b`: it vouches for every byte of the manifest, whatever its version."""
     return hashlib.blake2b(text, digest_size=32).hexdigest().encode() + b"\n"
-
-
-def csr_bits_of(layout: Layout) -> int | None:
-    return None if isinstance(layout, DenseLayout) else layout.bits
-
-
-def layout_of(csr_bits: int | None, dense_bits: Any) -> Layout:
-    return DenseLayout(dense_bits) if csr_bits is None else CsrLayout(csr_bits)
 
 
 def fail(where: str, must: str, value: object) -> NoReturn:
@@ -283,7 +271,7 @@ def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, L
     _require(bool(np.all(arrays["has_missing"] <= 1)), f"has_missing in {CUTS_FILE} must be 0 or 1")
     try:
         cuts = Cuts(arrays["values"], arrays["offsets"], arrays["has_missing"].astype(np.bool_)).validate()
-        layout = layout_of(manifest.csr_bits, arrays.get("bits"))
+        layout = DenseLayout(arrays["bits"]) if manifest.csr_bits is None else CsrLayout(manifest.csr_bits)
     except DataError as error:
         raise DatasetFormatError(f"{CUTS_FILE}: {error}") from error
     _require(layout.holds(cuts), "the layout's bits are too few for the cut points")

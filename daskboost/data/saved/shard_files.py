@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.chunks.chunk import ChunkRows, QuantizedChunk
-from daskboost.data.chunks.packing import Layout
+from daskboost.data.chunks.packing import CsrLayout, Layout
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
@@ -39,10 +39,6 @@ class SavedDataset:
 
     Parameters
     ----------
-    path : Path
-    cuts : Cuts
-    schema : FeatureSchema
-    layout : DenseLayout or CsrLayout
     chunks : tuple of ChunkRecord
         In order of rows; engines divide them by position.
     metadata : dict
@@ -118,7 +114,8 @@ class DatasetWriter:
         arrays.update(layout.saved_arrays)
         records = _write_arrays(self.directory / m.CUTS_FILE, arrays, m.CUTS_ARRAYS)
         in_order = tuple(sorted(chunks, key=lambda chunk: chunk.first_row))
-        manifest = Manifest(schema, m.csr_bits_of(layout), records, in_order, dict(metadata or {}))
+        csr_bits = layout.bits if isinstance(layout, CsrLayout) else None
+        manifest = Manifest(schema, csr_bits, records, in_order, dict(metadata or {}))
         try:
             text = manifest.to_bytes()
         except (TypeError, ValueError) as error:
@@ -166,13 +163,8 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
         if chunk.n_rows == 0:
             continue
         rows = shard.entries[index].rows
-        optional = {
-            "label": rows.label,
-            "weight": rows.weight,
-            "base_margin": rows.base_margin,
-        }
         arrays: dict[str, Array] = dict(zip(m.BIN_ARRAYS, chunk.arrays, strict=False))
-        arrays.update({name: array for name, array in optional.items() if array is not None})
+        arrays.update({name: array for name, array in vars(rows).items() if array is not None})
         path = Path(directory) / ChunkRecord(chunk.first_row, chunk.n_rows, ()).file
         written = _write_arrays(path, arrays, m.CHUNK_ARRAYS)
         records.append(ChunkRecord(chunk.first_row, chunk.n_rows, written))
