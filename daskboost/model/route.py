@@ -14,7 +14,7 @@ from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks
 from daskboost.data.input.convert import margin_values
 from daskboost.data.input.device_read import csr_matrix, dense_matrix
 from daskboost.data.input.frontend import choose_features, open_input
-from daskboost.data.input.kinds import DEVICE_KINDS, as_array, kind_of, readable
+from daskboost.data.input.kinds import DEVICE_KINDS, arrayed, kind_of, readable
 from daskboost.data.input.read import ReadSpec, require_length
 from daskboost.data.input.source import make_source, missing_value
 from daskboost.data.input.uploaded_rows import naming
@@ -100,15 +100,13 @@ def _check_features(spec: ReadSpec, matrix: Any) -> None:
 
 def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Float32:
     """Base margins as an array of the device; float32, shape (rows, columns)."""
-    margins = readable(given, "base_margin")
+    margins = arrayed(readable(given, "base_margin"), "base_margin")
     kind = kind_of(margins, "base_margin")
     if kind == "cudf":
         frame = margins.to_frame() if margins.ndim == 1 else margins
         margin, _ = dense_matrix(frame, None)
-    elif kind == "cupy":
-        margin = as_device_array(margins, "base_margin")
     else:
-        margin = as_array(margins, "base_margin") if kind == "numpy" else margin_values(margins, None)
+        margin = margins if kind in ("numpy", "cupy") else margin_values(margins, None)
     if margin.ndim not in (1, 2) or margin.dtype.kind not in "fiub":
         raise DataTypeError(
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "

@@ -19,7 +19,7 @@ from daskboost.training.train_many import (
     HELD_OUT,
     PreparedModel,
     TrainedModel,
-    as_candidates,
+    as_candidate,
     check_place,
     prepare_many,
     rows_of_models,
@@ -118,8 +118,7 @@ def evaluate_features(
     Intervals are of each group by itself. Of twenty useless columns one "helps" or "hurts" at 95 %, so with many
     groups raise `confidence` (Bonferroni: ``1 - 0.05 / groups``) and try those that pass once more, with another seed.
     """
-    (single,) = as_candidates(_single(params))
-    chosen = with_callables(single, objective, custom_metric)
+    chosen = with_callables(as_candidate(params), objective, custom_metric)
     check_place(dtrain, "evaluate_features")
     groups = _groups(features, dtrain)
     candidates = _candidates(chosen, dtrain, groups, baseline)
@@ -208,12 +207,6 @@ def _score(model: TrainedModel, scored: str, stops_early: bool) -> float:
             "needs both classes), or stratified=True"
         )
     return score
-
-
-def _single(params: Any) -> Any:
-    if not isinstance(params, Mapping | TrainParams):
-        raise ParameterError(f"params is of type {type(params).__name__}; give one mapping such as {{'max_depth': 6}}")
-    return params
 
 
 def _groups(features: object, dtrain: QuantizedDataset) -> list[tuple[int, ...]]:

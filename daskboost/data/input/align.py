@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
-from daskboost.data.input.kinds import MATRIX_KINDS, as_array, is_lazy, kind_of, readable
+from daskboost.data.input.kinds import MATRIX_KINDS, arrayed, is_lazy, kind_of, readable
 from daskboost.data.input.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
-from daskboost.devices.gpu.runtime.user_arrays import as_device_array
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -107,13 +106,9 @@ def _dask_blocks(value: Any, x: Blocks, name: str) -> DaskArrayBlocks | DaskFram
 
 
 def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
-    kind = kind_of(value, name)
-    if kind in MATRIX_KINDS:
+    if kind_of(value, name) in MATRIX_KINDS:
         raise DataTypeError(f"{name} is of type {type(value).__name__}. Pass a dense one-dimensional collection.")
-    if kind == "numpy":
-        value = as_array(value, name)
-    elif kind == "cupy":
-        value = as_device_array(value, name)
+    value = arrayed(value, name)
     if getattr(value, "ndim", 1) not in (1, 2):
         raise DataError(f"{name} has {value.ndim} dimensions, but must have one. Pass a one-dimensional collection.")
     if x.lengths is None:

@@ -19,7 +19,16 @@ from daskboost.data.input.blocks import (
     even_cuts,
 )
 from daskboost.data.input.device_read import Columns
-from daskboost.data.input.kinds import DEVICE_KINDS, Kind, as_array, entries_per_row, kind_of, readable, sliceable
+from daskboost.data.input.kinds import (
+    DEVICE_KINDS,
+    Kind,
+    arrayed,
+    as_array,
+    entries_per_row,
+    kind_of,
+    readable,
+    sliceable,
+)
 from daskboost.data.input.parquet import ParquetTable, open_parquet
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.schema import (
@@ -31,7 +40,6 @@ from daskboost.data.input.schema import (
     match_by_name,
 )
 from daskboost.data.input.schema import unique_names as unique
-from daskboost.devices.gpu.runtime.user_arrays import as_device_array
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -86,10 +94,7 @@ def open_input(X: object) -> OpenedInput:
         return _open_path(x)
     if kind == "pyarrow" and hasattr(x, "column_names"):
         return _open_arrow(x)
-    if kind == "numpy" or kind == "pyarrow":  # a single column of Arrow's, which has one dimension
-        x = as_array(x)
-    elif kind == "cupy":
-        x = as_device_array(x)
+    x = as_array(x) if kind == "pyarrow" else arrayed(x)  # a single column of Arrow's has one dimension
     _require_two_dimensions(x)
     if kind in ("dask_dataframe", "pandas"):
         return OpenedInput(kind, x, tuple(x.columns), tuple(x.dtypes), len(x.columns))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.parquet import RowGroup
-from daskboost.devices.gpu.runtime.user_arrays import device_kind
+from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -138,6 +138,14 @@ def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
     except ValueError as error:
         raise DataError(f"{name} cannot be turned into an array: {error}. Give all rows the same length.") from error
     return array
+
+
+def arrayed(x: Any, name: str = "X") -> Any:
+    """Return lists, and what NumPy or CuPy reads, as their arrays; all other inputs as they are."""
+    kind = kind_of(x, name)
+    if kind == "cupy":
+        return as_device_array(x, name)
+    return as_array(x, name) if kind == "numpy" else x
 
 
 def is_lazy(x: object) -> bool:
