@@ -122,9 +122,8 @@ class Tree:
 
 def check(has_columns: bool) -> None:
     """Every node's rows, in order, and all margins, against NumPy."""
-    from daskboost.devices.gpu.rows.margins import add_leaf_values
     from daskboost.devices.gpu.runtime.launches import to_host
-    from daskboost.devices.gpu.trees.known_tree import ScalarTree
+    from daskboost.devices.gpu.trees.known_tree import ScalarTree, add_leaf_values
 
     tree = Tree(Config(CHECKED_ROWS), has_columns)
     xp, symbols = tree.runtime.xp, to_host(tree.symbols)
@@ -174,8 +173,7 @@ def graph_ms(runtime: Any, work: Callable[[], None]) -> float:
 
 def bench_once(config: Config, has_columns: bool) -> list[dict[str, Any]]:
     """ms of every level, and of adding leaf values in both ways."""
-    from daskboost.devices.gpu.rows.margins import add_leaf_values
-    from daskboost.devices.gpu.trees.known_tree import ScalarTree
+    from daskboost.devices.gpu.trees.known_tree import ScalarTree, add_leaf_values
 
     tree = Tree(config, has_columns)
     xp, rows = tree.runtime.xp, []

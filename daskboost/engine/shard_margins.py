@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
@@ -54,7 +56,7 @@ class ShardMargins:
         margins = [device.xp.zeros((group.n_rows, n_outputs), np.float32) for group in own.groups]
         return cls(shard, device, n_outputs, own.groups, margins, shared or own.views, own.is_resident)
 
-    def set_base(self, margin: Any) -> None:
+    def set_base(self, margin: ArrayLike) -> None:
         for group, own in zip(self.groups, self.margins, strict=True):
             given = group.rows.base_margin
             if given is not None and given.shape != own.shape:
@@ -83,8 +85,10 @@ class ShardMargins:
 
     def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
         """What adds a tree to the margins of one chunk."""
-        walk = self.device.walker(tree)
-        return lambda index, view: walk(view, tree.own(self.margins[index], output))
+        return partial(self._add, self.device.walker(tree), tree, output)
+
+    def _add(self, walk: Callable[[View, Array], None], tree: WalkArrays, output: int, index: int, view: View) -> None:
+        walk(view, tree.own(self.margins[index], output))
 
 
 def has_room(room_bytes: int, layout: Layout, n_rows: int) -> bool:

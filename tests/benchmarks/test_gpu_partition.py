@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks import gpu_partition
 from benchmarks.gpu_partition import Config, sector_bytes, split_floor_ms
-from daskboost.devices.gpu.rows import margins
 from daskboost.devices.gpu.rows import row_state as rows
 from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.trees import known_tree
 
 
 def test_sectors_are_shared_by_neighbours() -> None:
@@ -35,7 +35,7 @@ def test_right_rows_pass_the_check(runtime: Any, has_columns: bool, monkeypatch:
 
 
 @pytest.mark.parametrize(("owner", "name", "complaint"), [
-    (margins, "add_leaf_values", "margins are not"), (rows.GpuRows, "split_rows", r"the rows of node \d+ are not"),
+    (known_tree, "add_leaf_values", "margins are not"), (rows.GpuRows, "split_rows", r"the rows of node \d+ are not"),
 ])  # fmt: skip
 def test_wrong_rows_do_not(
     runtime: Any, owner: Any, name: str, complaint: str, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from daskboost.data.input.device_read import device_column, exact_doubles, exact
 from daskboost.data.input.labels import LabelStats, count_classes, find_classes, total_weight
 from daskboost.data.input.row_batch import DenseRows, DeviceColumn, RowBatch
 from daskboost.data.input.source import make_source
-from daskboost.devices.gpu.rows.margins import summarize_labels
+from daskboost.devices.gpu.quantize.labels import summarize_labels
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.losses import is_positive
 from daskboost.errors import DataError, DataTypeError

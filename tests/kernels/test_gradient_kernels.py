@@ -12,10 +12,11 @@ from reference import gradients as reference
 
 from daskboost.devices.cpu.gradients import Gradients, RowRange, quantize_gradients
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.rows.gradients import TILE_ROWS, Columns, Quantizer, largest
+from daskboost.devices.gpu.rows.gradients import Columns, Quantizer, largest
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import GpuRows
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.stretches import TILE_ROWS
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Float32
 

@@ -15,15 +15,14 @@ from strategies.roundings import make_rounding, sample_bound
 
 from daskboost.devices.gpu.rows.gradients import (
     ALL,
-    TILE_ROWS,
     LossRows,
     Quantizer,
     RoundGradients,
     StoredChunk,
-    stretches,
 )
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.stretches import TILE_ROWS, stretches
 from daskboost.errors import DataError
 from daskboost.fit.messages import GradientRange
 from daskboost.fit.scales import check_range, scale_rule, tree_keys

@@ -10,9 +10,9 @@ from kernels.runtimes import RUNTIMES
 from reference import margins as reference
 
 from daskboost.devices.cpu import partition as cpu
-from daskboost.devices.gpu.rows import margins as gpu
 from daskboost.devices.gpu.rows.row_state import DeviceOrder
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.trees import known_tree as gpu
 
 SIZES: list[list[int]] = [[0], [1], [0, 0, 700, 0, 1], [300, 2, 2900], [1] * 70, [1] * 1100]
 """Rows of leaves: several tiles of some, and more leaves than a block counts itself."""

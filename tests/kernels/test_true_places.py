@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu.rows.gradients import TILE_ROWS, true_places
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.runtime.stretches import TILE_ROWS, true_places
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 256, TILE_ROWS + 1, 5 * TILE_ROWS - 3])

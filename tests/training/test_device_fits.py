@@ -174,7 +174,9 @@ def test_rows_that_are_lent_are_looked_at_once(
             np.testing.assert_array_equal(found, getattr(data, "y" if name == "label" else name))
 
 
-@pytest.mark.parametrize("module", ["device_sketch.count_keys", "gpu_chunks.quantize_rows", "device_read.as_float32"])
+@pytest.mark.parametrize("module", [
+    "cuts.sketch.count_keys", "chunks.gpu_chunks.quantize_rows", "input.device_read.as_float32"
+])  # fmt: skip
 def test_too_little_memory(module: str, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*_: Any) -> Any:
         raise MemoryError("Out of memory allocating 7 bytes")

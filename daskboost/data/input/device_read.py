@@ -17,10 +17,10 @@ import numpy.typing as npt
 from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert
-from daskboost.devices.gpu.rows.gradients import true_places
-from daskboost.devices.gpu.rows.margins import summarize_labels
+from daskboost.devices.gpu.quantize.labels import summarize_labels
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
+from daskboost.devices.gpu.runtime.stretches import true_places
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, runtime_of
 from daskboost.dtypes import Array, ArrayModule, Bool, Float64, Int64, flat
 from daskboost.errors import DataTypeError

@@ -12,8 +12,8 @@ import numpy as np
 from daskboost.data.cuts.feature_keys import KeyBlocks, dense_key_blocks, sparse_key_blocks
 from daskboost.data.cuts.key_counts import values_of
 from daskboost.devices.gpu.quantize.bins import Matrix
+from daskboost.devices.gpu.quantize.labels import LabelSummary
 from daskboost.devices.gpu.quantize.sketch import Entries
-from daskboost.devices.gpu.rows.margins import LabelSummary
 from daskboost.devices.gpu.runtime.download import Download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
 from daskboost.devices.search_tables import SearchTables
@@ -239,7 +239,7 @@ class DeviceDenseRows:
 
     def entries(self) -> DeviceSparseRows:
         """Return the present values as CSR."""
-        from daskboost.devices.gpu.rows.gradients import true_places
+        from daskboost.devices.gpu.runtime.stretches import true_places
 
         runtime, xp = self.runtime, self.runtime.xp
         present = Matrix(self.values, self.missing).present(runtime)

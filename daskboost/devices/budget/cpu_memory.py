@@ -140,7 +140,7 @@ def histograms_bytes(size: FitSize) -> int:
 def scratch_bytes(size: FitSize) -> int:
     """Sums of nodes that several threads build together, each thread's temporary arrays of gradients, candidates of the
     split search, predictions of metrics, counts of residuals."""
-    gradients = GRADIENT_TEMPORARIES * 4 * min(GRADIENT_ROWS * size.n_outputs, BLOCK_VALUES)
+    gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
     edges = size.n_threads * (slot_bytes(size) * size.n_entries + gradients)
     candidates = size.deepest_nodes * (size.train.n_features * 40 + 64 * size.width)
     if size.summed_outputs:  # over the rows of leaves, and the leaf of each row

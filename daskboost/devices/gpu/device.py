@@ -15,8 +15,15 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
-from daskboost.devices.gpu.rows.gradients import GradientPair, LossRows, Quantizer, SoftmaxChunk, largest, loss_source
-from daskboost.devices.gpu.rows.margins import project
+from daskboost.devices.gpu.rows.gradients import (
+    GradientPair,
+    LossRows,
+    Quantizer,
+    SoftmaxChunk,
+    largest,
+    loss_source,
+    project,
+)
 from daskboost.devices.gpu.rows.metrics import SCORE_ROWS, MetricKernels
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import GpuRows, as_columns

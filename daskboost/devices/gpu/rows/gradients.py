@@ -15,14 +15,10 @@ import numpy as np
 from daskboost.devices.cpu.rows import Pieces
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding, ScaleRule
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device, to_host
+from daskboost.devices.gpu.runtime.stretches import BLOCKS_PER_MULTIPROCESSOR, THREADS, stretches
 from daskboost.devices.losses import DeviceLoss, LossKernel, ones_of
-from daskboost.dtypes import Float64
+from daskboost.dtypes import Float32, Float64
 
-THREADS = 256
-TILE_ROWS = 4 * THREADS
-"""Both as in `kernels/gradients.cu` and `range.cu`."""
-BLOCKS_PER_MULTIPROCESSOR = 8
-"""Two rounds of the four that fit: enough to even out, and few enough for one atomic per block and sum."""
 MOST_LEAF_ROWS = 2**16
 """Most rows of a block that adds up leaves: as many as 15 bits allow in a sum of 32."""
 ALL = 2**32
@@ -180,34 +176,29 @@ def device_pieces(runtime: Runtime, pieces: Pieces) -> tuple[DeviceArray, int]:
     return to_device(runtime, np.array(found or [(0, 0)], np.int64)), max(1, len(found))
 
 
-def stretches(runtime: Runtime, n_rows: int) -> tuple[int, int]:
-    """Blocks, at least one, and how many rows each takes: whole tiles, one after the other."""
-    most = BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors
-    tiles = -(-n_rows // TILE_ROWS)
-    block_rows = max(1, -(-tiles // most)) * TILE_ROWS
-    return max(1, -(-n_rows // block_rows)), block_rows
+# Few sums of many outputs' gradients: launches of `kernels/project.cu`.
+
+PROJECTION_THREADS = 256
+"""Threads of a block, as in `kernels/project.cu`."""
+ROOM_BYTES = 24 << 10
+"""Shared memory of a block, of which two or more then fit every multiprocessor."""
 
 
-# Where flags are set, on a GPU: launches of `kernels/true_places.cu`.
-#
-# CuPy's own `flatnonzero` passes sums between the lanes of a warp without a barrier, which racecheck reports.
-
-def true_places(runtime: Runtime, flags: DeviceArray) -> DeviceArray:
-    """Places of the flags that are set, increasing; int64, shape (set flags,). Waits.
-
-    `flags` : uint8 or bool, shape (n,), C-contiguous.
-    """
-    xp, n = runtime.xp, flags.size
-    if n == 0:
-        none: DeviceArray = xp.empty(0, np.int64)
-        return none
-    blocks, block_flags = stretches(runtime, n)
-    counts = xp.empty(blocks, np.uint32)
-    common = (flags.view(np.uint8), n, block_flags, counts)
-    runtime.kernel("true_places", "count_true")(blocks, THREADS, *common)
-    places: DeviceArray = xp.empty(int(to_host(counts).sum(dtype=np.int64)), np.int64)
-    runtime.kernel("true_places", "put_places")(blocks, THREADS, *common, places)
-    return places
+def project(runtime: Runtime, values: DeviceArray, projection: Float32, out: DeviceArray) -> None:
+    """Enqueue: `out` becomes the projection of `values`, as `Device.project` has it."""
+    n_rows, n_outputs = values.shape
+    if not n_rows:
+        return
+    n_columns = projection.shape[1]
+    columns, outputs = np.nonzero(projection.T)
+    starts = np.searchsorted(columns, np.arange(n_columns + 1)).astype(np.int32)
+    at_once = min(ROOM_BYTES // (4 * n_outputs), PROJECTION_THREADS)
+    blocks = min(-(-n_rows // max(at_once, 1)), 2 * BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
+    runtime.kernel("project", "project")(
+        blocks, PROJECTION_THREADS, values, n_rows, n_outputs, to_device(runtime, starts),
+        to_device(runtime, outputs.astype(np.int32)), to_device(runtime, projection.T[columns, outputs]), n_columns,
+        at_once, out, shared_bytes=4 * n_outputs * at_once,
+    )  # fmt: skip
 
 
 # Gradients of a chunk's rows on a GPU and their range: launches of `kernels/range.cu`, `softmax.cu` and `largest.cu`.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.gpu.rows.gradients import true_places
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     KernelArgument,
@@ -17,6 +16,7 @@ from daskboost.devices.gpu.runtime.launches import (
     to_device,
     to_host,
 )
+from daskboost.devices.gpu.runtime.stretches import true_places
 from daskboost.dtypes import Int64, UInt32
 
 THREADS = 256

@@ -16,13 +16,13 @@ from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.gpu.rows.feature_groups import count_tiles, map_tiles, rows_per_tile
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer
-from daskboost.devices.gpu.rows.margins import add_leaf_values
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees.known_tree import (
     KnownTree,
     ScalarTree,
+    add_leaf_values,
     device_tree,
     known_tree,
     mark_leaves,

@@ -10,16 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
-from daskboost.devices.gpu.rows.gradients import (
-    BLOCKS_PER_MULTIPROCESSOR,
-    THREADS,
-    Columns,
-    device_pieces,
-    given_columns,
-    stretches,
-)
+from daskboost.devices.gpu.rows.gradients import Columns, device_pieces, given_columns
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_host
+from daskboost.devices.gpu.runtime.stretches import BLOCKS_PER_MULTIPROCESSOR, THREADS, stretches
 from daskboost.devices.sampling import N_CELLS, RowsToDraw, Sample, TakenSample, TurnRows, UniformSize, draws_below
 from daskboost.dtypes import Int64
 

@@ -15,7 +15,6 @@ import numpy as np
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.rows.feature_groups import count_tiles, rows_per_tile
 from daskboost.devices.gpu.rows.gradients import Columns, Quantizer
-from daskboost.devices.gpu.rows.margins import Segments, add_leaf_values, add_leaf_vectors
 from daskboost.devices.gpu.rows.rounding import SCALES, DeviceRounding, OutputRounding, ScaleRule
 from daskboost.devices.gpu.rows.views import WALK_BLOCKS, WALK_THREADS, GpuView, find_leaves, small_data, walk_trees
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device
@@ -26,10 +25,51 @@ from daskboost.devices.gpu.trees.split import Regular
 # The leaf of each row lies where its pair lay, which nobody needs once the last histogram is built: a refit takes no
 # memory of rows. Nothing here waits for the device.
 
+LEAF_THREADS = 128
+"""Threads of a block, as in `kernels/margins.cu`."""
 THREADS = 256
 """Threads of a block, as in `kernels/refit.cu` and `kernels/frontier.cu`."""
 ADD_BLOCKS = 8
 """Blocks of a multiprocessor that add values."""
+
+
+class Segments(Protocol):
+    """Rows of a chunk in node order, see `rows.DeviceOrder`."""
+
+    n_rows: int
+    order: DeviceArray
+    bounds: DeviceArray
+
+
+def add_leaf_values(runtime: Runtime, chunk: Segments, nodes: DeviceArray, values: DeviceArray, margin: DeviceArray
+                    ) -> None:  # fmt: skip
+    """`margin[row] += values[node]` for the rows of each of `nodes`; waits for nothing.
+
+    `nodes` : int32, each once; -1 stands for none. `values` : float32, by node of the tree. `margin` : float32, shape
+    (rows,), any stride. `chunk.bounds` must have room for all nodes.
+    """
+    if chunk.n_rows == 0 or len(nodes) == 0:
+        return
+    tile_rows = rows_per_tile(runtime, chunk.n_rows)
+    tiles = count_tiles(runtime, chunk.bounds, nodes, tile_rows, chunk.n_rows)
+    runtime.kernel("margins", "add_leaf_values")(
+        tiles.most, LEAF_THREADS, tiles.bounds, nodes, tiles.starts, len(nodes), tile_rows, chunk.order, values,
+        element_stride(margin), margin,
+    )  # fmt: skip
+
+
+def add_leaf_vectors(runtime: Runtime, chunk: Segments, nodes: DeviceArray, values: DeviceArray, margin: DeviceArray
+                     ) -> None:  # fmt: skip
+    """Add leaves that are vectors as `add_leaf_values` does single values.
+
+    `values`, `margin` : with a column for each output, C-contiguous.
+    """
+    if chunk.n_rows == 0 or len(nodes) == 0:
+        return
+    tiles = count_tiles(runtime, chunk.bounds, nodes, rows_per_tile(runtime, chunk.n_rows), chunk.n_rows)
+    runtime.kernel("margins", "add_leaf_vectors")(
+        tiles.most, LEAF_THREADS, *tiles.arguments, chunk.order, values, margin.shape[1], margin
+    )
 
 
 class PairSegments(Segments, Protocol):
