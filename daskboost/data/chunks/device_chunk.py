@@ -54,6 +54,11 @@ class DeviceChunk(ABC):
 
     @property
     @abstractmethod
+    def gpu(self) -> int:
+        """Number of the GPU that it lies on."""
+
+    @property
+    @abstractmethod
     def values(self) -> DeviceArray:
         """The chunk's own symbols, shape (rows, features), or bins."""
 
@@ -80,6 +85,10 @@ class DenseDeviceChunk(DeviceChunk):
     @property
     def nbytes(self) -> int:
         return 4 * n_words(8 * self.n_rows * self.layout.row_stride_bytes)
+
+    @property
+    def gpu(self) -> int:
+        return self.whole.runtime.device
 
     @property
     def values(self) -> DeviceArray:
@@ -115,6 +124,10 @@ class CsrDeviceChunk(DeviceChunk):
     @property
     def nbytes(self) -> int:
         return 4 * n_words((self.end - self.begin) * self.layout.bits) + 4 * (self.n_rows + 1)
+
+    @property
+    def gpu(self) -> int:
+        return runtime_of(self.whole).device
 
     @property
     def values(self) -> DeviceArray:

@@ -94,7 +94,9 @@ def open_input(X: object) -> OpenedInput:
         return _open_path(x)
     if kind == "pyarrow" and hasattr(x, "column_names"):
         return _open_arrow(x)
-    x = as_array(x) if kind == "pyarrow" else arrayed(x)  # a single column of Arrow's has one dimension
+    if kind == "pyarrow":  # a single column of Arrow's, which has one dimension
+        x = as_array(x)
+    x = arrayed(x)
     _require_two_dimensions(x)
     if kind in ("dask_dataframe", "pandas"):
         return OpenedInput(kind, x, tuple(x.columns), tuple(x.dtypes), len(x.columns))
