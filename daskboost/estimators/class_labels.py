@@ -50,9 +50,10 @@ class ClassLabels:
         classes = find_classes(source)
         if classes.dtype.kind == "f" and not np.isfinite(classes).all():
             raise DataError("y has infinite labels, which name no class; replace them or drop these rows")
-        if classes.dtype.kind == "f" and (classes != np.rint(classes)).any():
+        fractions = classes[classes != np.rint(classes)] if classes.dtype.kind == "f" else classes[:0]
+        if len(fractions):
             raise DataError(
-                f"y has {len(classes)} distinct values that are not whole numbers, such as {_fraction(classes)}. "
+                f"y has {len(classes)} distinct values that are not whole numbers, such as {float(fractions[0])}. "
                 "Unknown label type: continuous. Use DaskBoostRegressor, or turn the values into classes."
             )
         if len(classes) < 2:
@@ -162,10 +163,6 @@ class ClassLabels:
     def probabilities(self, margins: Float32) -> Float32:
         """Return the probability of every class, float32, shape (rows, classes); `margins` as of `of_margins`."""
         return class_probabilities(margins, array_module(margins))
-
-
-def _fraction(classes: npt.NDArray[Any]) -> float:
-    return float(classes[classes != np.rint(classes)][0])
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -23,7 +23,6 @@ from daskboost.errors import DataTypeError
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    from scipy.sparse import csr_matrix, spmatrix
 
     from daskboost.data.input.kinds import Table, Vector
 
@@ -72,20 +71,6 @@ def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.ND
     array = _unmask(block) if isinstance(block, np.ma.MaskedArray) else np.asarray(block)
     require_number(array.dtype, "X")
     return array if columns is None else array[:, np.asarray(columns, dtype=np.intp)]
-
-
-def canonical_csr(x: spmatrix, columns: Columns) -> csr_matrix:
-    """Features of a scipy.sparse matrix as CSR, indices sorted and each only once; DataTypeError for what are no
-    numbers."""
-    x = x.tocsr()
-    if columns is not None:
-        x = x[:, np.asarray(columns, dtype=np.intp)]
-    if not x.has_canonical_format:
-        x = x.copy()
-        x.sum_duplicates()
-    if x.dtype.kind not in "fiub":
-        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
-    return x
 
 
 def _fill(columns: Sequence[npt.NDArray[Any]], out: Float32) -> Float32:

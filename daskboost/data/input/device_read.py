@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.input.kinds import canonical_csr
 from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
 from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert
@@ -23,7 +24,6 @@ from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active,
 from daskboost.devices.gpu.runtime.stretches import true_places
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, runtime_of
 from daskboost.dtypes import Array, ArrayModule, Bool, Float64, Int64, flat
-from daskboost.errors import DataTypeError
 from daskboost.exact_sum import ExactSum
 
 if TYPE_CHECKING:
@@ -146,15 +146,7 @@ def csr_matrix(x: spmatrix, columns: Columns) -> tuple[spmatrix, Runtime]:
     `sparse_rows`."""
     runtime = runtime_of(x.tocsr())
     with active(runtime):
-        x = x.tocsr()
-        if columns is not None:
-            x = x[:, np.asarray(columns, np.intp)]
-        if not x.has_canonical_format:
-            x = x.copy()
-            x.sum_duplicates()
-    if x.dtype.kind not in "fiub":
-        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
-    return x, runtime
+        return canonical_csr(x, columns), runtime
 
 
 def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, values: DeviceArray, n_features: int,

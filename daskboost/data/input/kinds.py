@@ -126,6 +126,20 @@ def sliceable(x: Any) -> Any:
     return x.tocsr() if kind_of(x) in SPARSE_KINDS else x
 
 
+def canonical_csr(x: spmatrix, columns: Sequence[Any] | None) -> spmatrix:
+    """Return features of a sparse matrix of SciPy or CuPy as CSR, indices sorted and each only once; DataTypeError for
+    what are no numbers."""
+    x = x.tocsr()
+    if columns is not None:
+        x = x[:, np.asarray(columns, dtype=np.intp)]
+    if not x.has_canonical_format:
+        x = x.copy()
+        x.sum_duplicates()
+    if x.dtype.kind not in "fiub":
+        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+    return x
+
+
 def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
     """Return what is of the kind "numpy" as an array, masked arrays as they are; DataError for nested lists of
     different lengths."""

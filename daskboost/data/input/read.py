@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.classes import ClassWeights, read_codes
-from daskboost.data.input.convert import canonical_csr, column_of, dense_values, float_vector, margin_values
+from daskboost.data.input.convert import column_of, dense_values, float_vector, margin_values
 from daskboost.data.input.device_read import Columns, dense_rows, device_column, sparse_rows
-from daskboost.data.input.kinds import is_sparse
+from daskboost.data.input.kinds import canonical_csr, is_sparse
 from daskboost.data.input.row_batch import (
     AnyFeatures,
     DenseRows,

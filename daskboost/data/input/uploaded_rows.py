@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from daskboost.data.cuts.cell_counts import CHANGED
 from daskboost.data.input.blocks import row_slice
-from daskboost.data.input.convert import canonical_csr, raw_values
+from daskboost.data.input.convert import raw_values
 from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
-from daskboost.data.input.kinds import is_sparse, kind_of
+from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
 from daskboost.data.input.parquet import RowGroup
 from daskboost.data.input.row_batch import DeviceRows, Features
 from daskboost.devices.gpu.quantize.bins import TYPES
