@@ -279,15 +279,18 @@ def _count(features: AnyFeatures, weights: Int64, wanted: Counting) -> tuple[Key
         with on_device(features.runtime):
             table, missing[columns] = count_on_device(features, weights, wanted)
         return _spread(table, wanted), missing
-    total = KeyTable.empty(wanted.capacities)
+    from daskboost.devices.cpu.sketch import select_keys
+
+    total, finer = KeyTable.empty(wanted.capacities), wanted.refinement
     with ThreadPoolExecutor(wanted.threads) as pool:
         for groups, extract in features.key_blocks(weights, columns, wanted.threads):
 
             def job(group: Int64, extract: Extract = extract) -> tuple[KeyTable, Int64]:
-                runs = extract(group)
-                if wanted.refinement is not None:
-                    runs.select(group, wanted.refinement)
-                return runs.count(wanted.capacities[group]), runs.missing
+                runs, lacking = extract(group)
+                if finer is not None:
+                    select_keys(runs, group, finer.offsets, finer.lower, finer.upper)
+                counts = runs.weights.reshape(-1, 1) if len(runs.weights) else None
+                return KeyTable.count(runs.keys, counts, runs.starts, runs.ends, wanted.capacities[group]), lacking
 
             parts = list(pool.map(job, groups))
             if parts:
