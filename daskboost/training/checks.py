@@ -88,17 +88,18 @@ def check_score_function(params: TrainParams, objective: Objective) -> None:
     """Refuse scores by weights where nothing could take them."""
     if not scores_weights(params, objective):
         return
-    refused = {
+    _refuse_beside(f"score_function={params.score_function!r}", {
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
         "monotone_constraints, whose limits are of Newton's leaf values": params.is_monotone,
         "out_of_core='certified', which certifies what Newton's score gains": params.out_of_core == "certified",
-    }
-    for what, found in refused.items():
-        if found:
-            raise ParameterError(
-                f"score_function={params.score_function!r} does not go with {what}; use score_function='newton', or "
-                "leave the other out"
-            )
+    }, "use score_function='newton', or leave the other out")  # fmt: skip
+
+
+def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:
+    """Refuse what is not possible beside others, the first of those that are there."""
+    for other, is_there in others.items():
+        if is_there:
+            raise ParameterError(f"{what} does not go with {other}; {remedy}")
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
@@ -133,7 +134,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         )
     if mode != "certified":
         return
-    refused = {
+    _refuse_beside(f"out_of_core={mode!r}", {
         f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
         f"max_leaves={params.max_leaves}": params.max_leaves > 0,
         "monotone_constraints": params.is_monotone,
@@ -141,12 +142,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
         f"objective {objective.name!r}, whose leaves are quantiles": objective.adaptive_quantiles is not None,
-    }
-    for what, found in refused.items():
-        if found:
-            raise ParameterError(
-                f"out_of_core={mode!r} does not go with {what}; leave one of the two out (out_of_core='exact' does)"
-            )
+    }, "leave one of the two out (out_of_core='exact' does)")  # fmt: skip
 
 
 def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
-from daskboost.params import TrainParams
+from daskboost.params import TrainParams, check_count
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
@@ -238,11 +238,8 @@ def _candidates(params: TrainParams, dtrain: QuantizedDataset, groups: Sequence[
 
 
 def _check_numbers(n_repeats: object, confidence: Any, needs_repeats: bool) -> None:
-    if isinstance(n_repeats, bool) or not isinstance(n_repeats, int | np.integer) or n_repeats < 1 + needs_repeats:
-        raise ParameterError(
-            f"n_repeats={n_repeats!r} must be an integer of at least {1 + needs_repeats}"
-            + (", as folds=None leaves nothing else to repeat" if needs_repeats else "")
-        )
+    hint = ", as folds=None leaves nothing else to repeat" if needs_repeats else ""
+    check_count("n_repeats", n_repeats, least=1 + needs_repeats, hint=hint)
     number = isinstance(confidence, float | np.floating)
     if not number or not 0 < confidence < 1:
         raise ParameterError(f"confidence={confidence!r} must lie between 0 and 1, such as 0.95")
