@@ -10,10 +10,9 @@ import pytest
 from reference import quantize as reference
 from strategies.device_rows import device_dense, device_sparse
 
-from daskboost.data.chunks.chunk import Quantizer
 from daskboost.data.chunks.device_chunk import DenseDeviceChunk, DeviceChunk, joined_symbols
-from daskboost.data.chunks.gpu_chunks import quantize_on_gpu
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout
+from daskboost.data.chunks.quantizer import Quantizer, quantize_on_gpu
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import DenseRows, SparseRows
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols

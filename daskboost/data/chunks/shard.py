@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import ChunkRows, Quantizer
+from daskboost.data.chunks.chunk import ChunkRows
 from daskboost.data.chunks.chunk_stream import stream
 from daskboost.data.chunks.device_chunk import Chunk
-from daskboost.data.chunks.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.chunks.packing import Layout
+from daskboost.data.chunks.quantizer import DeviceHome, Quantizer, quantize_on_gpu
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import AnyFeatures, DeviceRows, RowBatch
