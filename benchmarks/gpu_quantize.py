@@ -26,7 +26,7 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_floors import BYTES_PER_S
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data.chunks import gpu_chunks
+from daskboost.data.chunks import quantizer
 from daskboost.data.cuts import sketch as device_sketch
 from daskboost.data.input import read
 
@@ -36,7 +36,7 @@ STEPS: Steps = {
     "look at values": (read, "dense_rows"),
     "look at labels": (read, "device_column"),
     "sketch": (device_sketch, "count_keys"),
-    "quantize": (gpu_chunks, "quantize_rows"),
+    "quantize": (quantizer, "quantize_rows"),
 }
 """Functions that are timed on their own, by where they are called."""
 

@@ -27,7 +27,7 @@ from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_quantize import Steps, stopwatches
 from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record, timed
 from daskboost import QuantizedDataset
-from daskboost.data.chunks import gpu_chunks
+from daskboost.data.chunks import quantizer
 from daskboost.data.cuts import sketch as device_sketch
 from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input import uploaded_rows as upload
@@ -40,7 +40,7 @@ STEPS: Steps = {
     "look at values": (upload, "inspected"),
     "sketch": (device_sketch, "count_keys"),
     "merge": (KeyTable, "__add__"),
-    "quantize": (gpu_chunks, "quantize_rows"),
+    "quantize": (quantizer, "quantize_rows"),
 }
 
 

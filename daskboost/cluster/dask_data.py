@@ -23,7 +23,7 @@ from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
 from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
-from daskboost.data.chunks.gpu_chunks import DeviceHome
+from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import check_spill_directory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster
-from daskboost.model.output import make_request
 from daskboost.params import TrainParams
 from daskboost.training.dataset import run_or_await
 
@@ -63,8 +63,10 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
 
         Parameters are those of `DaskBoostRegressor.predict`.
         """
-        margins = self._predict(X, "margin", iteration_range, base_margin)
-        return margins if output_margin else self._labels.of_margins(margins)
+        request = self._request("margin", iteration_range)
+        if not output_margin:
+            request = replace(request, then=self._labels.of_margins, names="prediction")
+        return self._predict(X, request, base_margin)
 
     def predict_proba(
         self, X: object, *, iteration_range: tuple[int, int] | None = None, base_margin: object = None
@@ -86,7 +88,11 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
             raise ParameterError(
                 f"objective {name!r} gives no probabilities; turn predict(X, output_margin=True) into them yourself"
             )
-        return self._labels.probabilities(self._predict(X, "margin", iteration_range, base_margin))
+        labels = self._labels
+        request = replace(
+            self._request("margin", iteration_range), then=labels.probabilities, names=tuple(labels.classes.tolist())
+        )
+        return self._predict(X, request, base_margin)
 
     def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """Weighted share of rows whose label is predicted.
@@ -96,7 +102,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         X, y, sample_weight : as in `fit`, local or Dask
             Labels that the model does not know are never predicted.
         """
-        request = make_request(self.booster_, "margin", None, self.n_threads or None)
+        request = self._request("margin")
         source = self._source(RowSet(X, y, {"weight": sample_weight}), self.booster_.schema)
         known = self.classes_
 
@@ -119,7 +125,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
 
     def _labelled(self, source: Source, init: Booster | None) -> tuple[Source, ClassLabels | None]:
         labels = ClassLabels.found_in(source) if init is None else ClassLabels.of_model(init)
-        return labels.weighted(labels.encoded(source), self.class_weight), labels
+        return labels.weighted(source.with_classes(labels.classes), self.class_weight), labels
 
     def _labels_of(self, n_classes: int) -> ClassLabels | None:
         return ClassLabels(np.arange(n_classes))

@@ -96,18 +96,14 @@ class RowSet(NamedTuple):
 
 
 def evaluation_sets(eval_set: object, beside: Mapping[str, tuple[str, object]]) -> list[RowSet]:
-    """Join the arguments that `fit` has for evaluation sets.
+    """Join the arguments that `fit` has for evaluation sets; ParameterError where they are no list of pairs, or lists
+    of different lengths.
 
     Parameters
     ----------
     eval_set : list of (X, y), or None
     beside : mapping
         Argument and value, a list of one entry per set, of what else goes with the rows, by the names of `RowSet`.
-
-    Raises
-    ------
-    ParameterError
-        No list of pairs; lists of different lengths.
     """
     pairs = [] if eval_set is None else eval_set
     if not isinstance(pairs, list | tuple) or not all(isinstance(p, list | tuple) and len(p) == 2 for p in pairs):
@@ -117,14 +113,10 @@ def evaluation_sets(eval_set: object, beside: Mapping[str, tuple[str, object]]) 
 
 
 def check_labels(sources: Sequence[Source], objective: Objective) -> None:
-    """Judge the labels of local sets before the training rows are quantized.
+    """Judge the labels of local sets before the training rows are quantized: DataError with the set where the objective
+    is not defined for labels, they are missing, or are no known class.
 
     Those of a Dask collection may cost as much as reading all of it, and are judged when that happens.
-
-    Raises
-    ------
-    DataError
-        Naming the set: labels that the objective is not defined for, that are missing, or that are no known class.
     """
     for i, source in enumerate(sources):
         if source.is_dask:

@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 
 from daskboost.errors import ParameterError
 from daskboost.foreign_words import hint_of, translated, unexpected
-from daskboost.params import PARAMETERS, TrainParams, check_count
+from daskboost.params import PARAMETERS, TrainParams
 
 C = TypeVar("C", bound=type)
 
@@ -237,13 +237,8 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         return self
 
     def train_params(self, objective: Any, num_class: int = 0) -> TrainParams:
-        """What the fit goes by: the parameters that `TrainParams` knows, checked.
-
-        Raises
-        ------
-        ParameterError
-            A value out of range, or parameters that contradict each other.
-        """
+        """What the fit goes by: the parameters that `TrainParams` knows, checked; ParameterError for values out of
+        range and contradictions."""
         values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
         values |= {"objective": objective, "num_class": num_class}
         values |= {"random_state": _seed(self.random_state), "n_jobs": self.n_threads}
@@ -255,10 +250,6 @@ class EstimatorParameters(BaseEstimator):  # type: ignore[misc]
         if self.n_jobs is None or (isinstance(self.n_jobs, int | np.integer) and self.n_jobs == -1):
             return 0
         return self.n_jobs
-
-    def check_rounds(self) -> None:
-        """Refuse an `n_estimators` that is no number of rounds."""
-        check_count("n_estimators", self.n_estimators, least=0)
 
 
 def _seed(random_state: Any) -> Any:

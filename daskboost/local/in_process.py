@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
-from daskboost.data.chunks.gpu_chunks import DeviceHome
+from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.chunks.tiers import RamUse, check_spill_directory, spill_path

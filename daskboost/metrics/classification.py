@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.cuts.key_counts import KeyCounts, KeyTable
+from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.devices.gpu.rows.metrics import SCORE_ROWS
 from daskboost.dtypes import Array, Float64, Int64
 from daskboost.errors import DataError, ParameterError
@@ -44,7 +44,7 @@ _TOTAL_BITS = 62  # of the sum of all weights, so that it and its halves fit an 
 
 
 @dataclass(frozen=True)
-class ScoreCurve(Metric[KeyCounts]):
+class ScoreCurve(Metric[KeyTable]):
     """What both areas share: counts of (negatives, positives) per score.
 
     Parameters
@@ -54,11 +54,8 @@ class ScoreCurve(Metric[KeyCounts]):
     """
 
     device_loss: ClassVar[str | None] = "scores"
+    maximize: ClassVar[bool] = True
     exponent: int | None = None
-
-    @property
-    def maximize(self) -> bool:
-        return True
 
     def prepare(self, stats: LabelStats) -> Self:
         LabelRange(0.0, 1.0).check(self.name, stats)  # what lies between is refused when it is read
@@ -67,14 +64,14 @@ class ScoreCurve(Metric[KeyCounts]):
         total = math.frexp(stats.max_weight)[1] + stats.n_rows.bit_length()  # 2**total exceeds the sum of weights
         return replace(self, exponent=total - _TOTAL_BITS)
 
-    def partial(self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0) -> KeyCounts:
+    def partial(self, label: Array, prediction: Array, weight: Array | None = None, *, first_row: int = 0) -> KeyTable:
         score = one_per_row(self.name, label, prediction)
         state = self._block(label[:0], score[:0], None)
         for block in row_blocks(label, score, weight, BLOCK_ROWS):
             state += self._block(*block)
         return state
 
-    def _block(self, label: Array, score: Array, weight: Array | None) -> KeyCounts:
+    def _block(self, label: Array, score: Array, weight: Array | None) -> KeyTable:
         positive = label == 1
         if not (positive | (label == 0)).all():
             other = label[~positive & (label != 0)][0]
@@ -85,11 +82,11 @@ class ScoreCurve(Metric[KeyCounts]):
             )
         counts = np.zeros((len(label), 2), dtype=np.int64)
         counts[np.arange(len(label)), positive.astype(np.intp)] = self._units(weight, len(label))
-        return KeyCounts.of(score.astype(np.float32), counts, capacity=CAPACITY)
+        return KeyTable.of(score.astype(np.float32), counts, capacity=CAPACITY)
 
     def partial_of_loss(
         self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
-    ) -> KeyCounts | None:
+    ) -> KeyTable | None:
         score = one_per_row(self.name, label, prediction)
         state = self._block(np.empty(0, np.float32), np.empty(0, np.float32), None)
         scale = 1.0 if weight is None else math.ldexp(1.0, -self._exponent)
@@ -98,11 +95,9 @@ class ScoreCurve(Metric[KeyCounts]):
             if cells is None:  # a label or a score that the host refuses
                 return None
             offsets = np.array([0, len(cells.lower)], np.int64)
-            state += KeyCounts(
-                KeyTable(
-                    np.array([CAPACITY], np.int64), np.array([cells.bits], np.uint8), offsets, cells.lower, cells.upper,
-                    cells.counts,
-                )
+            state += KeyTable(
+                np.array([CAPACITY], np.int64), np.array([cells.bits], np.uint8), offsets, cells.lower, cells.upper,
+                cells.counts,
             )  # fmt: skip
         return state
 
@@ -119,7 +114,7 @@ class ScoreCurve(Metric[KeyCounts]):
             )
         return self.exponent
 
-    def value(self, state: KeyCounts) -> float:
+    def value(self, state: KeyTable) -> float:
         counts = state.counts
         negative, positive = counts[:, 0], counts[:, 1]
         if not positive.any() or not negative.any():
@@ -130,9 +125,9 @@ class ScoreCurve(Metric[KeyCounts]):
     def area(self, negative: Int64, positive: Int64) -> float:
         """The area from weights per cell, in increasing order of scores; both classes occur."""
 
-    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyCounts:
-        state = KeyCounts.from_arrays(arrays)
-        if state.counts.shape[1] != 2 or state.capacity != CAPACITY:
+    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyTable:
+        state = KeyTable.from_arrays(arrays)
+        if state.counts.shape[1] != 2 or state.capacities.tolist() != [CAPACITY]:
             raise DataError(f"arrays: not a state of metric {self.name!r}; pass what its to_arrays returned")
         return state
 
@@ -178,10 +173,7 @@ class LogLoss(MeanMetric):
 
     base_name: ClassVar[str] = "logloss"
     device_loss: ClassVar[str | None] = "log"
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0, 1.0)
+    labels: ClassVar[LabelRange] = LabelRange(0.0, 1.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         hard = (label == 0) | (label == 1)
@@ -204,15 +196,12 @@ class Error(MeanMetric):
 
     base_name: ClassVar[str] = "error"
     device_loss: ClassVar[str | None] = "wrong side"
+    labels: ClassVar[LabelRange] = LabelRange(0.0, 1.0)
     threshold: float = 0.5
 
     @property
     def device_parameters(self) -> tuple[float, ...]:
         return (self.threshold,)
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0, 1.0)
 
     @property
     def name(self) -> str:

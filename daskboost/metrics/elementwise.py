@@ -64,13 +64,8 @@ class MeanMetric(Metric[RatioState]):
         return LabelRange()
 
     def prepare(self, stats: LabelStats) -> Self:
-        """See `Metric.prepare`.
-
-        Raises
-        ------
-        DataError
-            Labels for which the metric is not defined, as scikit-learn refuses them.
-        """
+        """See `Metric.prepare`; DataError for labels for which the metric is not defined, as scikit-learn refuses
+        them."""
         self.labels.check(self.name, stats)
         return self
 
@@ -141,14 +136,8 @@ class Rmsle(MeanMetric):
 
     base_name: ClassVar[str] = "rmsle"
     device_loss: ClassVar[str | None] = "squared log"
-
-    @property
-    def device_parameters(self) -> tuple[float, ...]:
-        return (_LEAST_OF_LOG,)
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(-1.0, open_low=True)
+    device_parameters: ClassVar[tuple[float, ...]] = (_LEAST_OF_LOG,)
+    labels: ClassVar[LabelRange] = LabelRange(-1.0, open_low=True)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         predicted, given = (log1p(np.maximum(values, _LEAST_OF_LOG)) for values in (prediction, label))
@@ -259,10 +248,7 @@ class PoissonNLogLik(MeanMetric):
     """Mean negative log-likelihood of the Poisson distribution, with its normalising log-gamma term."""
 
     base_name: ClassVar[str] = "poisson-nloglik"
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0)
+    labels: ClassVar[LabelRange] = LabelRange(0.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         from scipy.special import gammaln
@@ -277,14 +263,8 @@ class GammaNLogLik(MeanMetric):
 
     base_name: ClassVar[str] = "gamma-nloglik"
     device_loss: ClassVar[str | None] = "gamma"
-
-    @property
-    def device_parameters(self) -> tuple[float, ...]:
-        return (_LEAST_MEAN,)
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0)
+    device_parameters: ClassVar[tuple[float, ...]] = (_LEAST_MEAN,)
+    labels: ClassVar[LabelRange] = LabelRange(0.0)
 
     def loss(self, label: Float64, prediction: Float64) -> Float64:
         mean = np.maximum(prediction, _LEAST_MEAN)
@@ -302,11 +282,8 @@ class TweedieNLogLik(MeanMetric):
     """
 
     base_name: ClassVar[str] = "tweedie-nloglik"
+    labels: ClassVar[LabelRange] = LabelRange(0.0)
     power: float = 1.5
-
-    @property
-    def labels(self) -> LabelRange:
-        return LabelRange(0.0)
 
     @property
     def name(self) -> str:

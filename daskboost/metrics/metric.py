@@ -179,15 +179,6 @@ AnyMetric = Metric[Any]
 """A metric, whatever it knows about rows."""
 
 
-def evaluate(metric: Metric[Any], label: Array, prediction: Array, weight: Array | None = None) -> float:
-    """The metric of arrays that are all there is."""
-    from daskboost.data.input.labels import LabelStats
-
-    heaviest = 1.0 if weight is None else float(np.max(weight, initial=0.0))
-    whole = metric.prepare(LabelStats(n_rows=len(label), max_weight=heaviest))
-    return float(whole.value(whole.partial(label, prediction, weight)))
-
-
 def one_per_row(name: str, label: Array, prediction: Array) -> Array:
     """The prediction as shape (n,); DataError for several outputs per row or another number of rows."""
     found = flat(prediction)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from daskboost.data.input.row_batch import Features, FeatureSchema
-from daskboost.dtypes import Float32, Float64, Int64
+from daskboost.dtypes import Float32, Float64
 from daskboost.errors import MissingDependencyError, ModelFormatError, ParameterError
 from daskboost.objectives.regression import SquaredError
 from daskboost.tree.table import TreeTable
@@ -54,10 +54,8 @@ def importance(booster: Booster, importance_type: str = "gain") -> Float64:
             totals += np.bincount(features, statistic[inner].astype(np.float64), booster.n_features)
     if importance_type == "weight":
         return counts.astype(np.float64)
-    return totals if importance_type.startswith("total_") else _mean(totals, counts)
-
-
-def _mean(totals: Float64, counts: Int64) -> Float64:
+    if importance_type.startswith("total_"):
+        return totals
     return np.divide(totals, counts, out=np.zeros_like(totals), where=counts > 0)
 
 
@@ -77,8 +75,6 @@ def contributions(booster: Booster, rows: Features, start: Float32, trees: tuple
 
     Parameters
     ----------
-    booster : Booster
-    rows : DenseRows or SparseRows
     start : float32 array, shape (rows, outputs)
         Margins before the first tree; they belong to the bias.
     trees : tuple of int

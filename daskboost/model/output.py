@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.row_batch import host_features
 from daskboost.data.input.row_columns import RowBatch
 from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, flat, in_columns
 from daskboost.errors import DataError, ParameterError
@@ -92,12 +92,17 @@ class PredictRequest:
     """First tree and the one after the last."""
     n_threads: int | None
     """Threads for a batch; None for all the process may run on."""
+    then: Callable[[Array], Array] | None = None
+    """What becomes of margins in the end: arrays of shape (rows, ...) to arrays of as many rows, also of none. It is
+    pickled for tasks of Dask."""
+    names: str | tuple[Any, ...] | None = None
+    """Name of a resulting Series, or names of a DataFrame's columns; None for those that follow from `output`."""
 
     def run(self, batch: RowBatch) -> npt.NDArray[Any]:
         """Predict rows in memory."""
         from daskboost.model.predict_rows import add_margins, find_leaves
 
-        features = host_features(batch.features)
+        features = batch.features.on_host()
         if self.output == "leaf":
             return find_leaves(self.booster.forest, features, self.trees, self.n_threads)
         start = self.start(batch.n_rows, batch.columns.base_margin)
@@ -113,9 +118,7 @@ class PredictRequest:
 
         Parameters
         ----------
-        rows : DenseValues or SparseValues
         base_margin : float32 array of the device, shape (rows, outputs), or None
-        runtime : Runtime
 
         Returns
         -------
@@ -161,7 +164,7 @@ class PredictRequest:
         if self.output == "class":
             return class_codes(margins).astype(np.int32)
         if self.output == "margin":
-            return flat(margins)
+            return flat(margins) if self.then is None else self.then(flat(margins))
         return self.booster.objective.prediction(margins, xp)
 
     def empty(self) -> npt.NDArray[Any]:
@@ -173,9 +176,12 @@ class PredictRequest:
             return np.empty((0, n_columns) if n_outputs == 1 else (0, n_outputs, n_columns), np.float32)
         return self.finish(np.empty((0, n_outputs), np.float32))
 
-    def column_names(self) -> list[str]:
-        """Names of the columns of a two-dimensional result, for data frames."""
-        width = self.empty().shape[1]
+    def frame_names(self) -> str | list[Any]:
+        """Return the name of the Series or names of the DataFrame's columns that a result of frames has."""
+        empty = self.empty()
+        if empty.ndim == 1 or self.names is not None:
+            return list(self.names) if isinstance(self.names, tuple) else self.names or self.output
+        width = empty.shape[1]
         if self.output == "leaf":
             return [f"tree_{tree}" for tree in range(*self.trees)]
         if self.output == "contributions":
@@ -242,13 +248,7 @@ def device_forest(
 def make_request(
     booster: Booster, output: str, iteration_range: tuple[int, int] | None, n_threads: int | None
 ) -> PredictRequest:
-    """Check the arguments of a call of predict.
-
-    Raises
-    ------
-    ParameterError
-        Naming the argument, its value and what is valid.
-    """
+    """Check the arguments of a call of predict; ParameterError with the argument, its value and what is valid."""
     if output not in get_args(Output):
         raise ParameterError(f"output={output!r} is unknown; give one of {', '.join(map(repr, get_args(Output)))}")
     if output == "class" and not booster.objective.name.startswith(("binary:", "multi:")):

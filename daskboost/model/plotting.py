@@ -319,13 +319,7 @@ def plot_learning_curve(
 
 
 def booster_of(model: Any) -> Booster:
-    """The model itself, or that of a fitted estimator.
-
-    Raises
-    ------
-    ParameterError
-        Anything else.
-    """
+    """The model itself, or that of a fitted estimator; ParameterError for anything else."""
     from daskboost.model.booster import Booster
 
     found = model.booster_ if hasattr(type(model), "booster_") else model

@@ -50,7 +50,6 @@ def pack_forest(
 
     Parameters
     ----------
-    trees : sequence of TreeTable
     outputs : sequence of int, same length
         The output that each tree adds to; 0 where leaves are vectors.
     heap_depths_of : function
@@ -122,8 +121,6 @@ def add_margins(
 
     Parameters
     ----------
-    forest : PackedForest
-    rows : DenseRows or SparseRows
     trees : tuple of int
         First tree and the one after the last.
     margins : float32 array, shape (rows, outputs)

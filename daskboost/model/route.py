@@ -14,10 +14,11 @@ from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks
 from daskboost.data.input.convert import margin_values
 from daskboost.data.input.device_read import csr_matrix, dense_matrix
 from daskboost.data.input.frontend import choose_features, open_input
-from daskboost.data.input.kinds import DEVICE_KINDS, as_array, kind_of, readable
+from daskboost.data.input.kinds import DEVICE_KINDS, arrayed, kind_of, readable
 from daskboost.data.input.read import ReadSpec, require_length
 from daskboost.data.input.row_columns import COLUMNS, checked_margin
 from daskboost.data.input.source import make_source, missing_value
+from daskboost.data.input.uploaded_rows import naming
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import as_float32
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory
@@ -64,20 +65,15 @@ def predict_block(
             "predict fewer rows at a time"
         )
 
-    try:
-        with lack_of_memory(has_no_room), active(runtime):
-            rows = _values(spec, x, runtime)
-            if "base_margin" in spec.inside:
-                base_margin = x[list(spec.inside["base_margin"])]
-            margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
-            result, infinite = request.run_on_device(rows, margin, runtime)
-            if len(infinite):
-                spec.refuse_infinite(infinite)
-            return result
-    except DataError as error:
-        if not where:
-            raise
-        raise type(error)(f"{where}: {error}") from error
+    with naming(where), lack_of_memory(has_no_room), active(runtime):
+        rows = _values(spec, x, runtime)
+        if "base_margin" in spec.inside:
+            base_margin = x[list(spec.inside["base_margin"])]
+        margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
+        result, infinite = request.run_on_device(rows, margin, runtime)
+        if len(infinite):
+            spec.refuse_infinite(infinite)
+        return result
 
 
 def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:
@@ -105,15 +101,13 @@ def _check_features(spec: ReadSpec, matrix: Any) -> None:
 
 def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Float32:
     """Base margins as an array of the device; float32, shape (rows, columns)."""
-    margins = readable(given, "base_margin")
+    margins = arrayed(readable(given, "base_margin"), "base_margin")
     kind = kind_of(margins, "base_margin")
     if kind == "cudf":
         frame = margins.to_frame() if margins.ndim == 1 else margins
         margin, _ = dense_matrix(frame, None)
-    elif kind == "cupy":
-        margin = as_device_array(margins, "base_margin")
     else:
-        margin = as_array(margins, "base_margin") if kind == "numpy" else margin_values(margins, None)
+        margin = margins if kind in ("numpy", "cupy") else margin_values(margins, None)
     if margin.ndim not in (1, 2) or margin.dtype.kind not in "fiub":
         raise DataTypeError(
             f"base_margin is an array of type {margin.dtype} and shape {margin.shape}, but must hold a number per row, "
@@ -150,7 +144,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
             "output='contributions' of a model with several outputs has three dimensions, which a DataFrame lacks; "
             "pass a Dask Array, e.g. X.to_dask_array()"
         )
-    names = request.column_names() if empty.ndim == 2 else request.output
+    names = request.frame_names()
     margins = []
     if base_margin is not None:
         if not isinstance(base_margin, DaskFrameBlocks):
@@ -203,7 +197,9 @@ def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) 
     import pandas as pd
 
     if isinstance(names, str):
-        return pd.Series(values, index=index, name=names)
+        # a Series of strings takes pandas' string type, also when it is empty and has nothing to infer it from
+        dtype = pd.Series(["a"]).dtype if values.dtype == object else values.dtype
+        return pd.Series(values, index=index, name=names, dtype=dtype)
     return pd.DataFrame(values, index=index, columns=names)
 
 
@@ -212,6 +208,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
     import dask.array as da
 
     empty = request.empty()
+    on_device = is_device_array(x) and empty.dtype != object  # strings are NumPy's
     pairs: list[Any] = [x, "rf"]
     if base_margin is not None:
         margin = _margin_array(base_margin, x)
@@ -226,7 +223,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         concatenate=True,
         align_arrays=False,
         dtype=empty.dtype,
-        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if is_device_array(x) else empty,
+        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if on_device else empty,
     )
 
 

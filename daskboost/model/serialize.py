@@ -47,7 +47,6 @@ def to_bytes(booster: Booster, format: Format = "ubj") -> bytes:
 
     Parameters
     ----------
-    booster : Booster
     format : {"ubj", "json"}, default "ubj"
         UBJSON is about half the size and much faster to read; JSON is for human readers.
     """
@@ -96,13 +95,7 @@ def _parse_json(data: bytes) -> Any:
 
 
 def format_of(path: str | Path) -> Format:
-    """The format that a file name asks for.
-
-    Raises
-    ------
-    ParameterError
-        A name that ends neither in ``.json`` nor in ``.ubj``.
-    """
+    """The format that a file name asks for; ParameterError where it ends neither in ``.json`` nor in ``.ubj``."""
     suffix = Path(path).suffix.lower()
     if suffix not in (".json", ".ubj"):
         raise ParameterError(f"path={str(path)!r}: the name of a model file ends in .json or .ubj")

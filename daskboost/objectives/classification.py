@@ -16,9 +16,7 @@ from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.objective import (
     BaseScoreRule,
     Objective,
-    config_section,
     float32_pair,
-    json_number,
     number_parameter,
     sigmoid,
     softmax,
@@ -47,16 +45,14 @@ class Logistic(Objective):
     """
 
     name: ClassVar[str] = "binary:logistic"
+    section: ClassVar[str] = "reg_loss_param"
+    default_metric: ClassVar[str] = "logloss"
     symmetric_score: ClassVar[Literal["newton", "l2"]] = "l2"
     scale_pos_weight: float = 1.0
 
     @property
     def positive_weight(self) -> float:
         return self.scale_pos_weight
-
-    @property
-    def default_metric(self) -> str:
-        return "logloss"
 
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         y = label[:, None]
@@ -99,16 +95,9 @@ class Logistic(Objective):
                     "encode the two classes as 0 and 1, or use DaskBoostClassifier, which encodes any classes"
                 )
 
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name, "reg_loss_param": {"scale_pos_weight": json_number(self.scale_pos_weight)}}
-
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         return cls(number_parameter(params, "scale_pos_weight", 1.0, 0.0, math.inf))
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls.from_params(config_section(config, "reg_loss_param"))
 
 
 @dataclass(frozen=True)
@@ -116,10 +105,7 @@ class LogisticRegression(Logistic):
     """The same loss for labels that are probabilities, judged by their squared error."""
 
     name: ClassVar[str] = "reg:logistic"
-
-    @property
-    def default_metric(self) -> str:
-        return "rmse"
+    default_metric: ClassVar[str] = "rmse"
 
 
 @dataclass(frozen=True)
@@ -171,16 +157,15 @@ class SoftProb(Objective):
     """
 
     name: ClassVar[str] = "multi:softprob"
+    section: ClassVar[str] = "softmax_multiclass_param"
+    default_metric: ClassVar[str] = "mlogloss"
+    device_loss: ClassVar[DeviceLoss] = DeviceLoss(LossKernel.SOFTMAX)
     base_score_rule: ClassVar[BaseScoreRule] = "shares"
     num_class: int
 
     @property
     def n_outputs(self) -> int:
         return self.num_class
-
-    @property
-    def default_metric(self) -> str:
-        return "mlogloss"
 
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         g, h = xp.empty_like(margin), xp.empty_like(margin)
@@ -191,10 +176,6 @@ class SoftProb(Objective):
             p -= label[rows] == classes
             g[rows] = p.T
         return g, h
-
-    @property
-    def device_loss(self) -> DeviceLoss:
-        return DeviceLoss(LossKernel.SOFTMAX)
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         p = xp.empty_like(margin)
@@ -221,9 +202,6 @@ class SoftProb(Objective):
     def parameters(self) -> dict[str, Any]:
         return {"num_class": self.num_class}
 
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name, "softmax_multiclass_param": {"num_class": str(self.num_class)}}
-
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         given = params.get("num_class")
@@ -237,10 +215,6 @@ class SoftProb(Objective):
                 "give num_class, one more than the largest label"
             )
         return cls(number)
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls.from_params(config_section(config, "softmax_multiclass_param"))
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,8 @@ class Objective(ABC):
     """XGBoost's name."""
     needs: ClassVar[tuple[str, ...]] = ("label",)
     """Fields of `RowColumns` that data sets must have for it."""
+    section: ClassVar[str] = ""
+    """Where XGBoost's model JSON has the parameters, each under the name of its field; empty for a loss without any."""
     constant_hessian: ClassVar[bool] = False
     """Whether the unweighted hessian is 1 for every row, so that a device need not store it."""
     symmetric_score: ClassVar[Literal["newton", "l2"]] = "newton"
@@ -273,9 +275,10 @@ class Objective(ABC):
         """The loss's parameters under the names users give them; metrics read theirs from here."""
         return {}
 
-    @abstractmethod
     def config(self) -> dict[str, Any]:
-        """`learner.objective` of XGBoost's model JSON: the name and parameters as texts."""
+        """Return `learner.objective` of XGBoost's model JSON: the name, and parameters as texts."""
+        texts = {name: json_number(value) for name, value in vars(self).items()}
+        return {"name": self.name, self.section: texts} if self.section else {"name": self.name}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -297,7 +300,7 @@ class Objective(ABC):
         ModelFormatError
             A parameter that is malformed or out of range.
         """
-        return cls()
+        return cls.from_params(config_section(config, cls.section)) if cls.section else cls()
 
 
 def kernel_of(objective: Objective) -> DeviceLoss | None:

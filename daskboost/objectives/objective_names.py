@@ -75,13 +75,8 @@ def make_objective(objective: object, params: Mapping[str, Any] | None = None) -
 
 
 def objective_from_config(config: object) -> Objective:
-    """The objective of a model file, from `learner.objective` of XGBoost's JSON.
-
-    Raises
-    ------
-    ModelFormatError
-        Not such an object, an objective this version does not know, or a malformed parameter.
-    """
+    """The objective of a model file, from `learner.objective` of XGBoost's JSON; ModelFormatError where it is no such
+    object, has a malformed parameter, or is an objective that this version does not know."""
     name = config.get("name") if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(name, str):
         raise ModelFormatError("learner.objective of the model is not an object with a 'name'; the file is damaged")

@@ -75,12 +75,10 @@ class Poisson(LogLinkObjective):
     """
 
     name: ClassVar[str] = "count:poisson"
+    section: ClassVar[str] = "poisson_regression_param"
+    default_metric: ClassVar[str] = "poisson-nloglik"
     default_max_delta_step: ClassVar[float] = 0.7
     max_delta_step: float = 0.7
-
-    @property
-    def default_metric(self) -> str:
-        return "poisson-nloglik"
 
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         mean = exp(margin, xp)
@@ -90,16 +88,9 @@ class Poisson(LogLinkObjective):
     def device_loss(self) -> DeviceLoss:
         return DeviceLoss(LossKernel.POISSON, float32_pair(self.max_delta_step))
 
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name, "poisson_regression_param": {"max_delta_step": json_number(self.max_delta_step)}}
-
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         return cls(number_parameter(params, "max_delta_step", 0.7, 0.0, 80.0, closed_low=True))
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls.from_params(config_section(config, "poisson_regression_param"))
 
 
 @dataclass(frozen=True)
@@ -107,19 +98,13 @@ class Gamma(LogLinkObjective):
     """margin + label / exp(margin): positive labels whose spread grows with their mean."""
 
     name: ClassVar[str] = "reg:gamma"
+    default_metric: ClassVar[str] = "gamma-deviance"
+    device_loss: ClassVar[DeviceLoss] = DeviceLoss(LossKernel.GAMMA)
     zero_allowed: ClassVar[bool] = False
-
-    @property
-    def default_metric(self) -> str:
-        return "gamma-deviance"
 
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         ratio = label[:, None] * exp(-margin, xp)
         return _ONE - ratio, ratio
-
-    @property
-    def device_loss(self) -> DeviceLoss:
-        return DeviceLoss(LossKernel.GAMMA)
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "reg_loss_param": {"scale_pos_weight": "1"}}
@@ -137,6 +122,7 @@ class Tweedie(LogLinkObjective):
     """
 
     name: ClassVar[str] = "reg:tweedie"
+    section: ClassVar[str] = "tweedie_regression_param"
     tweedie_variance_power: float = 1.5
 
     @property
@@ -160,17 +146,9 @@ class Tweedie(LogLinkObjective):
     def parameters(self) -> dict[str, Any]:
         return {"tweedie_variance_power": self.tweedie_variance_power}
 
-    def config(self) -> dict[str, Any]:
-        power = json_number(self.tweedie_variance_power)
-        return {"name": self.name, "tweedie_regression_param": {"tweedie_variance_power": power}}
-
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         return cls(number_parameter(params, "tweedie_variance_power", 1.5, 1.0, 2.0, closed_low=True))
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls.from_params(config_section(config, "tweedie_regression_param"))
 
 
 _HUBER_LIMIT = np.float32(1e12)
@@ -183,18 +161,12 @@ class SquaredError(Objective):
     """(margin - label)**2 / 2."""
 
     name: ClassVar[str] = "reg:squarederror"
+    default_metric: ClassVar[str] = "rmse"
+    device_loss: ClassVar[DeviceLoss] = DeviceLoss(LossKernel.SQUARED_ERROR)
     constant_hessian: ClassVar[bool] = True
-
-    @property
-    def default_metric(self) -> str:
-        return "rmse"
 
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         return margin - label[:, None], xp.ones_like(margin)
-
-    @property
-    def device_loss(self) -> DeviceLoss:
-        return DeviceLoss(LossKernel.SQUARED_ERROR)
 
     def config(self) -> dict[str, Any]:
         return {"name": self.name, "reg_loss_param": {"scale_pos_weight": "1"}}
@@ -205,26 +177,14 @@ class AbsoluteError(Objective):
     """|margin - label|; leaves become medians of residuals."""
 
     name: ClassVar[str] = "reg:absoluteerror"
+    default_metric: ClassVar[str] = "mae"
+    adaptive_quantiles: ClassVar[tuple[float, ...]] = (0.5,)
+    device_loss: ClassVar[DeviceLoss] = DeviceLoss(LossKernel.ABSOLUTE_ERROR)
     constant_hessian: ClassVar[bool] = True
     base_score_rule: ClassVar[BaseScoreRule] = "quantile"
 
-    @property
-    def default_metric(self) -> str:
-        return "mae"
-
-    @property
-    def adaptive_quantiles(self) -> tuple[float, ...]:
-        return (0.5,)
-
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         return xp.sign(margin - label[:, None]), xp.ones_like(margin)
-
-    @property
-    def device_loss(self) -> DeviceLoss:
-        return DeviceLoss(LossKernel.ABSOLUTE_ERROR)
-
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name}
 
 
 @dataclass(frozen=True)
@@ -239,11 +199,9 @@ class PseudoHuberError(Objective):
     """
 
     name: ClassVar[str] = "reg:pseudohubererror"
+    section: ClassVar[str] = "pseudo_huber_param"
+    default_metric: ClassVar[str] = "mphe"
     huber_slope: float = 1.0
-
-    @property
-    def default_metric(self) -> str:
-        return "mphe"
 
     def gradients(self, label: Float32, margin: Float32, xp: ArrayModule = np) -> tuple[Float32, Float32]:
         slope = np.float32(self.huber_slope)
@@ -259,16 +217,9 @@ class PseudoHuberError(Objective):
     def parameters(self) -> dict[str, Any]:
         return {"huber_slope": self.huber_slope}
 
-    def config(self) -> dict[str, Any]:
-        return {"name": self.name, "pseudo_huber_param": {"huber_slope": json_number(self.huber_slope)}}
-
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
         return cls(number_parameter(params, "huber_slope", 1.0, 2.0**-30, 2.0**30))
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls.from_params(config_section(config, "pseudo_huber_param"))
 
 
 @dataclass(frozen=True)
@@ -282,6 +233,7 @@ class QuantileError(Objective):
     """
 
     name: ClassVar[str] = "reg:quantileerror"
+    default_metric: ClassVar[str] = "quantile"
     constant_hessian: ClassVar[bool] = True
     base_score_rule: ClassVar[BaseScoreRule] = "quantile"
     quantile_alpha: tuple[float, ...] = (0.5,)
@@ -289,10 +241,6 @@ class QuantileError(Objective):
     @property
     def n_outputs(self) -> int:
         return len(self.quantile_alpha)
-
-    @property
-    def default_metric(self) -> str:
-        return "quantile"
 
     @property
     def adaptive_quantiles(self) -> tuple[float, ...]:

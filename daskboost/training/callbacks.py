@@ -19,7 +19,7 @@ import numpy as np
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import format_of
-from daskboost.params import shown
+from daskboost.params import check_count, shown
 
 EvalsResult = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -91,8 +91,7 @@ class EvaluationLog(Callback):
     """
 
     def __init__(self, period: int = 1, stream: TextIO | None = None) -> None:
-        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-            raise ParameterError(f"EvaluationLog(period={period!r}) must be an integer of at least 1")
+        check_count("EvaluationLog: period", period, least=1)
         self._period, self._stream = period, stream
         self._unprinted: str | None = None
 
@@ -129,8 +128,7 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | Path, period: int = 10) -> None:
-        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-            raise ParameterError(f"Checkpoint(period={period!r}) must be an integer of at least 1")
+        check_count("Checkpoint: period", period, least=1)
         format_of(path)  # refuses other file names before any training
         self.path, self._period = Path(path), period
 
@@ -160,12 +158,7 @@ def describe_metrics(evals_result: EvalsResult) -> str:
 
 def evaluation_log(verbose: object) -> list[Callback]:
     """Return what prints metrics as an argument `verbose` asks for it: every round, every so many, or not at all.
-
-    Raises
-    ------
-    ParameterError
-        Neither a truth value, nor a number of rounds, nor None.
-    """
+    ParameterError where it is neither a truth value, nor a number of rounds, nor None."""
     if verbose is None:
         return []
     if not isinstance(verbose, int | np.integer | np.bool_) or verbose < 0:

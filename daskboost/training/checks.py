@@ -31,13 +31,8 @@ LOSS_PARAMETERS = {
 
 
 def check_contradictions(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
-    """Refuse parameters that contradict each other or the objective; `train`, estimators and `plan` ask the same.
-
-    Raises
-    ------
-    ParameterError
-        Naming what does not go together.
-    """
+    """Refuse parameters that contradict each other or the objective, by ParameterErrors; `train`, estimators and `plan`
+    ask the same."""
     check_loss_parameters(params, objective)
     check_multi_strategy(params, objective)
     check_out_of_core(params, objective, eval_names)  # before what "auto" would score by
@@ -45,13 +40,8 @@ def check_contradictions(params: TrainParams, objective: Objective, eval_names: 
 
 
 def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
-    """Refuse parameters without effect on the objective, and what it refuses itself.
-
-    Raises
-    ------
-    ParameterError
-        A loss parameter other than its default that the named objective does not read; see `Objective.check_params`.
-    """
+    """Refuse loss parameters other than their defaults that the named objective does not read, and what it refuses
+    itself, see `Objective.check_params`."""
     if isinstance(params.objective, str):
         for name, owner in LOSS_PARAMETERS.items():
             value = getattr(params, name)
@@ -68,14 +58,9 @@ def check_loss_parameters(params: TrainParams, objective: Objective) -> None:
 
 
 def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
-    """Refuse what trees of vector leaves cannot do, and parameters of them where there are none.
-
-    Raises
-    ------
-    ParameterError
-        A sketch without such trees, or of as many columns as outputs; monotone constraints, which one value per leaf
-        can keep but several of different signs cannot (XGBoost refuses these as well).
-    """
+    """Refuse a sketch without trees of vector leaves, or of as many columns as outputs, and monotone constraints on
+    such trees, which one value per leaf can keep but several of different signs cannot (XGBoost refuses these as
+    well)."""
     k = objective.n_outputs
     vectors = params.has_vector_leaves(k)
     if params.sketch_outputs and not vectors:
@@ -97,26 +82,21 @@ def check_multi_strategy(params: TrainParams, objective: Objective) -> None:
 
 
 def check_score_function(params: TrainParams, objective: Objective) -> None:
-    """Refuse scores by weights where nothing could take them.
-
-    Raises
-    ------
-    ParameterError
-        Naming what they do not go with.
-    """
+    """Refuse scores by weights where nothing could take them."""
     if not scores_weights(params, objective):
         return
-    refused = {
+    _refuse_beside(f"score_function={params.score_function!r}", {
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
         "monotone_constraints, whose limits are of Newton's leaf values": params.is_monotone,
         "out_of_core='certified', which certifies what Newton's score gains": params.out_of_core == "certified",
-    }
-    for what, found in refused.items():
-        if found:
-            raise ParameterError(
-                f"score_function={params.score_function!r} does not go with {what}; use score_function='newton', or "
-                "leave the other out"
-            )
+    }, "use score_function='newton', or leave the other out")  # fmt: skip
+
+
+def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:
+    """Refuse what is not possible beside others, the first of those that are there."""
+    for other, is_there in others.items():
+        if is_there:
+            raise ParameterError(f"{what} does not go with {other}; {remedy}")
 
 
 CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
@@ -124,13 +104,7 @@ CERTIFIED_PARAMS = ("certify_tolerance", "resident_share")
 
 def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Sequence[str] = ()) -> None:
     """Refuse what trees that grow on a sample cannot do, evaluation sets of their report's name, and parameters that
-    would not be read.
-
-    Raises
-    ------
-    ParameterError
-        Naming the parameter, and what to do instead.
-    """
+    would not be read."""
     mode = params.out_of_core
     if params.device_memory_limit is not None and split_device(params.device)[0] == "cpu":
         raise ParameterError(
@@ -157,7 +131,7 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         )
     if mode != "certified":
         return
-    refused = {
+    _refuse_beside(f"out_of_core={mode!r}", {
         f"grow_policy={params.grow_policy!r}": params.grow_policy != "depthwise",
         f"max_leaves={params.max_leaves}": params.max_leaves > 0,
         "monotone_constraints": params.is_monotone,
@@ -165,26 +139,13 @@ def check_out_of_core(params: TrainParams, objective: Objective, eval_names: Seq
         f"colsample_bynode={params.colsample_bynode:g}": params.colsample_bynode < 1,
         "multi_strategy='multi_output_tree'": params.has_vector_leaves(objective.n_outputs),
         f"objective {objective.name!r}, whose leaves are quantiles": objective.adaptive_quantiles is not None,
-    }
-    for what, found in refused.items():
-        if found:
-            raise ParameterError(
-                f"out_of_core={mode!r} does not go with {what}; leave one of the two out (out_of_core='exact' does)"
-            )
+    }, "leave one of the two out (out_of_core='exact' does)")  # fmt: skip
 
 
 def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
     """Refuse parameters of data sets that dtrain was not made with: a fit cannot bring bins back, nor move chunks.
 
-    Parameters
-    ----------
-    made_with : mapping
-        `QuantizedDataset.made_with`.
-
-    Raises
-    ------
-    ParameterError
-        Naming both values.
+    `made_with` : `QuantizedDataset.made_with`.
     """
     for name, made in made_with.items():
         given = getattr(params, name)
@@ -201,11 +162,8 @@ def check_made_with(params: TrainParams, made_with: Mapping[str, Any]) -> None:
 def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[Any]]:
     """The metrics of a fit.
 
-    Raises
-    ------
-    ParameterError
-        An unknown name; two metrics of one name, whose values would end in one list; a metric that cannot read what
-        the objective predicts.
+    ParameterError for an unknown name, two metrics of one name, whose values would end in one list, and a metric that
+    cannot read what the objective predicts.
     """
     made = [make_metric(metric, objective.parameters()) for metric in metrics]
     names = [metric.name for metric in made if not isinstance(metric, CustomMetric)]  # functions may name their values
@@ -225,13 +183,8 @@ def check_metrics(metrics: Sequence[Any], objective: Objective) -> list[Metric[A
 
 
 def as_booster(model: Any) -> Booster | None:
-    """The model that a fit continues: a Booster, a fitted estimator, or a model file's path.
-
-    Raises
-    ------
-    ParameterError
-        Anything else.
-    """
+    """The model that a fit continues: a Booster, a fitted estimator, or a model file's path; ParameterError for
+    anything else."""
     if model is None or isinstance(model, Booster):
         return model
     if hasattr(type(model), "booster_"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daskboost.errors import DataError, ParameterError
+from daskboost.errors import DataError
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.params import PARAMETERS, TrainParams, as_tuple
 from daskboost.training.callbacks import Callback, RoundInfo
@@ -21,7 +21,7 @@ from daskboost.training.train import IN_PARAMS, with_callables
 from daskboost.training.train_many import (
     HELD_OUT,
     TrainedModel,
-    as_candidates,
+    as_candidate,
     check_place,
     prepare_many,
     rows_of_models,
@@ -67,9 +67,7 @@ def cv(
     """
     import pandas as pd
 
-    if not isinstance(params, Mapping | TrainParams):
-        raise ParameterError(f"params is of type {type(params).__name__}; give one mapping, and several to train_many")
-    (chosen,) = as_candidates(params)
+    chosen = as_candidate(params)
     if eval_metric is not None:
         chosen = replace(chosen, eval_metric=as_tuple(eval_metric))
     check_place(dtrain, "cv")

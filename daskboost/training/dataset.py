@@ -44,13 +44,8 @@ def check_options(max_bin: object, encoding: object, packing: object, chunk_rows
 
 
 def check_same_features(model: Booster, schema: FeatureSchema, what: str) -> None:
-    """Refuse rows whose columns are not those a model was trained on, in its order.
-
-    Raises
-    ------
-    DataError
-        Naming both numbers of features, or the first column that differs.
-    """
+    """Refuse rows whose columns are not those a model was trained on, in its order: DataError with both numbers of
+    features, or the first column that differs."""
     if model.n_features != schema.n_features:
         raise DataError(
             f"init_model has {model.n_features} features, {what} {schema.n_features}; pass the same columns"

@@ -10,7 +10,7 @@ import numpy as np
 
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
-from daskboost.params import TrainParams
+from daskboost.params import TrainParams, check_count
 from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
 from daskboost.training.folds import Fold, make_folds
@@ -19,7 +19,7 @@ from daskboost.training.train_many import (
     HELD_OUT,
     PreparedModel,
     TrainedModel,
-    as_candidates,
+    as_candidate,
     check_place,
     prepare_many,
     rows_of_models,
@@ -118,8 +118,7 @@ def evaluate_features(
     Intervals are of each group by itself. Of twenty useless columns one "helps" or "hurts" at 95 %, so with many
     groups raise `confidence` (Bonferroni: ``1 - 0.05 / groups``) and try those that pass once more, with another seed.
     """
-    (single,) = as_candidates(_single(params))
-    chosen = with_callables(single, objective, custom_metric)
+    chosen = with_callables(as_candidate(params), objective, custom_metric)
     check_place(dtrain, "evaluate_features")
     groups = _groups(features, dtrain)
     candidates = _candidates(chosen, dtrain, groups, baseline)
@@ -210,12 +209,6 @@ def _score(model: TrainedModel, scored: str, stops_early: bool) -> float:
     return score
 
 
-def _single(params: Any) -> Any:
-    if not isinstance(params, Mapping | TrainParams):
-        raise ParameterError(f"params is of type {type(params).__name__}; give one mapping such as {{'max_depth': 6}}")
-    return params
-
-
 def _groups(features: object, dtrain: QuantizedDataset) -> list[tuple[int, ...]]:
     """Numbers of each group's columns."""
     if isinstance(features, str | Mapping) or not isinstance(features, Sequence) or not features:
@@ -245,11 +238,8 @@ def _candidates(params: TrainParams, dtrain: QuantizedDataset, groups: Sequence[
 
 
 def _check_numbers(n_repeats: object, confidence: Any, needs_repeats: bool) -> None:
-    if isinstance(n_repeats, bool) or not isinstance(n_repeats, int | np.integer) or n_repeats < 1 + needs_repeats:
-        raise ParameterError(
-            f"n_repeats={n_repeats!r} must be an integer of at least {1 + needs_repeats}"
-            + (", as folds=None leaves nothing else to repeat" if needs_repeats else "")
-        )
+    hint = ", as folds=None leaves nothing else to repeat" if needs_repeats else ""
+    check_count("n_repeats", n_repeats, least=1 + needs_repeats, hint=hint)
     number = isinstance(confidence, float | np.floating)
     if not number or not 0 < confidence < 1:
         raise ParameterError(f"confidence={confidence!r} must lie between 0 and 1, such as 0.95")

@@ -24,11 +24,11 @@ from daskboost.engine.setup import COLUMN_BYTES
 from daskboost.errors import DaskBoostError, ParameterError
 from daskboost.fit.recipe import make_recipe
 from daskboost.local.in_process import LocalShards
-from daskboost.objectives.objective_names import make_objective
+from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, parse_bytes, split_device
-from daskboost.training.checks import check_contradictions, check_metrics, check_rounds
+from daskboost.training.checks import check_rounds
 from daskboost.training.dataset import QuantizedDataset
-from daskboost.training.train import make_spec, objective_params
+from daskboost.training.train import checked_objective, make_spec
 
 
 def plan(
@@ -88,14 +88,14 @@ def plan(
     _check_number("n_workers", n_workers)
     _check_kinds(nonzeros_per_row, missing=missing, weight=weight)
     check_rounds(num_boost_round, None, ())
-    _check_objective(chosen)
+    objective = checked_objective(chosen)
     if not isinstance(evals, list | tuple):
         raise ParameterError(f"evals={evals!r}: give a list of evaluation sets or of their numbers of rows")
     if isinstance(data, QuantizedDataset):
         if (n_rows, n_features, nonzeros_per_row) != (None, None, None):
             raise ParameterError("a QuantizedDataset knows its rows: leave out n_rows, n_features and nonzeros_per_row")
         named = [_named(each, f"evals[{i}]") for i, each in enumerate(evals)]
-        size = _size_of_dataset(chosen, data, named, num_boost_round)
+        size = _size_of_dataset(chosen, objective, data, named, num_boost_round)
         here = isinstance(data.shards, LocalShards)
     else:
         shape = _shape(data, n_rows, n_features, nonzeros_per_row)
@@ -103,16 +103,9 @@ def plan(
             _shape(_bare(each), None, shape[1], shape[2], f"evals[{i}]", "give its number of rows instead")
             for i, each in enumerate(evals)
         ]
-        size = _size_of_shapes(chosen, [shape, *rows], missing, weight, num_boost_round, n_workers)
+        size = _size_of_shapes(chosen, objective, [shape, *rows], missing, weight, num_boost_round, n_workers)
         here = n_workers == 1
     return _plan_on(chosen.device, size, room, here)
-
-
-def _check_objective(params: TrainParams) -> None:
-    """Refuse what contradicts the objective, as `train` does."""
-    objective = make_objective(params.objective, objective_params(params))
-    check_contradictions(params, objective)
-    check_metrics(params.eval_metric, objective)
 
 
 def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
@@ -130,10 +123,9 @@ def _plan_on(device: str, size: FitSize, room: int | None, here: bool) -> Plan:
     return _plan_on("cpu", size, None, here) if kind == "auto" and found.fits is False else found
 
 
-def _size_of_dataset(params: TrainParams, data: QuantizedDataset, evals: Sequence[tuple[QuantizedDataset, str]],
-                     n_rounds: int) -> FitSize:  # fmt: skip
+def _size_of_dataset(params: TrainParams, objective: Objective, data: QuantizedDataset,
+                     evals: Sequence[tuple[QuantizedDataset, str]], n_rounds: int) -> FitSize:  # fmt: skip
     """Return the size of the fit of the engine with most rows."""
-    objective = make_objective(params.objective, objective_params(params))
     spec = make_spec(params, objective, data, n_rounds, evals, None, None, ())
     place = EnginePlace(n_threads=_n_threads(params))
     if isinstance(data.shards, LocalShards):
@@ -190,15 +182,14 @@ def _check_same(name: str, **sizes: tuple[int | None, int | None]) -> None:
             raise ParameterError(f"{size}={given} contradicts {name}, which has {found}")
 
 
-def _size_of_shapes(params: TrainParams, shapes: Sequence[Shape], missing: bool, weight: bool, n_rounds: int,
-                    n_workers: int) -> FitSize:  # fmt: skip
+def _size_of_shapes(params: TrainParams, objective: Objective, shapes: Sequence[Shape], missing: bool, weight: bool,
+                    n_rounds: int, n_workers: int) -> FitSize:  # fmt: skip
     """Return the size of a fit over rows that are not quantized yet, the first of them for training; every feature has
     all bins it may have."""
     n_rows, n_features, per_row = shapes[0]
     bins = min(params.max_bin, n_rows)
     total = n_features * bins if per_row is None else min(n_features * bins, int(n_rows * per_row) + n_features)
     has_missing = missing or per_row is not None
-    objective = make_objective(params.objective, objective_params(params))
     sets: list[SetSize] = []
     for shape in shapes:  # evaluation sets take what is left of the budget
         taken = sum(each.stored_bytes for each in sets)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.data.cuts.cut_points import PRESENT_THRESHOLD
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Int32
 from daskboost.errors import ParameterError
@@ -169,7 +170,7 @@ def prepare_fit(
     evals_result: MutableMapping[str, dict[str, list[float]]] | None,
 ) -> PreparedFit:  # fmt: skip
     """Check the arguments of `train`."""
-    loss = make_objective(params.objective, objective_params(params))
+    loss = objective_of(params)
     earlier = as_booster(init_model)
     spec = make_spec(params, loss, dtrain, num_boost_round, evals, early_stopping_rounds, earlier, callbacks)
     return PreparedFit(spec, dtrain, [data for data, _ in evals], callbacks, earlier, evals_result)
@@ -226,6 +227,14 @@ def learning_rates(params: TrainParams, n_rounds: int, callbacks: Sequence[Callb
     return schedules[-1].rates(n_rounds) if schedules else [params.learning_rate] * n_rounds
 
 
+def checked_objective(params: TrainParams) -> Objective:
+    """Return the objective, once what contradicts it is refused."""
+    objective = objective_of(params)
+    check_contradictions(params, objective)
+    check_metrics(params.eval_metric, objective)
+    return objective
+
+
 def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, callbacks: Sequence[Callback]) -> Objective:
     """Refuse, before any row is read, what `train` would refuse once all are quantized; give the objective.
 
@@ -235,9 +244,7 @@ def check_params(params: TrainParams, schema: FeatureSchema, n_rounds: int, call
         Unknown objectives or metrics, parameters and metrics that do not suit the objective, constraints of features
         that there are not, callbacks that are none.
     """
-    objective = make_objective(params.objective, objective_params(params))
-    check_contradictions(params, objective)
-    check_metrics(params.eval_metric, objective)
+    objective = checked_objective(params)
     monotone_directions(params.monotone_constraints, schema)
     interaction_groups(params.interaction_constraints, schema)
     ignored_features(params.ignored_features, schema)
@@ -292,7 +299,7 @@ def rebin(tree: TreeTable, data: QuantizedDataset) -> TreeTable:
         at = int(np.searchsorted(cuts, tree.threshold[node]))
         if at < len(cuts) and cuts[at] == tree.threshold[node]:
             split_bin[node] = at
-        elif tree.threshold[node] == data.cuts.threshold(int(tree.feature[node]), len(cuts)):
+        elif tree.threshold[node] == PRESENT_THRESHOLD:
             split_bin[node] = len(cuts)
         else:
             raise ParameterError(
@@ -309,6 +316,7 @@ def _best_of(model: Booster) -> tuple[int, float] | None:
     return None if iteration is None or score is None else (iteration, score)
 
 
-def objective_params(params: TrainParams) -> dict[str, Any]:
+def objective_of(params: TrainParams) -> Objective:
+    """Return the objective that parameters name, with those of its own."""
     values = {name: value for name, value in asdict(params).items() if name != "explicit"}
-    return {**values, "num_class": params.num_class or None}
+    return make_objective(params.objective, {**values, "num_class": params.num_class or None})

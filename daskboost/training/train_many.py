@@ -180,6 +180,13 @@ def as_candidates(params: Any) -> list[TrainParams]:
     return [each if isinstance(each, TrainParams) else TrainParams.from_mapping(each) for each in given]
 
 
+def as_candidate(params: Any) -> TrainParams:
+    """Return the checked parameters of the one candidate of a function that takes no more."""
+    if not isinstance(params, Mapping | TrainParams):
+        raise ParameterError(f"params is of type {type(params).__name__}; give one mapping, and several to train_many")
+    return as_candidates(params)[0]
+
+
 def check_place(dtrain: object, name: str) -> None:
     """Refuse what is not rows of this process; messages are of the function `name`."""
     if not isinstance(dtrain, QuantizedDataset):

@@ -19,7 +19,7 @@ from strategies.trees import make_data
 from daskboost import QuantizedDataset, train
 from daskboost.cluster import dask_data
 from daskboost.cluster.context import WorkerPlace
-from daskboost.data.chunks import gpu_chunks
+from daskboost.data.chunks import quantizer
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.devices.gpu.quantize import sketch
 from daskboost.devices.gpu.runtime import cuda
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 ROWS = 20_000
-KEPT_SHARE = gpu_chunks.KEPT_SHARE
+KEPT_SHARE = quantizer.KEPT_SHARE
 
 
 def on_dask(rows: Any, n_rows: int = ROWS) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _compare_with_the_cpu(client: Client, kept: bool) -> None:
 
 
 def _set_kept_share(share: float) -> None:
-    gpu_chunks.KEPT_SHARE = share
+    quantizer.KEPT_SHARE = share
 
 
 def _device_bytes(place: WorkerPlace, name: str) -> int:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantize as naive
 
-from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk, Quantizer
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Encoding, Layout, Packing, choose_layout
+from daskboost.data.chunks.quantizer import Quantizer
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.row_batch import DenseRows, Features, SparseRows
 from daskboost.data.input.row_columns import RowColumns

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import sketch as reference
 
+from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.cut_points import Cuts, choose_borders, cuts_of_sketch, make_cuts
 from daskboost.data.cuts.sketch import (
     DataSketch,
-    Refinement,
     default_capacity,
     integer_weights,
     refine_batch,

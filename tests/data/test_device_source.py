@@ -17,7 +17,6 @@ from daskboost.data.input.row_batch import (
     DeviceDenseRows,
     DeviceRows,
     DeviceSparseRows,
-    host_features,
 )
 from daskboost.data.input.source import make_source
 from daskboost.errors import DataError
@@ -52,7 +51,7 @@ def assert_same(given: Any, host: Any, **arguments: Any) -> None:
     """The batches of both inputs are the same."""
     (found,), (expected,) = (list(make_source(X, **arguments).batches()) for X in (given, host))
     assert isinstance(found.features, DeviceRows)
-    rows, wanted = host_features(found.features), expected.features
+    rows, wanted = found.features.on_host(), expected.features
     assert (rows.n_rows, rows.n_features) == (wanted.n_rows, wanted.n_features)
     if isinstance(rows, DenseRows):
         assert isinstance(wanted, DenseRows)
@@ -107,7 +106,7 @@ def test_missing_values_labels_weights_and_margins(missing: float, place: Place,
                         base_margin=place.array(margin), missing=missing)  # fmt: skip
     expected = make_source(values, y, weight=weight, base_margin=margin, missing=missing)
     (a,), (b,) = found.batches(), expected.batches()
-    np.testing.assert_array_equal(host_features(a.features).values, host_features(b.features).values)
+    np.testing.assert_array_equal(a.features.on_host().values, b.features.on_host().values)
     for name in ("label", "weight", "base_margin"):
         assert on_host(getattr(a.columns, name)).tobytes() == getattr(b.columns, name).tobytes()
     assert isinstance(a.columns.label, DeviceColumn)
@@ -171,8 +170,8 @@ def test_features_of_frames_do_not_go_to_the_host(
         with pytest.raises(AssertionError, match="goes to the host"):
             list(make_source(given, base_margin=place.frame(table["y"])).batches())
     assert isinstance(batch.features, DeviceDenseRows)
-    expected = host_features(next(iter(make_source(table).batches())).features)
-    np.testing.assert_array_equal(host_features(batch.features).values, expected.values)
+    expected = next(iter(make_source(table).batches())).features.on_host()
+    np.testing.assert_array_equal(batch.features.on_host().values, expected.values)
 
 
 def refusal(**arguments: Any) -> str:
@@ -239,7 +238,7 @@ def test_batches_travel_between_processes(rng: np.random.Generator) -> None:
     found = pickle.loads(pickle.dumps(batch))
     assert isinstance(found.features, DeviceDenseRows)
     assert found.features.runtime is batch.features.runtime
-    np.testing.assert_array_equal(host_features(found.features).values, values)
+    np.testing.assert_array_equal(found.features.on_host().values, values)
     np.testing.assert_array_equal(found.columns.label.on_host, np.arange(40))
 
 

@@ -20,7 +20,7 @@ from daskboost.data.chunks.packing import DenseLayout
 from daskboost.data.chunks.shard import ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, host_features
+from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.errors import DataError, ParameterError
 
@@ -56,7 +56,7 @@ def test_no_row_is_lost_however_rows_are_divided(sizes: list[int], chunk_rows: i
         for entry, chunk in zip(shard.entries, chunks, strict=True):
             assert (entry.first_row, entry.n_rows) == (chunk.first_row, chunk.n_rows)
         symbols = np.concatenate([chunk.on_host().symbols() for chunk in chunks] or [np.empty((0, 2), np.uint8)])
-        np.testing.assert_array_equal(symbols, naive.symbols(host_features(whole.features), CUTS))
+        np.testing.assert_array_equal(symbols, naive.symbols(whole.features.on_host(), CUTS))
         for name in ("label", "weight", "base_margin"):
             parts = [getattr(entry.rows, name) for entry in shard.entries]
             expected = getattr(whole.columns, name)

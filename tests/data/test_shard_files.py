@@ -30,7 +30,7 @@ from daskboost.data.chunks.packing import Encoding, Packing, choose_layout
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import DenseRows, FeatureSchema, host_features
+from daskboost.data.input.row_batch import DenseRows, FeatureSchema
 from daskboost.data.input.row_columns import COLUMNS, RowBatch
 from daskboost.data.saved.manifest import ChunkRecord
 from daskboost.data.saved.shard_files import DatasetWriter, open_shard, read_dataset, write_chunk_files
@@ -187,6 +187,6 @@ def test_the_reader_in_the_documentation_reads_the_format(tmp_path: Path, encodi
     label = batch().columns.label
     assert label is not None
     np.testing.assert_array_equal([row["label"] for row in found], label)
-    expected = naive.symbols(host_features(batch().features), CUTS)
+    expected = naive.symbols(batch().features.on_host(), CUTS)
     for row, symbols in zip(found, expected.tolist(), strict=True):
         assert row["bins"] == {f: bin_ for f, bin_ in enumerate(symbols) if bin_ < CUTS.n_bins[f]}

@@ -21,7 +21,7 @@ from strategies.frames import COLUMNS, LOCAL_FRAMES
 
 from daskboost.data.input import blocks
 from daskboost.data.input.labels import find_classes
-from daskboost.data.input.row_batch import DenseRows, SparseRows, host_features
+from daskboost.data.input.row_batch import DenseRows, SparseRows
 from daskboost.data.input.row_columns import RowBatch
 from daskboost.data.input.source import Source, make_source
 
@@ -40,12 +40,12 @@ def batches(source: Source) -> list[Any]:
 
 
 def dense(source: Source) -> np.ndarray:
-    return np.concatenate([host_features(batch.features).values for batch in source.batches()])
+    return np.concatenate([batch.features.on_host().values for batch in source.batches()])
 
 
 def joined(batches: list[RowBatch]) -> tuple[np.ndarray, ...]:
     return (
-        np.concatenate([host_features(batch.features).values for batch in batches]),
+        np.concatenate([batch.features.on_host().values for batch in batches]),
         np.concatenate([batch.columns.label for batch in batches]),
         np.concatenate([batch.columns.weight for batch in batches]),
         np.concatenate([batch.columns.base_margin for batch in batches]),
@@ -207,7 +207,7 @@ def test_large_local_input_is_cut_into_views(monkeypatch: pytest.MonkeyPatch, rn
     source = make_source(X, X[:, 0])
     assert [len(p.blocks[0]) for p in source.partitions] == [13, 13, 14]
     for partition, batch in zip(source.partitions, source.batches(), strict=True):
-        assert np.shares_memory(partition.blocks[0], X) and np.shares_memory(host_features(batch.features).values, X)
+        assert np.shares_memory(partition.blocks[0], X) and np.shares_memory(batch.features.on_host().values, X)
     np.testing.assert_array_equal(dense(source), X)
     S = sp.random(40, 5, density=0.4, format="csr", random_state=rng)
     for partition in make_source(S).partitions:
@@ -329,5 +329,5 @@ def test_labels_of_files_that_dask_reads_several_of_at_once(kind: str, tmp_path:
     expected = frame[list(NAMES)].to_numpy(np.float32)
     source = make_source(whole[list(NAMES)] if kind == "frame" else da.from_array(expected, chunks=(5, 3)), whole["y"])
     for read in (batches(source), list(dask.compute(*source.delayed(), scheduler="synchronous"))):
-        np.testing.assert_array_equal(np.concatenate([host_features(b.features).values for b in read]), expected)
+        np.testing.assert_array_equal(np.concatenate([b.features.on_host().values for b in read]), expected)
         np.testing.assert_array_equal(np.concatenate([b.columns.label for b in read]), frame.y)

@@ -18,7 +18,6 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daskboost.data.input.row_batch import host_features
 from daskboost.data.input.source import Source, make_source
 
 F32_MAX = float(np.finfo(np.float32).max)
@@ -33,7 +32,7 @@ def batches(source: Source) -> list[Any]:
 
 def read(X: Any, **options: Any) -> np.ndarray:
     return np.concatenate(
-        [host_features(batch.features).values for batch in make_source(X, schema=None, **options).batches()]
+        [batch.features.on_host().values for batch in make_source(X, schema=None, **options).batches()]
     )
 
 
@@ -84,7 +83,7 @@ def test_numpy_dtypes(dtype: str, kind: str) -> None:
         source = make_source(X)
         assert source.schema.kinds == (kind, kind)
         np.testing.assert_array_equal(
-            np.concatenate([host_features(b.features).values for b in source.batches()]), values
+            np.concatenate([b.features.on_host().values for b in source.batches()]), values
         )
 
 
@@ -105,7 +104,7 @@ def test_nullable_dtypes(dtype: Any, kind: str, nulls: str) -> None:
         source = make_source(X)
         assert source.schema.kinds == (kind, "float")
         np.testing.assert_array_equal(
-            np.concatenate([host_features(b.features).values for b in source.batches()]), expected
+            np.concatenate([b.features.on_host().values for b in source.batches()]), expected
         )
 
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from strategies.frames import COLUMNS
 
 from daskboost.data.input.blocks import DaskFrameBlocks
-from daskboost.data.input.labels import LabelStats, column_labels, find_classes, merge_classes, unique_labels
+from daskboost.data.input.classes import merge_classes, unique_labels
+from daskboost.data.input.labels import LabelStats, column_labels, find_classes
 from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import Source, make_source

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 from strategies.frames import LOCAL_FRAMES
 
-from daskboost.data.input.row_batch import FeatureSchema, host_features
+from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.source import make_source
 from daskboost.errors import DataError, DataTypeError
 
@@ -25,7 +25,7 @@ SCHEMA = make_source(FRAME).schema
 def values(X: Any, **options: Any) -> np.ndarray:
     source = make_source(X, schema=SCHEMA, **options)
     assert source.schema is SCHEMA
-    return np.concatenate([host_features(batch.features).values for batch in source.batches()])
+    return np.concatenate([batch.features.on_host().values for batch in source.batches()])
 
 
 def test_reordered_and_further_columns_are_matched_by_name(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_named_matrices_are_matched_by_name() -> None:
     np.testing.assert_array_equal(values(da.from_array(X, chunks=2), feature_names=["c", "a", "b"]), FRAME.to_numpy())
     source = make_source(sp.csr_matrix(X + 1), schema=SCHEMA, feature_names=["c", "a", "b"])
     (batch,) = source.batches()
-    np.testing.assert_array_equal(host_features(batch.features).values.reshape(4, 3), FRAME.to_numpy() + 1)
+    np.testing.assert_array_equal(batch.features.on_host().values.reshape(4, 3), FRAME.to_numpy() + 1)
     with pytest.raises(DataError, match=r"X lacks 1 of the 3 feature columns.*'b'"):
         make_source(X, schema=SCHEMA, feature_names=["c", "a", "d"])
 
@@ -83,7 +83,7 @@ def test_named_matrices_are_matched_by_name() -> None:
 def test_a_frame_for_a_model_without_names_is_matched_by_position() -> None:
     unnamed = make_source(FRAME.to_numpy()).schema
     (batch,) = make_source(FRAME.assign(y=1), "y", schema=unnamed).batches()
-    np.testing.assert_array_equal(host_features(batch.features).values, FRAME.to_numpy())
+    np.testing.assert_array_equal(batch.features.on_host().values, FRAME.to_numpy())
     with pytest.raises(DataError, match=r"X has 4 features, but 3 were used in training. Pass"):
         make_source(FRAME.assign(y=1), schema=unnamed)
 
@@ -93,7 +93,7 @@ def test_column_names_that_are_numbers_match_their_text() -> None:
     source = make_source(numbered, 20)
     assert source.schema.names == ("10", "30")
     (batch,) = make_source(numbered[[30, 10]], schema=source.schema).batches()
-    np.testing.assert_array_equal(host_features(batch.features).values, FRAME[["a", "c"]].to_numpy())
+    np.testing.assert_array_equal(batch.features.on_host().values, FRAME[["a", "c"]].to_numpy())
     (batch,) = make_source(dd.from_pandas(numbered, npartitions=1), "20", weight=30).batches()
     np.testing.assert_array_equal(batch.columns.label, FRAME.b)
     np.testing.assert_array_equal(batch.columns.weight, FRAME.c)
@@ -103,4 +103,4 @@ def test_feature_names_choose_and_order_a_frames_columns() -> None:
     source = make_source(dd.from_pandas(FRAME.assign(text="x"), npartitions=1), "a", feature_names=["c", "b"])
     assert source.schema.names == ("c", "b")
     (batch,) = source.batches()
-    np.testing.assert_array_equal(host_features(batch.features).values, FRAME[["c", "b"]].to_numpy())
+    np.testing.assert_array_equal(batch.features.on_host().values, FRAME[["c", "b"]].to_numpy())

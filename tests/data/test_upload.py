@@ -24,9 +24,8 @@ from kernels.tracked import DeviceLike, TrackedRuntime
 from daskboost import DaskBoostClassifier, QuantizedDataset, train
 from daskboost.cluster.dask_data import largest_part
 from daskboost.data.chunks import build
-from daskboost.data.chunks.chunk import Quantizer
 from daskboost.data.chunks.device_chunk import DeviceChunk, is_whole, joined_runs
-from daskboost.data.chunks.gpu_chunks import DeviceHome
+from daskboost.data.chunks.quantizer import DeviceHome, Quantizer
 from daskboost.data.input import blocks, parquet
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.devices.gpu.quantize import sketch as gpu_sketch
@@ -182,7 +181,7 @@ def test_where_bins_stay(rng: np.random.Generator, tmp_path: Path, monkeypatch: 
         assert is_whole(run) and data.shards.device_bytes > 0
     other = QuantizedDataset.from_dask(X[:50], y[:50], reference=data, device="cuda")
     assert len(joined_runs(list(chunks_of(other)))) == 1
-    monkeypatch.setattr("daskboost.data.chunks.gpu_chunks.KEPT_SHARE", 0.0)
+    monkeypatch.setattr("daskboost.data.chunks.quantizer.KEPT_SHARE", 0.0)
     for encoding in ("dense", "csr"):
         assert_same(X, y=y, kept=False, chunk_rows=30, encoding=encoding)
         assert_same(X, y=y, kept=False, packing="tight", encoding=encoding)
@@ -355,8 +354,8 @@ def test_room_that_comes_and_goes(pattern: str, rng: np.random.Generator, monkey
             return train({**params, "device": place}, data, 2).to_bytes()
 
     expected, found = model("cpu", None), itertools.cycle(pattern)
-    monkeypatch.setattr(upload.RawRows, "has_room", property(lambda rows: next(found) == "1"))
-    monkeypatch.setattr(upload.RawRows, "_check_room", lambda rows: None)
+    monkeypatch.setattr(upload.UploadedRows, "has_room", property(lambda rows: next(found) == "1"))
+    monkeypatch.setattr(upload.UploadedRows, "_check_room", lambda rows: None)
     assert [model(place, "auto") for place in ("cpu", "cuda")] == [expected] * 2
 
 

@@ -12,12 +12,12 @@ import pytest
 import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies.metrics import evaluate
 
 from daskboost import DaskBoostRegressor, QuantizedDataset, train
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.metrics.elementwise import MeanMetric
-from daskboost.metrics.metric import evaluate
 from daskboost.metrics.metric_names import make_metric, register_metric
 from daskboost.training.callbacks import Callback, RoundInfo
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gamma as gamma_distribution
 from scipy.stats import poisson as poisson_distribution
+from strategies.metrics import evaluate
 
 from daskboost.data.input.labels import LabelStats
 from daskboost.errors import DataError, ParameterError
-from daskboost.metrics.metric import Metric, evaluate
+from daskboost.metrics.metric import Metric
 from daskboost.metrics.metric_names import make_metric, metric_names
 from daskboost.objectives.objective_names import make_objective, objective_names
 

@@ -303,11 +303,12 @@ class Tree:
 
     def as_table(self, values: Float32, covers: Float32) -> TreeTable:
         nodes, cuts = self.nodes, self.problem.cuts
-        thresholds = [cuts.threshold(n.feature, n.split_bin) if n.left >= 0 else 0 for n in nodes]
+        splits = np.array([[max(n.feature, 0), max(n.split_bin, 0)] for n in nodes], np.int32)
+        thresholds = np.where([n.left >= 0 for n in nodes], cuts.thresholds(splits[:, 0], splits[:, 1]), 0)
         return TreeTable(
             np.array([n.left for n in nodes], np.int32), np.array([n.right for n in nodes], np.int32),
             np.array([n.feature for n in nodes], np.int32), np.array([n.split_bin for n in nodes], np.int32),
-            np.array(thresholds, np.float32), np.array([n.default_left for n in nodes], np.bool_),
+            thresholds.astype(np.float32), np.array([n.default_left for n in nodes], np.bool_),
             np.array([n.gain for n in nodes], np.float32), covers, values,
         )  # fmt: skip
 

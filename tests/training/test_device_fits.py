@@ -175,7 +175,7 @@ def test_rows_that_are_lent_are_looked_at_once(
 
 
 @pytest.mark.parametrize("module", [
-    "cuts.sketch.count_keys", "chunks.gpu_chunks.quantize_rows", "input.device_read.as_float32"
+    "cuts.sketch.count_keys", "chunks.quantizer.quantize_rows", "input.device_read.as_float32"
 ])  # fmt: skip
 def test_too_little_memory(module: str, place: Place, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(*_: Any) -> Any:
@@ -204,7 +204,7 @@ def test_bins_without_room_go_to_the_host(
     encoding: str, place: Place, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of rows that lie on the device, as partitions that are read there may be more than it holds."""
-    monkeypatch.setattr("daskboost.data.chunks.gpu_chunks.PART_VALUES", 150 * data.X.shape[1])
+    monkeypatch.setattr("daskboost.data.chunks.quantizer.PART_VALUES", 150 * data.X.shape[1])
     options: dict[str, Any] = {"max_bin": 16, "encoding": encoding, "chunk_rows": 400}
     X = da.from_array(data.X, chunks=(2000, -1)).map_blocks(
         place.array, dtype=data.X.dtype, meta=np.empty((0, 0), data.X.dtype)

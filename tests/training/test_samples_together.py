@@ -26,6 +26,7 @@ from daskboost.local import together
 from daskboost.local.together import Room, room_of
 from daskboost.params import TrainParams
 from daskboost.training.plan_fit import _size_of_shapes
+from daskboost.training.train import objective_of
 
 __all__ = ["gpu", "runtime"]
 BINARY = {"objective": "binary:logistic", "max_depth": 3}
@@ -155,8 +156,8 @@ def test_a_gpu_has_room_for_what_it_is_given(name: str, n_models: int) -> None:
     """More models take fewer chunks with them, and chunks that stay a longer turn; what has room is used."""
     candidates = [{**params, "max_bin": 256, "max_depth": 8} for params in TOGETHER[name]]
     sizes = [
-        _size_of_shapes(TrainParams.from_mapping(params), [(80_000_000, 200, None)], False, False, 100, 1)
-        for params in (candidates * n_models)[:n_models]
+        _size_of_shapes(chosen, objective_of(chosen), [(80_000_000, 200, None)], False, False, 100, 1)
+        for chosen in map(TrainParams.from_mapping, (candidates * n_models)[:n_models])
     ]
     found: list[Room] = []
     for free_bytes in (5 * 10**9, 11 * 10**9, 14 * 10**9, 20 * 10**9):

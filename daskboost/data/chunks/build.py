@@ -20,21 +20,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from daskboost.data.chunks.packing import Layout, choose_layout
+from daskboost.data.cuts.cell_counts import Refinement
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts, cuts_of_sketch
-from daskboost.data.cuts.sketch import (
-    DataSketch,
-    Refinement,
-    default_capacity,
-    refine_batch,
-    sketch_batch,
-    weight_exponent,
-)
+from daskboost.data.cuts.sketch import DataSketch, default_capacity, refine_batch, sketch_batch, weight_exponent
 from daskboost.data.input.labels import LabelStats, total_weight
-from daskboost.data.input.row_batch import (
-    Features,
-    FeatureSchema,
-    host_features,
-)
+from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.row_columns import ColumnSummary, RowBatch
 from daskboost.data.input.source import Source
 from daskboost.devices.budget.set_size import FeatureSizes
@@ -133,13 +123,8 @@ class DatasetInfo:
     @classmethod
     def from_json(cls, cuts: Cuts, layout: Layout, schema: FeatureSchema, columns: ColumnSummary,
                   values: dict[str, Any], where: str) -> DatasetInfo:  # fmt: skip
-        """Return what `to_json` was made of, and what a saved data set has beside it.
-
-        Raises
-        ------
-        DatasetFormatError
-            A value is absent or of another type, or rows start from a model of which nothing is known.
-        """
+        """The inverse of `to_json`, with what is saved beside it; DatasetFormatError where a value is absent
+        or of another type, or rows start from a model of which nothing is known."""
         if values.get("has_init_margin"):
             raise DatasetFormatError(
                 f"{where}: rows start from a model's margins, and format version 1 does not say which model's; make "
@@ -301,14 +286,10 @@ def refine(batch: RowBatch, *, refinement: Refinement, exponent: int | None, dev
 
 
 def check_room(info: DatasetInfo, ram_budget_bytes: int, taken_bytes: int) -> None:
-    """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized.
+    """Refuse chunks without room in RAM where there is no disk for them, before rows are quantized: StorageError with
+    the least budget that has room.
 
     `taken_bytes` : of the budget, by the chunks of a `reference`.
-
-    Raises
-    ------
-    StorageError
-        With the least budget that has room.
     """
     edges = np.array([*info.first_rows, info.n_rows])
     n_chunks = int(np.sum(-(-np.diff(edges) // info.chunk_rows)))
@@ -343,5 +324,5 @@ def with_margin(batch: RowBatch, margin_of: MarginOf | None) -> RowBatch:
     """The batch, its rows starting from another model's margins."""
     if margin_of is None:
         return batch
-    margin = margin_of(host_features(batch.features), batch.columns.base_margin)
+    margin = margin_of(batch.features.on_host(), batch.columns.base_margin)
     return replace(batch, columns=replace(batch.columns, base_margin=margin))

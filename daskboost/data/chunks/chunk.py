@@ -15,19 +15,12 @@ from daskboost.data.chunks.packing import (
     CsrLayout,
     DenseLayout,
     Layout,
-    dense_view,
-    dense_words,
     n_words,
-    pack_csr,
-    pack_dense,
     unpack_csr,
     unpack_dense,
 )
 from daskboost.data.cuts.cut_points import Cuts, rises_within
-from daskboost.data.input.row_batch import Features
-from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import SYMBOL_WORD, Int32, Int64, UInt8, UInt16, UInt32
-from daskboost.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +31,6 @@ class QuantizedChunk(ABC):
     ----------
     first_row : int
         Global id of the chunk's first row.
-    n_rows : int
-    layout : DenseLayout or CsrLayout
     words : uint32 array
         The packed symbols, little-endian, and one guard word.
     """
@@ -167,107 +158,3 @@ class CsrChunk(QuantizedChunk):
         lacking = np.bincount(features, minlength=cuts.n_features) < self.n_rows
         lacks = bool(np.any(lacking & ~cuts.has_missing))
         return "a row lacks a feature that has_missing says all rows have" if lacks else ""
-
-
-@dataclass(frozen=True, eq=False)
-class Quantizer(ABC):
-    """Quantizes rows by one set of cuts into one layout; prepared once for all chunks of a data set, by `of`.
-
-    Parameters
-    ----------
-    cuts : Cuts
-    layout : DenseLayout or CsrLayout
-    search : SearchTables
-        Cut points of the features as kernels search them.
-    """
-
-    cuts: Cuts
-    layout: Layout
-    search: SearchTables
-
-    @classmethod
-    def of(cls, cuts: Cuts, layout: Layout) -> DenseQuantizer | CsrQuantizer:
-        if isinstance(layout, CsrLayout):
-            return CsrQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, cuts.bin_offsets))
-        if layout.n_features != cuts.n_features:
-            raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
-        _check_room_for_bins(cuts, layout)
-        missing = np.where(cuts.n_bins >> layout.bits, -1, cuts.n_bins).astype(np.int32)
-        return DenseQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, missing))
-
-    @abstractmethod
-    def quantize(self, features: Features, first_row: int, threads: int = 1) -> QuantizedChunk:
-        """Quantize rows, the first of which has global id `first_row`.
-
-        Raises
-        ------
-        DataError
-            The rows have another number of features than the cuts, or a value is missing from a feature whose
-            symbols, in a dense layout, have no room for missing.
-        """
-
-    def check_features(self, n_features: int) -> None:
-        """Refuse rows of another number of features."""
-        if n_features != self.cuts.n_features:
-            raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
-
-
-@dataclass(frozen=True, eq=False)
-class DenseQuantizer(Quantizer):
-    """Writes a symbol for every feature."""
-
-    layout: DenseLayout
-
-    def quantize(self, features: Features, first_row: int, threads: int = 1) -> DenseChunk:
-        self.check_features(features.n_features)
-        layout, n_rows = self.layout, features.n_rows
-        words = dense_words(n_rows, layout)
-        symbols = dense_view(words, n_rows, layout) if layout.is_aligned else np.empty(
-            (n_rows, layout.n_features), layout.symbol_dtype
-        )  # fmt: skip
-        check_representable(features.fill_symbols(self.search, symbols, threads))
-        return DenseChunk(
-            first_row, n_rows, layout, words if layout.is_aligned else pack_dense(symbols, layout, threads)
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class CsrQuantizer(Quantizer):
-    """Writes the global bin of every present entry."""
-
-    layout: CsrLayout
-
-    def quantize(self, features: Features, first_row: int, threads: int = 1) -> CsrChunk:
-        self.check_features(features.n_features)
-        indptr = features.entry_starts(threads)
-        n = int(indptr[-1])
-        check_entries(n)
-        words = np.zeros(n_words(32 * n), SYMBOL_WORD)
-        features.fill_bins(self.search, indptr, words[:n], threads)
-        packed = words if self.layout.bits == 32 else pack_csr(words[:n], self.layout, threads)
-        return CsrChunk(first_row, features.n_rows, self.layout, packed, indptr.astype(np.uint32))
-
-
-def check_representable(feature: int) -> None:
-    """Refuse a feature whose missing values have no symbol; -1 is none."""
-    if feature >= 0:
-        raise DataError(
-            f"feature {feature} has missing values, but the layout was chosen without a symbol for them: "
-            "pass has_missing that covers every data set of the fit, or use the CSR encoding"
-        )
-
-
-def check_entries(n_entries: int) -> None:
-    """Refuse more entries than a chunk's row pointers can count."""
-    if n_entries >= 1 << 32:
-        raise DataError(f"a chunk would have {n_entries} entries, more than 2**32 - 1: use a smaller chunk_rows")
-
-
-def _check_room_for_bins(cuts: Cuts, layout: DenseLayout) -> None:
-    too_narrow = np.flatnonzero((cuts.n_bins - 1) >> layout.bits)
-    if len(too_narrow):
-        feature = int(too_narrow[0])
-        raise DataError(
-            f"feature {feature} has {cuts.n_bins[feature]} bins, more than the layout's {layout.bits[feature]} bits "
-            "hold: choose the layout from the same cuts"
-        )

@@ -40,8 +40,6 @@ def stream(store: ChunkStore, handles: Sequence[ChunkHandle], ahead: int = 1) ->
 
     Parameters
     ----------
-    store : ChunkStore
-    handles : sequence of ChunkHandle
     ahead : int
         Chunks to read ahead from disk. The default of 1 overlaps reading with use; more only help where the time
         per chunk varies. 0 reads in the caller's thread.
@@ -172,7 +170,6 @@ class StreamedChunks:
 
     Parameters
     ----------
-    store : ChunkStore
     groups : sequence of sequences of ChunkHandle
         In RAM or on disk; in the order of passes.
     allocate : callable

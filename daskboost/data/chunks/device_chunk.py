@@ -32,7 +32,6 @@ class DeviceChunk(ABC):
     ----------
     first_row : int
         Global id of the chunk's first row.
-    n_rows : int
     layout : DenseLayout or CsrLayout
         What packs the chunk once it leaves the device.
     whole : DeviceSymbols, or uint32 array on the device

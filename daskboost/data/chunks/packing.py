@@ -202,7 +202,6 @@ def choose_layout(
 
     Parameters
     ----------
-    cuts : Cuts
     has_missing : bool array, shape (features,)
         Whether any row of *this* data set, or of the one it will be trained with, lacks the feature.
     n_rows, n_entries : int

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from daskboost.data.chunks.chunk import Quantizer
 from daskboost.data.chunks.chunk_stream import stream
 from daskboost.data.chunks.device_chunk import Chunk
-from daskboost.data.chunks.gpu_chunks import DeviceHome, quantize_on_gpu
 from daskboost.data.chunks.packing import Layout
+from daskboost.data.chunks.quantizer import DeviceHome, Quantizer, quantize_on_gpu
 from daskboost.data.chunks.store import ChunkHandle, ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
-from daskboost.data.input.row_batch import AnyFeatures, DeviceRows, UploadedRows
+from daskboost.data.input.row_batch import AnyFeatures, DeviceRows
 from daskboost.data.input.row_columns import COLUMNS, ChunkRows, RowBatch
+from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.dtypes import Bool, Float32
 from daskboost.errors import DataError, ParameterError
 
@@ -46,7 +46,6 @@ class Shard:
         Holds the bins; may be shared with other shards.
     entries : tuple of ShardChunk
         In increasing order of `first_row`; the rows between two chunks belong to other shards.
-    cuts : Cuts
     layout : DenseLayout or CsrLayout
         The same in all shards of the data set.
     """
@@ -104,11 +103,8 @@ class ShardBuilder:
 
     Parameters
     ----------
-    cuts : Cuts
-    layout : DenseLayout or CsrLayout
     chunk_rows : int
         Most rows of a chunk. Larger batches are divided, smaller ones are not joined: results do not depend on it.
-    store : ChunkStore
     threads : int
         Row ranges quantized at the same time.
     home : DeviceHome, optional
@@ -165,13 +161,8 @@ class ShardBuilder:
         self._entries.append(ShardChunk(self._store.put(chunk), rows, chunk.first_row, chunk.n_rows))
 
     def finish(self) -> Shard:
-        """The shard; the builder is empty afterwards.
-
-        Raises
-        ------
-        DataError
-            Rows were added twice, or only some of the batches have a label, weight or base margin.
-        """
+        """The shard; the builder is empty afterwards. DataError where rows were added twice, or only some of the
+        batches have a label, weight or base margin."""
         entries = sorted(self._entries, key=lambda entry: entry.first_row)
         for before, after in itertools.pairwise(entries):
             if before.first_row + before.n_rows > after.first_row:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from daskboost.data.chunks.chunk import QuantizedChunk
 from daskboost.data.chunks.device_chunk import Chunk, DeviceChunk
-from daskboost.data.chunks.tiers import DeviceTier, DiskTier, RamTier, RamUse, Tier, TierName
+from daskboost.data.chunks.tiers import DiskTier, RamTier, RamUse, Tier, TierName
 from daskboost.dtypes import UInt8
 from daskboost.errors import StorageError
 
@@ -68,7 +68,7 @@ class ChunkStore:
                  ram_use: RamUse | None = None) -> None:  # fmt: skip
         self._ram = RamTier(ram_budget_bytes, ram_use or RamUse())
         self._disk = None if directory is None else DiskTier(Path(directory))
-        self._device = DeviceTier()
+        self._device = RamTier(None, name="device")
         self._tiers: list[Tier] = [self._ram] if self._disk is None else [self._ram, self._disk]
         self._homes: dict[int, tuple[Tier, ChunkHandle]] = {}
         self._next_key = 0

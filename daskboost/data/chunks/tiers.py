@@ -14,14 +14,13 @@ import os
 import platform
 import secrets
 import shutil
-import struct
 import threading
 import weakref
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from daskboost.data.chunks.chunk import QuantizedChunk
 from daskboost.data.chunks.device_chunk import Chunk
@@ -31,62 +30,52 @@ from daskboost.dtypes import SYMBOL_WORD, UInt8
 from daskboost.errors import ParameterError, StorageError
 from daskboost.params import shown
 
-# The private file of one chunk in a store's disk tier; only the process that wrote it reads it.
-#
-# `magic, first_row, n_rows, words, row pointers or 0, CRC-32 of the arrays | CRC-32 of these | words | indptr`
-
-_MAGIC = b"DBCHUNK1"
-_HEADER = struct.Struct("<8sqqqqI")
-_CHECKSUM = struct.Struct("<I")
-
-
 _REMEDY = "make the data set again, with spill_directory on a sound disk where nothing else writes or removes files"
 
 
-def write_chunk(path: Path, chunk: QuantizedChunk) -> int:
-    """Write a chunk's private file: header, words, row pointers; gives the header's checksum, by which it is known."""
-    arrays = [bytes_of(array) for array in chunk.arrays]
-    lengths = [len(array) for array in chunk.arrays] + [0]
-    header = _HEADER.pack(_MAGIC, chunk.first_row, chunk.n_rows, *lengths[:2], _checksum(arrays))
-    known = zlib.crc32(header)
-    write_file(path, [header, _CHECKSUM.pack(known), *arrays])
-    return known
+@dataclass(frozen=True)
+class SpilledChunk:
+    """What a store knows of a chunk in its private file, which holds words and row pointers and nothing else."""
 
+    layout: Layout
+    first_row: int
+    n_rows: int
+    lengths: tuple[int, ...]
+    """Words of each array."""
+    checksum: int
+    """CRC-32 of the file."""
 
-def read_chunk(path: Path, layout: Layout, known: int, into: UInt8 | None = None) -> QuantizedChunk:
-    """Read what `write_chunk` wrote, into memory of its own or, words and row pointers one behind the other, `into`.
+    @classmethod
+    def written(cls, path: Path, chunk: QuantizedChunk) -> SpilledChunk:
+        """Write a chunk to a new file."""
+        parts = [bytes_of(array) for array in chunk.arrays]
+        write_file(path, parts)
+        lengths = tuple(len(array) for array in chunk.arrays)
+        return cls(chunk.layout, chunk.first_row, chunk.n_rows, lengths, _checksum(parts))
 
-    Raises
-    ------
-    StorageError
-        The file vanished, is shorter or longer than it was, is another chunk's, or not a byte of it may be trusted.
-    """
-    try:
-        with ArrayFile(path) as file:
-            header = file.read("u1", (_HEADER.size,)).tobytes()
-            (header_checksum,) = file.read(SYMBOL_WORD, (1,))
-            if zlib.crc32(header) != header_checksum:
-                raise _damaged(path, "its header does not match its checksum")
-            if header_checksum != known:
-                raise _damaged(path, "it is another chunk's")
-            magic, first_row, n_rows, *lengths, checksum = _HEADER.unpack(header)
-            arrays, begin = [], 0
-            for length in filter(None, lengths):
-                arrays.append(file.read(SYMBOL_WORD, (length,), None if into is None else into[begin:]))
-                begin += arrays[-1].nbytes
-            complete = file.at_end
-    except StorageError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(error.errno, f"could not read a chunk back: {reason}; {_REMEDY}", str(path)) from error
-    except EOFError as error:
-        raise _damaged(path, f"truncated, {error}") from error
-    except ValueError as error:
-        raise _damaged(path, f"longer than it was, {error}") from error
-    if magic != _MAGIC or _checksum(map(bytes_of, arrays)) != checksum or not complete:
-        raise _damaged(path, "its contents do not match their checksum")
-    return QuantizedChunk.of(layout, first_row, n_rows, *arrays)
+    def read(self, path: Path, into: UInt8 | None = None) -> QuantizedChunk:
+        """Read the chunk into memory of its own or, words and row pointers one behind the other, `into`.
+
+        StorageError where the file vanished, is shorter or longer than it was, is another chunk's, or not a byte of it
+        may be trusted.
+        """
+        arrays, begin = [], 0
+        try:
+            with ArrayFile(path) as file:
+                for length in self.lengths:
+                    arrays.append(file.read(SYMBOL_WORD, (length,), None if into is None else into[begin:]))
+                    begin += arrays[-1].nbytes
+                complete = file.at_end
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(error.errno, f"could not read a chunk back: {reason}; {_REMEDY}", str(path)) from error
+        except EOFError as error:
+            raise _damaged(path, f"truncated, {error}") from error
+        if not complete:
+            raise _damaged(path, "longer than it was")
+        if _checksum(map(bytes_of, arrays)) != self.checksum:
+            raise _damaged(path, "its contents do not match their checksum")
+        return QuantizedChunk.of(self.layout, self.first_row, self.n_rows, *arrays)
 
 
 def _checksum(parts: Iterable[memoryview]) -> int:
@@ -104,13 +93,7 @@ _NEW = ".daskboost-"
 
 
 def spill_path(given: object) -> Path | None:
-    """`spill_directory` as a path.
-
-    Raises
-    ------
-    ParameterError
-        Something else was given.
-    """
+    """`spill_directory` as a path; ParameterError for anything else."""
     if given is None:
         return None
     if not isinstance(given, str | os.PathLike) or not str(given):
@@ -119,13 +102,8 @@ def spill_path(given: object) -> Path | None:
 
 
 def check_spill_directory(path: Path) -> None:
-    """Make the directory if it is not there, and see that it can be written to, before anything is read to go there.
-
-    Raises
-    ------
-    StorageError
-        It cannot.
-    """
+    """Make the directory if it is not there, before anything is read to go there; StorageError where it cannot be
+    written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = _unused(path)
@@ -144,13 +122,7 @@ def check_spill_directory(path: Path) -> None:
 
 def make_directory(parent: Path, owner: object) -> tuple[Path, weakref.finalize[..., object]]:
     """A private directory that is removed when `owner` is collected, the interpreter exits, or what is returned beside
-    it is called; those of owners that were killed are removed first.
-
-    Raises
-    ------
-    OSError
-        It cannot be made.
-    """
+    it is called; those of owners that were killed are removed first. OSError where it cannot be made."""
     parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(parent)
     made = _unused(parent)
@@ -217,26 +189,6 @@ def _remove(directory: Path, lock: int, owner: int) -> None:
 TierName = Literal["device", "ram", "disk"]
 
 
-class Tier(Protocol):
-    """One kind of memory. `reserve` and `release` are called under the store's lock, the others outside of it."""
-
-    name: TierName
-
-    def reserve(self, n_bytes: int) -> bool:
-        """Take room for a chunk, if there is any."""
-
-    def release(self, n_bytes: int) -> None:
-        """Give room back."""
-
-    def put(self, key: int, chunk: Any) -> None: ...
-
-    def get(self, key: int) -> Chunk: ...
-
-    def delete(self, key: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class RamUse:
     """What stores that share RAM have of it together: an evaluation set's takes what the training set's has left."""
 
@@ -260,7 +212,10 @@ class RamUse:
 
 @dataclass
 class RamTier:
-    """Chunks as they are, up to a budget."""
+    """Chunks as they are, up to a budget: in RAM or, without one, in a GPU's memory, which is taken when they are made.
+
+    A store calls `reserve` and `release` of any tier under its lock, the other methods outside of it.
+    """
 
     budget_bytes: int | None
     """Bytes of all that share it; None for no limit."""
@@ -270,12 +225,14 @@ class RamTier:
     _chunks: dict[int, Chunk] = field(default_factory=dict)
 
     def reserve(self, n_bytes: int) -> bool:
+        """Take room for a chunk, if there is any."""
         if not self.shared.take(n_bytes, self.budget_bytes):
             return False
         self.used_bytes += n_bytes
         return True
 
     def release(self, n_bytes: int) -> None:
+        """Give room back."""
         self.used_bytes -= n_bytes
         self.shared.give(n_bytes)
 
@@ -292,13 +249,6 @@ class RamTier:
         self._chunks.clear()
 
 
-class DeviceTier(RamTier):
-    """Chunks in a GPU's memory, which is taken when they are made: more than it has is refused then."""
-
-    def __init__(self) -> None:
-        super().__init__(budget_bytes=None, name="device")
-
-
 class DiskTier:
     """One file per chunk, in a fresh private directory that goes away with this object."""
 
@@ -308,8 +258,7 @@ class DiskTier:
         self.used_bytes = self.reads = self.read_bytes = 0
         self._parent = parent.absolute()  # a process may change to another directory before the files go
         self._directory: Path | None = None
-        self._written: dict[int, tuple[Layout, int]] = {}
-        """Layouts, and what files are known by."""
+        self._written: dict[int, SpilledChunk] = {}
         self._closed = False
         self._lock = threading.Lock()
         self._cleanup: weakref.finalize[..., object] | None = None
@@ -321,12 +270,12 @@ class DiskTier:
     def release(self, n_bytes: int) -> None:
         self.used_bytes -= n_bytes
 
-    def put(self, key: int, chunk: QuantizedChunk) -> None:
-        path = self._path(key)
+    def put(self, key: int, chunk: Chunk) -> None:
+        packed, path = chunk.on_host(), self._path(key)
         try:
             self._make_directory()
             path = self._path(key)
-            written = write_chunk(path, chunk)
+            self._written[key] = SpilledChunk.written(path, packed)
         except StorageError:
             raise
         except OSError as error:
@@ -336,10 +285,9 @@ class DiskTier:
                 "point spill_directory to a disk with room",
                 str(path),
             ) from error
-        self._written[key] = chunk.layout, written
 
     def get(self, key: int, into: UInt8 | None = None) -> QuantizedChunk:
-        chunk = read_chunk(self._path(key), *self._written[key], into)
+        chunk = self._written[key].read(self._path(key), into)
         with self._lock:
             self.reads += 1
             self.read_bytes += chunk.nbytes
@@ -366,3 +314,6 @@ class DiskTier:
                 raise StorageError("the chunk store is closed")
             if self._directory is None:
                 self._directory, self._cleanup = make_directory(self._parent, self)
+
+
+Tier = RamTier | DiskTier

@@ -6,12 +6,10 @@ heavy cells are counted again, finer, in another pass over the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.dtypes import Bool, Int64, UInt32, UInt64
 from daskboost.errors import DataError
@@ -39,33 +37,11 @@ class Refinement:
     lower: UInt32
     upper: UInt32
 
-    def places(self) -> UInt64:
-        """Feature times 2**32 plus least key of each heavy cell: increasing."""
-        return _places(self.offsets, self.lower)
-
     @property
     def capacities(self) -> Int64:
         """Cells per feature that the next pass may occupy; int64, shape (features,)."""
         capacities: Int64 = np.maximum(np.diff(self.offsets) * _REFINED_CELLS, 1)
         return capacities
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields by name, for the wire."""
-        return {"offsets": self.offsets, "lower": self.lower, "upper": self.upper}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Refinement:
-        """The inverse of :meth:`to_arrays`.
-
-        Raises
-        ------
-        DataError
-            If an array is absent or of another dtype.
-        """
-        for name, dtype in (("offsets", "int64"), ("lower", "uint32"), ("upper", "uint32")):
-            if name not in arrays or arrays[name].dtype != dtype:
-                raise DataError(f"arrays: {name!r} is not an array of {dtype}; pass what to_arrays returned")
-        return cls(*(np.require(arrays[name], requirements=["C", "W"]) for name in ("offsets", "lower", "upper")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +73,6 @@ class CellCounts:
         """The feature of each cell; int64, shape (cells,)."""
         return np.repeat(np.arange(self.n_features), np.diff(self.offsets))
 
-    def totals(self) -> Int64:
-        """Sum of the counts of each feature; int64, shape (features,)."""
-        return self._reduced(np.add)
-
     def _reduced(self, operation: np.ufunc) -> Int64:
         """An operation over the counts of each feature, 0 without any; int64, shape (features,)."""
         filled = np.diff(self.offsets) > 0
@@ -110,7 +82,7 @@ class CellCounts:
 
     def heavy(self, max_bin: int) -> Refinement | None:
         """The cells of several values that weigh more than 0.2 / max_bin of their feature; None if there are none."""
-        allowed = self.totals() // (RANK_ERROR_PARTS * max_bin)
+        allowed = self._reduced(np.add) // (RANK_ERROR_PARTS * max_bin)
         if (self._reduced(np.maximum) <= allowed).all():  # mostly; then cells are not looked at one by one
             return None
         heavy = (self.lower < self.upper) & (self.counts > np.repeat(allowed, np.diff(self.offsets)))
@@ -135,11 +107,11 @@ class CellCounts:
             If the finer counts do not add up to the replaced ones: the data changed between the passes.
         """
         inner = finer.cells()
-        places, inner_places = self._places(), inner._places()
-        heavy = np.isin(places, refinement.places())
+        places, inner_places = _places(self), _places(inner)
+        heavy = np.isin(places, _places(refinement))
         replaced = np.zeros(self.n_features, np.int64)
         np.add.at(replaced, self.features[heavy], self.counts[heavy])
-        if not np.array_equal(replaced, inner.totals()):
+        if not np.array_equal(replaced, inner._reduced(np.add)):
             raise DataError(CHANGED)
         places = np.concatenate([places[~heavy], inner_places])
         order = np.argsort(places, kind="stable")
@@ -149,14 +121,11 @@ class CellCounts:
         per_feature = np.bincount((places >> np.uint64(32)).astype(np.int64), minlength=self.n_features)
         return CellCounts(_offsets(per_feature), lower, upper, counts, self.has_missing)
 
-    def _places(self) -> UInt64:
-        return _places(self.offsets, self.lower)
 
-
-def _places(offsets: Int64, keys: UInt32) -> UInt64:
-    """Feature and key as one number: increasing over all cells."""
-    features = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint64), np.diff(offsets))
-    return features << np.uint64(32) | keys
+def _places(cells: CellCounts | Refinement) -> UInt64:
+    """Feature times 2**32 plus least key of each cell: increasing."""
+    features = np.repeat(np.arange(len(cells.offsets) - 1, dtype=np.uint64), np.diff(cells.offsets))
+    return features << np.uint64(32) | cells.lower
 
 
 def _offsets(lengths: Int64) -> Int64:

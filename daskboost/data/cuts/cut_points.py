@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.cuts.cell_counts import CellCounts
+from daskboost.data.cuts.cell_counts import CellCounts, Refinement
 from daskboost.data.cuts.key_counts import values_of
-from daskboost.data.cuts.sketch import DataSketch, Refinement
+from daskboost.data.cuts.sketch import DataSketch
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Bool, Float32, Int32, Int64
 from daskboost.errors import DataError, ParameterError
@@ -34,7 +34,6 @@ def choose_borders(weights: Int64, max_bin: int) -> Int64:
     ----------
     weights : int64 array, shape (cells,)
         Positive; they sum to less than 2**63.
-    max_bin : int
 
     Returns
     -------
@@ -167,13 +166,8 @@ class Cuts:
         return self.values[self.offsets[feature] : self.offsets[feature + 1]]
 
     def validate(self) -> Cuts:
-        """These cut points, once checked; for those that come from a file.
-
-        Raises
-        ------
-        DataError
-            If dtypes, shapes or offsets are wrong, or a feature's values not finite and strictly increasing.
-        """
+        """These cut points, once checked, for those that come from a file; DataError where dtypes, shapes or offsets
+        are wrong, or a feature's values not finite and strictly increasing."""
         arrays = (self.values, self.offsets, self.has_missing)
         dtypes = [str(array.dtype) for array in arrays]
         shapes = [array.shape for array in arrays]
@@ -192,17 +186,12 @@ class Cuts:
         return self
 
     def thresholds(self, features: Int32, bins: Int32) -> Float32:
-        """`threshold` of many splits; float32, shape (splits,)."""
+        """The values `t` for which `x < t` sends exactly the bins `<= bins` left; float32, shape (splits,)."""
         places = self.offsets[features] + bins
         inside = places < self.offsets[features + 1]
         values = np.full(len(places), PRESENT_THRESHOLD, np.float32)
         values[inside] = self.values[places[inside]]
         return values
-
-    def threshold(self, feature: int, bin_: int) -> np.float32:
-        """The value `t` for which `x < t` sends exactly the bins `<= bin_` left."""
-        cuts = self.of(feature)
-        return cuts[bin_] if bin_ < len(cuts) else PRESENT_THRESHOLD
 
 
 def rises_within(values: npt.NDArray[Any], starts: npt.NDArray[np.integer]) -> bool:

@@ -7,55 +7,22 @@ holds one group at a time, and however large a partition is, the memory beside i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from daskboost.data.cuts.cell_counts import Refinement
-from daskboost.data.cuts.key_counts import KeyTable
-from daskboost.dtypes import Csr, Float32, Int64, UInt32
+from daskboost.dtypes import Csr, Float32, Int64
+
+if TYPE_CHECKING:
+    from daskboost.devices.cpu.sketch import KeyRuns
 
 _BLOCK_ROWS = 1 << 19  # rows sorted at a time: a column's keys are 2 MB and sort in the second-level cache
 _BLOCK_ENTRIES = 1 << 23  # entries of sparse rows sorted at a time: 32 MB of keys
 _GROUP_KEYS = 1 << 22  # keys of dense columns that a thread holds at a time: 16 MB
 
 
-@dataclass(frozen=True)
-class FeatureKeys:
-    """Present values of some features in some rows.
-
-    Parameters
-    ----------
-    keys : uint32 array
-        One run per feature, `keys[starts[s]:ends[s]]`, with gaps between them.
-    weights : int64 array, shape (len(keys),) or (0,)
-        Positive, beside the keys; empty for ones.
-    starts, ends : int64 arrays, shape (features,)
-    missing : int64 array, shape (features,)
-        Rows without a value.
-    """
-
-    keys: UInt32
-    weights: Int64
-    starts: Int64
-    ends: Int64
-    missing: Int64
-
-    def select(self, features: Int64, refinement: Refinement) -> None:
-        """Keep, in place, only the keys inside the heavy cells of the features that the runs belong to."""
-        from daskboost.devices.cpu.sketch import KeyRuns, select_keys
-
-        runs = KeyRuns(self.keys, self.weights, self.starts, self.ends)
-        select_keys(runs, features, refinement.offsets, refinement.lower, refinement.upper)
-
-    def count(self, capacities: Int64) -> KeyTable:
-        """Count each run, which leaves its keys in another order."""
-        counts = self.weights.reshape(-1, 1) if len(self.weights) else None
-        return KeyTable.count(self.keys, counts, self.starts, self.ends, capacities)
-
-
-Extract = Callable[[Int64], FeatureKeys]
-"""Gives the keys of some columns in a block of rows."""
+Extract = Callable[[Int64], tuple["KeyRuns", Int64]]
+"""Gives the keys of some columns in a block of rows, a run for each, and how many rows have no value of each."""
 
 
 KeyBlocks = Iterator[tuple[list[Int64], Extract]]
@@ -101,13 +68,13 @@ def _dense_extract(values: Float32, weights: Int64) -> Extract:
 
     words = np.ascontiguousarray(values).view(np.uint32)
 
-    def extract(columns: Int64) -> FeatureKeys:
+    def extract(columns: Int64) -> tuple[KeyRuns, Int64]:
         n, width = len(words), len(columns)
         key_weights = np.empty(n * width if len(weights) else 0, np.int64)
         runs = KeyRuns(np.empty(n * width, np.uint32), key_weights, np.arange(width) * n, np.empty(width, np.int64))
         missing = np.zeros(width, np.int64)
         column_keys(words, weights, columns, runs, missing)
-        return FeatureKeys(*runs, missing)
+        return runs, missing
 
     return extract
 
@@ -117,7 +84,7 @@ def _sparse_extract(rows: Csr, n_features: int, weights: Int64) -> Extract:
 
     n_rows, lengths = len(rows.indptr) - 1, np.bincount(rows.indices, minlength=n_features)
 
-    def extract(columns: Int64) -> FeatureKeys:
+    def extract(columns: Int64) -> tuple[KeyRuns, Int64]:
         """Keys of the features from the first to the last of the columns; those between are passed over."""
         places = np.full(n_features, -1, np.int64)
         places[columns] = np.concatenate([[0], np.cumsum(lengths[columns][:-1])])
@@ -125,6 +92,6 @@ def _sparse_extract(rows: Csr, n_features: int, weights: Int64) -> Extract:
         keys, key_weights = np.empty(n, np.uint32), np.empty(n if len(weights) else 0, np.int64)
         ends, stored = np.empty(n_features, np.int64), np.zeros(n_features, np.int64)
         entry_keys(rows, weights, KeyRuns(keys, key_weights, places, ends), stored)
-        return FeatureKeys(keys, key_weights, places[columns], ends[columns], n_rows - stored[columns])
+        return KeyRuns(keys, key_weights, places[columns], ends[columns]), n_rows - stored[columns]
 
     return extract

@@ -95,6 +95,49 @@ class KeyTable:
         return table._trimmed()
 
     @classmethod
+    def of(cls, values: npt.ArrayLike, counts: npt.ArrayLike | None = None, *, capacity: int) -> KeyTable:
+        """Count the values of one series.
+
+        Parameters
+        ----------
+        values : float32 array, shape (n,)
+            Infinities count as values.
+        counts : int64 array, shape (n,) or (n, columns), or None for ones
+            What each value adds to each column: not negative. A row of zeros leaves no trace.
+        capacity : int
+            The most cells kept, at least 1; the summary is exact while the distinct values number at most that.
+
+        Raises
+        ------
+        DataError
+            For NaN values, counts that are negative or of another length, and capacities below 1.
+
+        Examples
+        --------
+        >>> left, right = (KeyTable.of(part, capacity=4) for part in (np.float32([1, 2, 2]), np.float32([3, 1])))
+        >>> both = left + right
+        >>> values_of(both.lower).tolist(), both.counts[:, 0].tolist()
+        ([1.0, 2.0, 3.0], [2, 2, 1])
+        """
+        floats = np.ascontiguousarray(values, dtype=np.float32)
+        if capacity < 1:
+            raise DataError(f"capacity: {capacity} is not positive; keep at least one cell")
+        if np.isnan(floats).any():
+            raise DataError("values: contain NaN, which has no place in an order; leave such rows out")
+        keys, columns = keys_of(floats), None
+        if counts is not None:
+            columns = in_columns(np.array(counts, dtype=np.int64))  # a copy, since counting sorts it
+            if len(columns) != len(keys):
+                raise DataError(f"counts: {len(columns)} rows for {len(keys)} values; pass one row per value")
+            if (columns < 0).any():
+                raise DataError(f"counts: the least is {columns.min()}; pass counts that are not negative")
+            seen = columns.any(axis=1)
+            if not seen.all():
+                keys, columns = keys[seen], columns[seen]
+        start, end = np.zeros(1, np.int64), np.array([len(keys)], np.int64)
+        return cls.count(keys, columns, start, end, np.array([capacity], np.int64))
+
+    @classmethod
     def empty(cls, capacities: Int64, columns: int = 1) -> KeyTable:
         """Series without values: what adds nothing."""
         table = cls._allocate(capacities, 0, columns)
@@ -187,13 +230,8 @@ class KeyTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyTable:
-        """The inverse of :meth:`to_arrays`.
-
-        Raises
-        ------
-        DataError
-            If an array is absent, of another dtype, or does not fit the others.
-        """
+        """The inverse of `to_arrays`; DataError where an array is absent, of another dtype, or does not fit the
+        others."""
         for name, dtype in {**_TYPES, "counts": "int64"}.items():
             if name not in arrays or arrays[name].dtype != dtype:
                 raise DataError(f"arrays: {name!r} is not an array of {dtype}; pass what to_arrays returned")
@@ -213,104 +251,6 @@ class KeyTable:
         if not fits:
             raise DataError("arrays: their shapes and offsets contradict each other; pass what to_arrays returned")
         return table
-
-
-@dataclass(frozen=True, eq=False)
-class KeyCounts:
-    """Counts of one series of float32 values in at most `capacity` cells.
-
-    Parameters
-    ----------
-    table : KeyTable
-        One series.
-
-    Examples
-    --------
-    >>> left, right = (KeyCounts.of(part, capacity=4) for part in (np.float32([1, 2, 2]), np.float32([3, 1])))
-    >>> both = left + right
-    >>> both.values.tolist(), both.counts[:, 0].tolist()
-    ([1.0, 2.0, 3.0], [2, 2, 1])
-    """
-
-    table: KeyTable
-
-    @classmethod
-    def of(cls, values: npt.ArrayLike, counts: npt.ArrayLike | None = None, *, capacity: int) -> KeyCounts:
-        """Count values.
-
-        Parameters
-        ----------
-        values : float32 array, shape (n,)
-            Infinities count as values.
-        counts : int64 array, shape (n,) or (n, columns), or None for ones
-            What each value adds to each column: not negative. A row of zeros leaves no trace.
-        capacity : int
-            The most cells kept, at least 1; the summary is exact while the distinct values number at most that.
-
-        Raises
-        ------
-        DataError
-            For NaN values, counts that are negative or of another length, and capacities below 1.
-        """
-        floats = np.ascontiguousarray(values, dtype=np.float32)
-        if capacity < 1:
-            raise DataError(f"capacity: {capacity} is not positive; keep at least one cell")
-        if np.isnan(floats).any():
-            raise DataError("values: contain NaN, which has no place in an order; leave such rows out")
-        keys, columns = keys_of(floats), None
-        if counts is not None:
-            columns = in_columns(np.array(counts, dtype=np.int64))  # a copy, since counting sorts it
-            if len(columns) != len(keys):
-                raise DataError(f"counts: {len(columns)} rows for {len(keys)} values; pass one row per value")
-            if (columns < 0).any():
-                raise DataError(f"counts: the least is {columns.min()}; pass counts that are not negative")
-            seen = columns.any(axis=1)
-            if not seen.all():
-                keys, columns = keys[seen], columns[seen]
-        start, end = np.zeros(1, np.int64), np.array([len(keys)], np.int64)
-        return cls(KeyTable.count(keys, columns, start, end, np.array([capacity], np.int64)))
-
-    def merge(self, other: KeyCounts) -> KeyCounts:
-        """The counts of both series together; both need the same capacity and number of columns."""
-        return KeyCounts(self.table + other.table)
-
-    __add__ = merge
-
-    @property
-    def bits(self) -> int:
-        """Resolution: how many top bits of a key tell cells apart; 32 if every cell is one value."""
-        return int(self.table.bits[0])
-
-    @property
-    def capacity(self) -> int:
-        return int(self.table.capacities[0])
-
-    @property
-    def exact(self) -> bool:
-        """Whether every cell is known to hold a single value."""
-        return bool((self.table.lower == self.table.upper).all())
-
-    @property
-    def counts(self) -> Int64:
-        """Counts per cell, in increasing order of values; int64, shape (cells, columns)."""
-        return self.table.counts
-
-    @property
-    def values(self) -> Float32:
-        """The least value seen in each cell, strictly increasing; float32, shape (cells,)."""
-        return values_of(self.table.lower)
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields by name, for the wire."""
-        return self.table.to_arrays()
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyCounts:
-        """The inverse of :meth:`to_arrays`; raises DataError as :meth:`KeyTable.from_arrays` does."""
-        table = KeyTable.from_arrays(arrays)
-        if len(table.bits) != 1:
-            raise DataError(f"arrays: hold {len(table.bits)} series; KeyCounts holds one")
-        return cls(table)
 
 
 def _sort(keys: UInt32, counts: Int64 | None) -> None:

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from daskboost.data.cuts.cell_counts import CellCounts, Refinement
 from daskboost.data.cuts.feature_keys import Extract
 from daskboost.data.cuts.key_counts import CELL_BYTES, KEY_BITS, KeyTable
 from daskboost.data.input.device_read import by_parts, exact_doubles, on_device
-from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn, DeviceRows, UploadedRows, host_column
+from daskboost.data.input.row_batch import AnyFeatures, DeviceColumn, DeviceRows, host_column
+from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.devices.gpu.quantize.bins import Matrix
 from daskboost.devices.gpu.quantize.sketch import (
     BATCH_ENTRY_SERIES,
@@ -51,51 +50,49 @@ FREE_SHARE = 2
 """A sort takes at most one part in so many of free memory."""
 
 
-def count_on_device(features: DeviceRows, weights: Any, columns: Int64, capacities: Int64,
-                    refinement: Refinement | None, scratch_bytes: int | None = None, threads: int = 1
-                    ) -> tuple[KeyTable, Int64]:  # fmt: skip
-    """Count the keys of some columns, only those in the heavy cells of a refinement if there is one.
+@dataclass(frozen=True)
+class Counting:
+    """Which keys of rows are counted, and by what means."""
 
-    Parameters
-    ----------
-    features : DeviceDenseRows or DeviceSparseRows
-    weights : int64 array, shape (rows,) or (0,)
-        On the host or on the device of the features.
-    columns : int64 array, shape (columns,)
-    capacities : int64 array, shape (features,)
-    refinement : Refinement or None
-    scratch_bytes : int, optional
-        Of device memory, what counting may use.
-    threads : int, default 1
-        That may copy cells to the host.
+    columns: Int64
+    """The features; int64, shape (columns,), increasing."""
+    capacities: Int64
+    """Most cells of each feature; int64, shape (features,)."""
+    refinement: Refinement | None = None
+    """Cells outside of which no keys are counted; None for all keys."""
+    threads: int = 1
+    scratch_bytes: int | None = None
+    """Bytes of a GPU's memory that counting may use; None for what is free."""
 
-    Returns
-    -------
-    tuple of (KeyTable, int64 array)
-        A series per column, and rows without a value.
+
+def count_on_device(features: DeviceRows, weights: Any, wanted: Counting) -> tuple[KeyTable, Int64]:
+    """Count the keys of some columns: a series per column, and rows without a value.
+
+    `weights` : int64 array, shape (rows,) or (0,), on the host or on the device of the features.
     """
     runtime = features.runtime
     on_device = weights if len(weights) else None
     if isinstance(on_device, np.ndarray):
         on_device = to_device(runtime, on_device)
     source, on_device = features.series(on_device)
-    missing = features.missing_values()
+    columns, refinement = wanted.columns, wanted.refinement
+    missing = features.missing_values()[columns]
     intervals = None
     if refinement is not None:
         intervals = Intervals(refinement.offsets, refinement.lower, refinement.upper).of(columns)
-    own, present = capacities[columns], features.n_rows - missing[columns]
+    own, present = wanted.capacities[columns], features.n_rows - missing
     thin = present <= own
-    rest = (on_device, intervals, scratch_bytes, threads)
-    sort_bytes = 0 if intervals is not None else _room_to_sort(runtime, source, present[thin], scratch_bytes)
+    rest = (on_device, intervals, wanted.scratch_bytes, wanted.threads)
+    sort_bytes = 0 if intervals is not None else _room_to_sort(runtime, source, present[thin], wanted.scratch_bytes)
     if sort_bytes and isinstance(source, Entries):
-        found = count_thin(runtime, source, columns[thin], present[thin], sort_bytes, on_device, threads)
+        found = count_thin(runtime, source, columns[thin], present[thin], sort_bytes, on_device, wanted.threads)
         if not thin.all():
             found = joined(found, count_keys(runtime, source, columns[~thin], own[~thin], *rest), thin)
     else:
         found = count_keys(runtime, source, columns, own, *rest)
     offsets = np.concatenate([[0], np.cumsum(found.lengths)]).astype(np.int64)
     counts = found.counts.reshape(-1, 1)
-    return KeyTable(own, found.bits, offsets, found.lower, found.upper, counts), missing[columns]
+    return KeyTable(own, found.bits, offsets, found.lower, found.upper, counts), missing
 
 
 def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, scratch_bytes: int | None) -> int:
@@ -110,17 +107,6 @@ def _room_to_sort(runtime: Runtime, source: Matrix | Entries, present: Int64, sc
         room_bytes = min(room_bytes, scratch_bytes)
     return room_bytes if room_bytes >= least_bytes(len(source.values), present) else 0
 
-
-__all__ = [
-    "CellCounts",
-    "DataSketch",
-    "Refinement",
-    "default_capacity",
-    "integer_weights",
-    "refine_batch",
-    "sketch_batch",
-    "weight_exponent",
-]
 
 _WEIGHT_BITS = 61  # the integer weights sum to about 2**61: the finest scale that leaves room for rounding
 _LEAST_CAPACITY, _MOST_CAPACITY = 1 << 14, 1 << 18
@@ -185,19 +171,13 @@ class DataSketch:
         A series per feature; counts of shape (cells, 1): rows, or weights as :func:`integer_weights` makes them.
     missing : int64 array, shape (features,)
         Rows without a value, those of weight zero included.
-    n_rows : int
     weight_exponent : int or None
         The scale of the weights; None for counts of rows.
     """
 
     table: KeyTable
     missing: Int64
-    n_rows: int
     weight_exponent: int | None = None
-
-    @property
-    def n_features(self) -> int:
-        return len(self.missing)
 
     def __add__(self, other: DataSketch) -> DataSketch:
         if self.weight_exponent != other.weight_exponent:
@@ -205,38 +185,12 @@ class DataSketch:
                 f"weight_exponent: {self.weight_exponent} and {other.weight_exponent} differ; sketch all batches "
                 "with the exponent of the whole data's weights, or all without weights"
             )
-        missing, n_rows = self.missing + other.missing, self.n_rows + other.n_rows
-        return DataSketch(self.table + other.table, missing, n_rows, self.weight_exponent)
+        return DataSketch(self.table + other.table, self.missing + other.missing, self.weight_exponent)
 
     def cells(self) -> CellCounts:
         """The counted cells, once all batches are merged."""
         table = self.table
         return CellCounts(table.offsets, table.lower, table.upper, table.counts[:, 0], self.missing > 0)
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The fields by name, for the wire."""
-        exponent = [] if self.weight_exponent is None else [self.weight_exponent]
-        header = np.array([self.n_rows, *exponent], np.int64)
-        return {**self.table.to_arrays(), "missing": self.missing, "header": header}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> DataSketch:
-        """The inverse of :meth:`to_arrays`.
-
-        Raises
-        ------
-        DataError
-            If an array is absent, of another dtype, or does not fit the others.
-        """
-        table = KeyTable.from_arrays(arrays)
-        header, missing = arrays.get("header"), arrays.get("missing")
-        if header is None or header.dtype != np.int64 or header.shape not in ((1,), (2,)):
-            raise DataError("arrays: 'header' is not an array of one or two int64; pass what to_arrays returned")
-        if missing is None or missing.dtype != np.int64 or missing.shape != table.capacities.shape:
-            raise DataError("arrays: 'missing' does not hold an int64 per feature; pass what to_arrays returned")
-        numbers = header.tolist()
-        counts = np.asarray(missing, np.int64)
-        return cls(table, counts, numbers[0], numbers[1] if len(numbers) == 2 else None)
 
 
 def sketch_batch(
@@ -272,10 +226,9 @@ def sketch_batch(
         If only one of `weight` and `weight_exponent` is given.
     """
     weights = _checked_weights(features, weight, weight_exponent)
-    capacities = np.full(features.n_features, capacity, np.int64)
-    columns = np.arange(features.n_features)
-    table, missing = _count(features, weights, columns, capacities, None, max_workers, _scratch_bytes(device_bytes))
-    return DataSketch(table, missing, features.n_rows, weight_exponent)
+    columns, capacities = np.arange(features.n_features), np.full(features.n_features, capacity, np.int64)
+    wanted = Counting(columns, capacities, None, max_workers, _scratch_bytes(device_bytes))
+    return DataSketch(*_count(features, weights, wanted), weight_exponent)
 
 
 def refine_batch(
@@ -293,10 +246,9 @@ def refine_batch(
     """
     weights = _checked_weights(features, weight, weight_exponent)
     columns = np.flatnonzero(np.diff(refinement.offsets))
-    table, missing = _count(
-        features, weights, columns, refinement.capacities, refinement, max_workers, _scratch_bytes(device_bytes)
-    )
-    return DataSketch(table, np.zeros_like(missing), features.n_rows, weight_exponent)
+    wanted = Counting(columns, refinement.capacities, refinement, max_workers, _scratch_bytes(device_bytes))
+    table, missing = _count(features, weights, wanted)
+    return DataSketch(table, np.zeros_like(missing), weight_exponent)
 
 
 def _scratch_bytes(device_bytes: int | None) -> int | None:
@@ -318,66 +270,49 @@ def _checked_weights(features: AnyFeatures, weight: Float32 | DeviceColumn | Non
     return integer_weights(host_column(weight), exponent)
 
 
-def _count(
-    features: AnyFeatures,
-    weights: Int64,    columns: Int64,
-    capacities: Int64,
-    refinement: Refinement | None,
-    max_workers: int,
-    scratch_bytes: int | None = None,
-) -> tuple[KeyTable, Int64]:
-    """Key counts of all features, empty but for the columns, and the missing values of these columns.
-
-    `scratch_bytes` : of a GPU's memory, what counting may use; None for any.
-    """
-    missing = np.zeros(features.n_features, np.int64)
-    total: KeyTable | None = None
+def _count(features: AnyFeatures, weights: Int64, wanted: Counting) -> tuple[KeyTable, Int64]:
+    """Key counts of all features, empty but for the columns, and the missing values of these columns."""
     if isinstance(features, UploadedRows):
-        return _count_blocks(features, weights, columns, capacities, refinement, max_workers)
+        return _count_blocks(features, weights, wanted)
+    missing, columns = np.zeros(features.n_features, np.int64), wanted.columns
     if isinstance(features, DeviceRows):
         with on_device(features.runtime):
-            counted = count_on_device(
-                features, weights, columns, capacities, refinement, scratch_bytes, max_workers
-            )
-            table, missing[columns] = counted
-        return _spread(table, columns, capacities), missing
-    with ThreadPoolExecutor(max_workers) as pool:
-        for groups, extract in features.key_blocks(weights, columns, max_workers):
+            table, missing[columns] = count_on_device(features, weights, wanted)
+        return _spread(table, wanted), missing
+    from daskboost.devices.cpu.sketch import select_keys
+
+    total, finer = KeyTable.empty(wanted.capacities), wanted.refinement
+    with ThreadPoolExecutor(wanted.threads) as pool:
+        for groups, extract in features.key_blocks(weights, columns, wanted.threads):
 
             def job(group: Int64, extract: Extract = extract) -> tuple[KeyTable, Int64]:
-                runs = extract(group)
-                if refinement is not None:
-                    runs.select(group, refinement)
-                return runs.count(capacities[group]), runs.missing
+                runs, lacking = extract(group)
+                if finer is not None:
+                    select_keys(runs, group, finer.offsets, finer.lower, finer.upper)
+                counts = runs.weights.reshape(-1, 1) if len(runs.weights) else None
+                return KeyTable.count(runs.keys, counts, runs.starts, runs.ends, wanted.capacities[group]), lacking
 
             parts = list(pool.map(job, groups))
             if parts:
                 missing[columns] += np.concatenate([part[1] for part in parts])
-                block = _spread(KeyTable.concatenate([part[0] for part in parts]), columns, capacities)
-                total = block if total is None else total + block
-    return KeyTable.empty(capacities) if total is None else total, missing
-
-
-def _count_blocks(
-    features: UploadedRows,
-    weights: Int64,
-    columns: Int64,
-    capacities: Int64,
-    refinement: Refinement | None,
-    max_workers: int,
-) -> tuple[KeyTable, Int64]:
-    """The sums of what `_count` gives of the blocks that a GPU takes."""
-    total, missing = KeyTable.empty(capacities), np.zeros(features.n_features, np.int64)
-    for start, block in features.blocks(threads=max_workers):
-        own, room = weights[start : start + block.n_rows], features.scratch_bytes
-        part, absent = _count(block, own, columns, capacities, refinement, max_workers, room)
-        del block  # before the next one comes
-        total, missing = total.merged(part, max_workers), missing + absent
+                total += _spread(KeyTable.concatenate([part[0] for part in parts]), wanted)
     return total, missing
 
 
-def _spread(table: KeyTable, columns: Int64, capacities: Int64) -> KeyTable:
-    """A table of some columns as one of all features, the others empty."""
+def _count_blocks(features: UploadedRows, weights: Int64, wanted: Counting) -> tuple[KeyTable, Int64]:
+    """The sums of what `_count` gives of the blocks that a GPU takes."""
+    total, missing = KeyTable.empty(wanted.capacities), np.zeros(features.n_features, np.int64)
+    for start, block in features.blocks(threads=wanted.threads):
+        own = weights[start : start + block.n_rows]
+        part, absent = _count(block, own, replace(wanted, scratch_bytes=features.scratch_bytes))
+        del block  # before the next one comes
+        total, missing = total.merged(part, wanted.threads), missing + absent
+    return total, missing
+
+
+def _spread(table: KeyTable, wanted: Counting) -> KeyTable:
+    """A table of the columns as one of all features, the others empty."""
+    columns, capacities = wanted.columns, wanted.capacities
     lengths = np.zeros(len(capacities), np.int64)
     lengths[columns] = np.diff(table.offsets)
     bits = np.full(len(capacities), KEY_BITS, np.uint8)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, cuts_of
-from daskboost.data.input.kinds import MATRIX_KINDS, as_array, is_lazy, kind_of, readable
+from daskboost.data.input.kinds import MATRIX_KINDS, arrayed, is_lazy, kind_of, readable
 from daskboost.data.input.row_columns import ColumnRule
 from daskboost.data.input.schema import FEATURE_KINDS, LABEL_LETTERS, dtype_letter, listed
-from daskboost.devices.gpu.runtime.user_arrays import as_device_array
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -109,13 +108,9 @@ def _dask_blocks(value: Any, x: Blocks, name: str) -> DaskArrayBlocks | DaskFram
 
 
 def _local_blocks(value: Any, x: Blocks, name: str) -> LocalBlocks:
-    kind = kind_of(value, name)
-    if kind in MATRIX_KINDS:
+    if kind_of(value, name) in MATRIX_KINDS:
         raise DataTypeError(f"{name} is of type {type(value).__name__}. Pass a dense one-dimensional collection.")
-    if kind == "numpy":
-        value = as_array(value, name)
-    elif kind == "cupy":
-        value = as_device_array(value, name)
+    value = arrayed(value, name)
     if getattr(value, "ndim", 1) not in (1, 2):
         raise DataError(f"{name} has {value.ndim} dimensions, but must have one. Pass a one-dimensional collection.")
     if x.lengths is None:
@@ -144,13 +139,7 @@ def dtypes_of(data: Any) -> list[ColumnType]:
 
 
 def check_dtype(dtype: ColumnType, rule: ColumnRule) -> None:
-    """Refuse a dtype that cannot be such a column.
-
-    Raises
-    ------
-    DataTypeError
-        Naming the argument and the dtype.
-    """
+    """Refuse a dtype that cannot be such a column; DataTypeError with both names."""
     letter, name = dtype_letter(dtype), rule.argument
     if rule.takes_text and letter not in LABEL_LETTERS:
         raise DataTypeError(f"{name} is of type {dtype}. Labels are numbers, booleans or strings: convert them.")

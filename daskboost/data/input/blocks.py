@@ -25,25 +25,26 @@ class Blocks(ABC):
     """One aligned input (features, label, weight or base margin), cut into partitions."""
 
     @property
-    @abstractmethod
-    def n_partitions(self) -> int: ...
+    def n_partitions(self) -> int:
+        assert self.lengths is not None
+        return len(self.lengths)
 
     @property
-    @abstractmethod
     def lengths(self) -> tuple[int, ...] | None:
         """Rows per partition; None where only computing would tell."""
+        return None
 
     @abstractmethod
     def blocks(self) -> list[Any]:
         """The raw blocks, or a Delayed for each."""
 
-    @abstractmethod
     def column_blocks(self, name: Hashable) -> list[Any]:
         """One column of every block, or a Delayed for each that reads no other column."""
+        raise DataError(f"an array has no column {name!r}")
 
-    @abstractmethod
     def name_of(self, index: int) -> str:
         """What messages call a partition."""
+        return f"partition {index}"
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,6 @@ class LocalBlocks(Blocks):
     data: Any
     cuts: tuple[int, ...]
     """Row numbers, from 0 to the number of rows."""
-
-    @property
-    def n_partitions(self) -> int:
-        return len(self.cuts) - 1
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -94,10 +91,6 @@ class ParquetBlocks(Blocks):
     groups: tuple[RowGroup, ...]
 
     @property
-    def n_partitions(self) -> int:
-        return len(self.groups)
-
-    @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(group.n_rows for group in self.groups)
 
@@ -123,10 +116,6 @@ class DaskFrameBlocks(Blocks):
     def n_partitions(self) -> int:
         return int(self.collection.npartitions)
 
-    @property
-    def lengths(self) -> None:
-        return None
-
     def blocks(self) -> list[Any]:
         blocks = list(self.collection.to_delayed(optimize_graph=True))
         if len(blocks) != self.n_partitions:  # Dask reads several files at once of which it needs few columns
@@ -135,9 +124,6 @@ class DaskFrameBlocks(Blocks):
 
     def column_blocks(self, name: Hashable) -> list[Any]:
         return list(self.collection[name].to_delayed(optimize_graph=True))
-
-    def name_of(self, index: int) -> str:
-        return f"partition {index}"
 
 
 @dataclass(frozen=True)
@@ -157,12 +143,6 @@ class DaskArrayBlocks(Blocks):
 
     def blocks(self) -> list[Any]:
         return list(self.collection.to_delayed(optimize_graph=True).ravel())
-
-    def column_blocks(self, name: Hashable) -> list[Any]:
-        raise DataError(f"A Dask Array has no column {name!r}.")
-
-    def name_of(self, index: int) -> str:
-        return f"partition {index}"
 
 
 def row_slice(data: Any, start: int, stop: int) -> Any:

@@ -59,23 +59,10 @@ class ClassWeights:
 
 
 def unique_labels(values: Vector) -> npt.NDArray[Any]:
-    """The distinct labels of one partition.
+    """The distinct labels of one partition's block, sorted: booleans, integers, floats, or objects that are all `str`.
 
-    Parameters
-    ----------
-    values : 1-D block of labels: array, pandas Series, pyarrow array, list; many numbers on a GPU stay there
-
-    Returns
-    -------
-    array, shape (classes of the partition,)
-        Sorted; boolean, integer, float, or objects that are all `str`. Empty for an empty partition.
-
-    Raises
-    ------
-    DataError
-        When a label is missing.
-    DataTypeError
-        When labels are neither strings, booleans nor numbers, or a mix of these.
+    Many numbers on a GPU are looked at there. DataError where a label is missing, DataTypeError where labels are
+    neither strings, booleans nor numbers, or a mix of these.
     """
     there = many_values(values, "y")
     if there is None:
@@ -88,24 +75,9 @@ def unique_labels(values: Vector) -> npt.NDArray[Any]:
 
 
 def merge_classes(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """The classes of all partitions from those of each; the order of `parts` does not matter.
+    """The classes of all partitions, sorted, from what `unique_labels` gives of each, in any order.
 
-    Parameters
-    ----------
-    parts : sequence of arrays
-        From `unique_labels`.
-
-    Returns
-    -------
-    array, shape (classes,)
-        Sorted.
-
-    Raises
-    ------
-    DataError
-        When all partitions are empty.
-    DataTypeError
-        When some partitions have strings and others numbers or booleans.
+    DataError where all partitions are empty, DataTypeError where some have strings and others numbers or booleans.
     """
     full = [np.asarray(part) for part in parts if len(part)]
     if not full:
@@ -119,22 +91,9 @@ def merge_classes(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 
 def class_codes(values: npt.NDArray[Any], classes: Sequence[Any]) -> Float32:
-    """The position of every label among `classes`.
+    """The position of every label among `classes`, which are distinct; float32, shape (rows,).
 
-    Parameters
-    ----------
-    values : array, shape (rows,)
-    classes : sequence, distinct
-
-    Returns
-    -------
-    float32 array, shape (rows,)
-        Integers from 0 to `len(classes) - 1`.
-
-    Raises
-    ------
-    DataError
-        When a label is missing, or naming labels that are not among the classes.
+    DataError where a label is missing, or naming labels that are not among the classes.
     """
     known = class_array(classes)
     labels = _plain_labels(values)
@@ -202,12 +161,7 @@ def _require_known(codes: Float32, labels: Array, known: npt.NDArray[Any]) -> No
 def class_array(classes: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Given classes as an array of one type, in the given order.
 
-    Raises
-    ------
-    DataError
-        When there is none, or one occurs twice.
-    DataTypeError
-        When they are of mixed or other types.
+    DataError where there is none, or one occurs twice, DataTypeError where they are of mixed or other types.
     """
     known = _plain_labels(plain_values(classes if isinstance(classes, np.ndarray) else _objects(classes), "classes"))
     if len(known) == 0 or len(np.unique(known)) < len(known):

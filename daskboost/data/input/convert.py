@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.device_read import host_block
+from daskboost.data.input.device_read import Columns, host_block
 from daskboost.data.input.kinds import is_pandas, kind_of
 from daskboost.data.input.parquet import RowGroup
-from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter
+from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
 from daskboost.dtypes import Bool, Float32, flat, in_columns
 from daskboost.errors import DataTypeError
@@ -23,14 +23,10 @@ from daskboost.errors import DataTypeError
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-    from scipy.sparse import csr_matrix, spmatrix
 
     from daskboost.data.input.kinds import Table, Vector
-    from daskboost.data.input.schema import ColumnType
 
 _TILE_ROWS = 4096  # rows filled at a time: a tile of 4096 x 64 float32 stays in a core's second-level cache
-
-Columns = tuple[Hashable, ...] | None
 
 
 def dense_values(block: Table | RowGroup, columns: Columns) -> Float32:
@@ -77,25 +73,6 @@ def raw_values(block: Table, columns: Columns) -> npt.NDArray[Any] | list[npt.ND
     return array if columns is None else array[:, np.asarray(columns, dtype=np.intp)]
 
 
-def canonical_csr(x: spmatrix, columns: Columns) -> csr_matrix:
-    """Features of a scipy.sparse matrix as CSR of numbers, indices sorted and each only once.
-
-    Raises
-    ------
-    DataTypeError
-        For entries that are not numbers.
-    """
-    x = x.tocsr()
-    if columns is not None:
-        x = x[:, np.asarray(columns, dtype=np.intp)]
-    if not x.has_canonical_format:
-        x = x.copy()
-        x.sum_duplicates()
-    if x.dtype.kind not in "fiub":
-        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
-    return x
-
-
 def _fill(columns: Sequence[npt.NDArray[Any]], out: Float32) -> Float32:
     """Copy columns into a row-major matrix, tile by tile, so that each cache line of `out` is written once."""
     for start in range(0, len(out), _TILE_ROWS):
@@ -118,10 +95,7 @@ def _fill_batches(n_rows: int, names: Sequence[Hashable], batches: Iterable[pa.R
 def pandas_column(series: pd.Series, name: Hashable) -> npt.NDArray[Any]:
     """A pandas Series of numbers as a NumPy array, NaN where it has nulls.
 
-    Raises
-    ------
-    DataTypeError
-        For any other content than numbers and booleans; a column of nulls only is allowed whatever its type.
+    DataTypeError for any other content than numbers and booleans; a column of nulls only is allowed whatever its type.
     """
     dtype = series.dtype
     letter = dtype_letter(dtype)
@@ -135,18 +109,15 @@ def pandas_column(series: pd.Series, name: Hashable) -> npt.NDArray[Any]:
         return arrow_column(series.array.__arrow_array__(), name)
     if hasattr(dtype, "fill_value"):
         return np.asarray(series.array.to_dense())
+    if not series.hasnans:
+        return np.asarray(series, dtype=getattr(dtype, "numpy_dtype", None))
     filled: Float32 = series.to_numpy(dtype=np.float32, na_value=np.nan)
     return filled
 
 
 def arrow_column(column: pa.Array | pa.ChunkedArray, name: Hashable) -> npt.NDArray[Any]:
-    """A pyarrow Array or ChunkedArray of numbers as a NumPy array, NaN where it has nulls.
-
-    Raises
-    ------
-    DataTypeError
-        For any other content than numbers and booleans.
-    """
+    """A pyarrow Array or ChunkedArray of numbers as a NumPy array, NaN where it has nulls; DataTypeError for any other
+    content than numbers and booleans."""
     import pyarrow as pa
 
     require_number(column.type, f"column {name!r}")
@@ -166,13 +137,8 @@ def arrow_column(column: pa.Array | pa.ChunkedArray, name: Hashable) -> npt.NDAr
 
 
 def float_vector(block: Vector, name: str) -> Float32:
-    """A column of numbers (label, weight) as float32, NaN where it has nulls; shape (rows,).
-
-    Raises
-    ------
-    DataTypeError
-        When it holds anything else, or more than one column.
-    """
+    """A column of numbers (label, weight) as float32, NaN where it has nulls; shape (rows,). DataTypeError where it
+    holds anything else, or more than one column."""
     values = plain_values(block, name)
     if values.dtype.kind == "O":
         values = _numbers_of_objects(values, name)
@@ -182,14 +148,9 @@ def float_vector(block: Vector, name: str) -> Float32:
 
 
 def plain_values(block: Vector, name: str) -> npt.NDArray[Any]:
-    """A one-column block as a 1-D NumPy array of its own type.
+    """A one-column block as a 1-D NumPy array of its own type; DataTypeError where it has more columns.
 
     Nulls of numeric and boolean columns become NaN (and the array float32); those of others stay null objects.
-
-    Raises
-    ------
-    DataTypeError
-        When the block has more than one column.
     """
     block = host_block(block)
     if not isinstance(block, np.ndarray):  # plain arrays do without pandas, whose import takes a quarter of a second
@@ -222,29 +183,14 @@ def _column_values(block: Any, name: str) -> Any:
     if isinstance(block, pd.Series | pd.api.extensions.ExtensionArray):
         series = pd.Series(block)
         if dtype_letter(series.dtype) in FEATURE_KINDS:
-            return pandas_column(series, name) if series.hasnans else _typed_values(series)
+            return pandas_column(series, name)
         return np.asarray(series, dtype=object) if dtype_letter(series.dtype) in "OC" else np.asarray(series)
     return block
 
 
-def _typed_values(series: pd.Series) -> npt.NDArray[Any]:
-    """Values of a numeric Series without nulls, nullable types as the NumPy type they wrap."""
-    dtype = series.dtype
-    if isinstance(dtype, np.dtype):
-        return np.asarray(series)
-    if hasattr(dtype, "pyarrow_dtype"):
-        return arrow_column(series.array.__arrow_array__(), series.name)
-    return np.asarray(series, dtype=getattr(dtype, "numpy_dtype", None))
-
-
 def margin_values(block: Any, columns: Columns) -> Float32:
-    """Base margins of a block as float32, shape (rows, outputs); one column for a 1-D block.
-
-    Raises
-    ------
-    DataTypeError
-        When it holds anything but numbers.
-    """
+    """Base margins of a block as float32, shape (rows, outputs); one column for a 1-D block. DataTypeError where it
+    holds anything but numbers."""
     block = host_block(block[list(columns)] if columns is not None and device_kind(block) == "cudf" else block)
     one_dimensional = getattr(block, "ndim", 1) == 1 and not _is_table(block) and not isinstance(block, RowGroup)
     if one_dimensional:
@@ -286,11 +232,3 @@ def _numbers_of_objects(values: npt.NDArray[Any], name: str) -> npt.NDArray[Any]
     numbers = np.full(len(values), np.nan)
     numbers[~missing] = present.astype(np.float64)
     return numbers
-
-
-def require_number(dtype: ColumnType, what: str) -> None:
-    if dtype_letter(dtype) not in FEATURE_KINDS:
-        raise DataTypeError(
-            f"{what} is of type {dtype}, which is not a number. Encode it as numbers (strings and categories, e.g. "
-            "with `.astype('category').cat.codes`; dates as seconds) or drop it."
-        )

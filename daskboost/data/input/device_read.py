@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from daskboost.data.input.kinds import canonical_csr
 from daskboost.data.input.row_batch import DeviceColumn, DeviceDenseRows, DeviceSparseRows
-from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter
+from daskboost.data.input.schema import FEATURE_KINDS, dtype_letter, require_number
 from daskboost.devices.gpu.quantize.bins import Matrix, as_float32, convert, summarize_labels
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.stretches import true_places
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, runtime_of
 from daskboost.dtypes import Array, ArrayModule, Bool, Float64, Int64, flat
-from daskboost.errors import DataTypeError
 from daskboost.exact_sum import ExactSum
 
 if TYPE_CHECKING:
     import cudf
     from cupyx.scipy.sparse import spmatrix
-
-    from daskboost.data.input.schema import ColumnType
 
 Columns = tuple[Hashable, ...] | None
 
@@ -101,7 +99,7 @@ def dense_matrix(x: Any, columns: Columns) -> tuple[DeviceArray, Runtime]:
             return _frame_values(runtime, x, list(x.dtypes.index) if columns is None else list(columns)), runtime
     array = as_device_array(x)
     runtime = runtime_of(array)
-    _require_number(array.dtype, "X")
+    require_number(array.dtype, "X")
     if columns is not None:
         with active(runtime):
             array = array[:, to_device(runtime, np.asarray(columns, np.int64))]
@@ -124,7 +122,7 @@ def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, Dev
         if not len(series) or bool(series.isna().all()):
             nothing = as_device_array(series.isna().values)
             return nothing, nothing.view(np.uint8)
-        _require_number(series.dtype, f"column {name!r}")
+        require_number(series.dtype, f"column {name!r}")
     absent = series.isna()
     if not bool(absent.any()):
         return as_device_array(series.values), None
@@ -133,13 +131,8 @@ def column_values(series: cudf.Series, name: Hashable) -> tuple[DeviceArray, Dev
 
 
 def sparse_rows(x: spmatrix, columns: Columns, missing: float) -> tuple[DeviceSparseRows, Bool]:
-    """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest.
-
-    Raises
-    ------
-    DataTypeError
-        For entries that are not numbers.
-    """
+    """Features of a `cupyx.scipy.sparse` matrix, and which of them have values at or beyond float32's largest;
+    DataTypeError for entries that are not numbers."""
     with device_memory():
         x, runtime = csr_matrix(x, columns)
     with on_device(runtime):
@@ -152,15 +145,7 @@ def csr_matrix(x: spmatrix, columns: Columns) -> tuple[spmatrix, Runtime]:
     `sparse_rows`."""
     runtime = runtime_of(x.tocsr())
     with active(runtime):
-        x = x.tocsr()
-        if columns is not None:
-            x = x[:, np.asarray(columns, np.intp)]
-        if not x.has_canonical_format:
-            x = x.copy()
-            x.sum_duplicates()
-    if x.dtype.kind not in "fiub":
-        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
-    return x, runtime
+        return canonical_csr(x, columns), runtime
 
 
 def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, values: DeviceArray, n_features: int,
@@ -184,12 +169,6 @@ def sparse_arrays(runtime: Runtime, indptr: DeviceArray, indices: DeviceArray, v
         host = to_host(values)
         columns_beyond[to_host(indices)[np.abs(host) >= np.finfo(np.float32).max]] = True
     return rows, columns_beyond
-
-
-def _require_number(dtype: ColumnType, what: str) -> None:
-    from daskboost.data.input.convert import require_number
-
-    require_number(dtype, what)
 
 
 # Labels and weights that lie on a GPU are read there, and what the host has to know of them is fetched.

@@ -18,8 +18,17 @@ from daskboost.data.input.blocks import (
     ParquetBlocks,
     even_cuts,
 )
-from daskboost.data.input.convert import Columns
-from daskboost.data.input.kinds import DEVICE_KINDS, Kind, as_array, entries_per_row, kind_of, readable, sliceable
+from daskboost.data.input.device_read import Columns
+from daskboost.data.input.kinds import (
+    DEVICE_KINDS,
+    Kind,
+    arrayed,
+    as_array,
+    entries_per_row,
+    kind_of,
+    readable,
+    sliceable,
+)
 from daskboost.data.input.parquet import ParquetTable, open_parquet
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.data.input.schema import (
@@ -31,7 +40,6 @@ from daskboost.data.input.schema import (
     match_by_name,
 )
 from daskboost.data.input.schema import unique_names as unique
-from daskboost.devices.gpu.runtime.user_arrays import as_device_array
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -77,13 +85,8 @@ class OpenedInput:
 def open_input(X: object) -> OpenedInput:
     """Look at X without reading it.
 
-    Raises
-    ------
-    DataTypeError
-        For an unsupported type.
-    DataError
-        For input that is not two-dimensional, a list of unequal rows, an unknown number of columns, or a path without
-        readable Parquet files.
+    DataTypeError for an unsupported type, DataError for input that is not two-dimensional, a list of unequal rows, an
+    unknown number of columns, or a path without readable Parquet files.
     """
     x = readable(X)
     kind = kind_of(x)
@@ -91,10 +94,9 @@ def open_input(X: object) -> OpenedInput:
         return _open_path(x)
     if kind == "pyarrow" and hasattr(x, "column_names"):
         return _open_arrow(x)
-    if kind == "numpy" or kind == "pyarrow":  # a single column of Arrow's, which has one dimension
+    if kind == "pyarrow":  # a single column of Arrow's, which has one dimension
         x = as_array(x)
-    elif kind == "cupy":
-        x = as_device_array(x)
+    x = arrayed(x)
     _require_two_dimensions(x)
     if kind in ("dask_dataframe", "pandas"):
         return OpenedInput(kind, x, tuple(x.columns), tuple(x.dtypes), len(x.columns))
@@ -155,7 +157,6 @@ def choose_features(
 
     Parameters
     ----------
-    opened : OpenedInput
     named : collection
         Columns that are the label, weight or base margin.
     feature_names : sequence of str, or None

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.parquet import RowGroup
-from daskboost.devices.gpu.runtime.user_arrays import device_kind
+from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def kind_of(x: object, name: str = "X") -> Kind:
 
     Parameters
     ----------
-    x : any object
     name : str
         The argument, for messages.
 
@@ -127,14 +126,23 @@ def sliceable(x: Any) -> Any:
     return x.tocsr() if kind_of(x) in SPARSE_KINDS else x
 
 
-def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
-    """Return what is of the kind "numpy" as an array; masked arrays as they are.
+def canonical_csr(x: spmatrix, columns: Sequence[Any] | None) -> spmatrix:
+    """Return features of a sparse matrix of SciPy or CuPy as CSR, indices sorted and each only once; DataTypeError for
+    what are no numbers."""
+    x = x.tocsr()
+    if columns is not None:
+        x = x[:, np.asarray(columns, dtype=np.intp)]
+    if not x.has_canonical_format:
+        x = x.copy()
+        x.sum_duplicates()
+    if x.dtype.kind not in "fiub":
+        raise DataTypeError(f"X is a sparse matrix of type {x.dtype}. Convert it to numbers, e.g. float32.")
+    return x
 
-    Raises
-    ------
-    DataError
-        For nested lists of different lengths.
-    """
+
+def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
+    """Return what is of the kind "numpy" as an array, masked arrays as they are; DataError for nested lists of
+    different lengths."""
     if isinstance(values, np.ma.MaskedArray):
         return values
     try:
@@ -144,6 +152,14 @@ def as_array(values: Any, name: str = "X") -> npt.NDArray[Any]:
     except ValueError as error:
         raise DataError(f"{name} cannot be turned into an array: {error}. Give all rows the same length.") from error
     return array
+
+
+def arrayed(x: Any, name: str = "X") -> Any:
+    """Return lists, and what NumPy or CuPy reads, as their arrays; all other inputs as they are."""
+    kind = kind_of(x, name)
+    if kind == "cupy":
+        return as_device_array(x, name)
+    return as_array(x, name) if kind == "numpy" else x
 
 
 def is_lazy(x: object) -> bool:

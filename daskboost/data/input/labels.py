@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.classes import (
-    ClassWeights,
-    class_array,
-    class_codes,
-    merge_classes,
-    read_codes,
-    unique_labels,
-)
+from daskboost.data.input.classes import merge_classes, read_codes, unique_labels
 from daskboost.data.input.convert import float_vector
 from daskboost.data.input.device_read import code_counts, count_nonzero, device_column, exact_sum, many_values
 from daskboost.data.input.kinds import is_lazy
@@ -30,8 +23,7 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError
 from daskboost.exact_sum import ExactSum
 
-if TYPE_CHECKING:
-    from daskboost.data.input.source import Source
+T = TypeVar("T")
 
 # The sum of all weights, read before anything else: the sketch scales weights to integers by it.
 
@@ -62,20 +54,6 @@ def _sum(block: Any) -> ExactSum:
     return ExactSum.of(float_vector(block, "weight")) if column is None else exact_sum(column)
 
 
-__all__ = [
-    "ClassWeights",
-    "LabelStats",
-    "class_array",
-    "class_codes",
-    "column_labels",
-    "computed",
-    "count_classes",
-    "find_classes",
-    "label_stats",
-    "merge_classes",
-    "unique_labels",
-]
-
 MAX_CLASSES = 2**16
 """Most classes of a classifier: what `num_class` may be."""
 
@@ -101,17 +79,9 @@ class LabelStats:
         """The summary of one partition; a batch without labels counts its rows and weights only."""
         if batch.n_rows == 0:
             return cls()
-        label, weight = batch.columns.label, batch.columns.weight
-        minimum, maximum, all_integer = _range(label)
-        largest, n_positive = (1.0, batch.n_rows) if weight is None else _weights(weight)
-        return cls(
-            n_rows=batch.n_rows,
-            minimum=minimum,
-            maximum=maximum,
-            all_integer=all_integer,
-            max_weight=largest,
-            positive_weight_rows=n_positive,
-        )
+        weight = batch.columns.weight
+        weights = (1.0, batch.n_rows) if weight is None else _weights(weight)
+        return cls(batch.n_rows, *_range(batch.columns.label), *weights)
 
     def __add__(self, other: LabelStats) -> LabelStats:
         return LabelStats(
@@ -124,13 +94,7 @@ class LabelStats:
         )
 
     def check_trainable(self) -> None:
-        """Refuse data that has nothing to learn from.
-
-        Raises
-        ------
-        DataError
-            When there are no rows, or every weight is 0.
-        """
+        """Refuse data that has nothing to learn from: DataError where there are no rows, or every weight is 0."""
         if self.n_rows == 0:
             raise DataError("X has no rows in any partition. Pass at least one row.")
         if self.positive_weight_rows == 0:
@@ -158,51 +122,40 @@ def _weights(weight: Float32 | DeviceColumn) -> tuple[float, int]:
 
 
 def column_labels(source: Source) -> list[Any]:
-    """The raw labels of every partition, or a Delayed for each that reads no features.
-
-    Raises
-    ------
-    DataError
-        When the source has no labels.
-    """
+    """The raw labels of every partition, or a Delayed for each that reads no features; DataError where there are
+    none."""
     if not source.has("label"):
         raise DataError("y is missing. Pass labels as the name of a column of X, or as a collection aligned with X.")
     return source.blocks_of("label")
 
 
+def _of_labels(source: Source, function: Callable[[Any], T]) -> list[T]:
+    """Return what a function gives of each partition's raw labels, where they lie."""
+    blocks = column_labels(source)
+    if not source.is_dask:
+        return [function(computed(block)) for block in blocks]
+    from dask import delayed
+
+    return list(source.compute([delayed(function)(block) for block in blocks]))
+
+
 def label_stats(source: Source) -> LabelStats:
     """The range of a local source's labels, found without reading its features and weights.
 
-    Raises
-    ------
-    DataError
-        When there are no labels, or for those that `ReadSpec.read` refuses.
-    DataTypeError
-        For text labels without classes.
+    DataError where there are no labels, and for those that `ReadSpec.read` refuses; DataTypeError for text without
+    classes.
     """
     source.require_numeric_labels()
-    labels = [read_label(computed(block), source.spec) for block in column_labels(source)]
+    labels = _of_labels(source, partial(read_label, spec=source.spec))
     nothing = (DenseRows(np.empty((len(each), 0), np.float32)) for each in labels)
     parts = (LabelStats.of(RowBatch(none, RowColumns(own))) for none, own in zip(nothing, labels, strict=True))
     return sum(parts, LabelStats())
 
 
 def find_classes(source: Source) -> npt.NDArray[Any]:
-    """The distinct labels of a source, sorted.
-
-    Raises
-    ------
-    DataError
-        When a label is missing, there are no rows, or more labels than a classifier can have.
-    DataTypeError
-        When labels are of mixed types, or neither strings, booleans nor numbers.
-    """
-    blocks = column_labels(source)
-    if not source.is_dask:
-        return merge_classes([_few_labels(computed(block)) for block in blocks])
-    from dask import delayed
-
-    return merge_classes(source.compute([delayed(_few_labels)(block) for block in blocks]))
+    """The distinct labels of a source, sorted; errors as of `merge_classes`, and DataError for more than a classifier
+    can have."""
+    return merge_classes(_of_labels(source, _few_labels))
 
 
 def _few_labels(block: Any) -> npt.NDArray[Any]:
@@ -217,20 +170,9 @@ def _few_labels(block: Any) -> npt.NDArray[Any]:
 
 
 def count_classes(source: Source, classes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Rows of every class in all partitions; int64, shape (classes,).
-
-    Raises
-    ------
-    DataError
-        When a label is none of the classes.
-    """
-    blocks = column_labels(source)
-    if not source.is_dask:
-        parts = [_class_counts(computed(block), classes) for block in blocks]
-    else:
-        from dask import delayed
-
-        parts = list(source.compute([delayed(_class_counts)(block, classes) for block in blocks]))
+    """Rows of every class in all partitions; int64, shape (classes,). DataError where a label is none of the
+    classes."""
+    parts = _of_labels(source, partial(_class_counts, classes=classes))
     total: npt.NDArray[np.int64] = np.sum(parts, axis=0, dtype=np.int64)
     return total
 

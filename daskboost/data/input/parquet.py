@@ -59,10 +59,7 @@ class ParquetTable:
 def open_parquet(path: str | os.PathLike[str]) -> ParquetTable:
     """Read the footers of a Parquet file, or of all Parquet files of a directory in the order of their names.
 
-    Raises
-    ------
-    DataError
-        When there is no Parquet file, one is damaged, or their columns differ.
+    DataError where there is no Parquet file, one is damaged, or their columns differ.
     """
     groups: list[RowGroup] = []
     names: tuple[str, ...] | None = None

@@ -12,14 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.classes import ClassWeights
-from daskboost.data.input.convert import (
-    Columns,
-    canonical_csr,
-    column_of,
-    dense_values,
-)
-from daskboost.data.input.device_read import dense_rows, sparse_rows
-from daskboost.data.input.kinds import is_sparse
+from daskboost.data.input.convert import column_of, dense_values
+from daskboost.data.input.device_read import Columns, dense_rows, sparse_rows
+from daskboost.data.input.kinds import canonical_csr, is_sparse
 from daskboost.data.input.row_batch import (
     AnyFeatures,
     DenseRows,
@@ -38,7 +33,7 @@ from daskboost.data.input.row_columns import (
     RowColumns,
 )
 from daskboost.data.input.schema import listed
-from daskboost.data.input.uploaded_rows import RawRows, naming, rows_for_gpu
+from daskboost.data.input.uploaded_rows import UploadedRows, naming, rows_for_gpu
 from daskboost.devices.gpu.runtime.user_arrays import device_kind
 from daskboost.dtypes import Float32
 from daskboost.errors import DataError
@@ -60,7 +55,6 @@ class ReadSpec:
 
     Parameters
     ----------
-    schema : FeatureSchema
     columns : tuple, or None
         The features within a block, in the schema's order: names of a frame's columns, positions of an array's;
         None for all of an array's columns.
@@ -96,10 +90,6 @@ class ReadSpec:
         """All columns of a frame that `read` looks at, each once."""
         return list(dict.fromkeys(chain(self.columns or (), *self.inside.values())))
 
-    def with_classes(self, classes: tuple[Any, ...]) -> ReadSpec:
-        """The same, with labels read as codes of `classes`."""
-        return replace(self, classes=classes)
-
     def read(self, x: Any, given: Mapping[str, Any], *, where: str = "") -> RowBatch:
         """Convert and check one partition.
 
@@ -130,7 +120,7 @@ class ReadSpec:
             try:
                 return self._read(features, x, given)
             except DataError:
-                if isinstance(features, RawRows):
+                if isinstance(features, UploadedRows):
                     replace(features, where="").check()  # what is wrong with features comes first, wherever read
                 raise
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
 
 if TYPE_CHECKING:
+    from daskboost.data.input.uploaded_rows import UploadedRows
     from daskboost.devices.cpu.predict import PackedForest
 
 FOUND_BYTES = 32
@@ -81,6 +81,10 @@ class DenseRows:
     def exported(self) -> Float32:
         """Return the rows as other libraries take them."""
         return self.values
+
+    def on_host(self) -> DenseRows:
+        """Return the rows in the host's memory: themselves."""
+        return self
 
     def key_blocks(self, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
         """Divide the rows into pieces of work, see `dense_key_blocks`."""
@@ -160,6 +164,9 @@ class SparseRows:
         from scipy.sparse import csr_matrix
 
         return csr_matrix((self.values, self.indices, self.indptr), (self.n_rows, self.n_features))
+
+    def on_host(self) -> SparseRows:
+        return self
 
     def key_blocks(self, weights: Int64, columns: Int64, max_workers: int) -> KeyBlocks:
         return sparse_key_blocks(self.csr, self.n_features, weights, columns, max_workers)
@@ -357,55 +364,7 @@ class DeviceColumn:
 DeviceRows = DeviceDenseRows | DeviceSparseRows
 
 
-class UploadedRows(ABC):
-    """Features that lie on the host, or in a file, as they came: a GPU takes them block by block."""
-
-    n_rows: int
-    n_features: int
-    is_lent = False
-
-    def missing_values(self, threads: int = 1) -> Int64:
-        """Return how many rows lack each feature; int64, shape (features,)."""
-        counts = (block.missing_values() for _, block in self.blocks(threads=threads))
-        return sum(counts, np.zeros(self.n_features, np.int64))
-
-    @property
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """The GPU that takes them."""
-
-    @property
-    @abstractmethod
-    def scratch_bytes(self) -> int:
-        """Return the bytes of the device's memory that may be used beside a block."""
-
-    @abstractmethod
-    def beside(self, held_bytes: int) -> UploadedRows:
-        """The same rows where something else takes so many bytes of what they may have."""
-
-    @abstractmethod
-    def blocks(self, ends: Sequence[int] = (), threads: int = 1) -> Iterator[tuple[int, DeviceRows]]:
-        """First row and rows of one block after the other, none beyond any of the rows in `ends`, which increase.
-
-        Raises
-        ------
-        DataError, DataTypeError
-            What reading the same rows on the host refuses; infinite values once all blocks were seen.
-        DeviceError
-            Not even the smallest block has room.
-        """
-
-    @abstractmethod
-    def on_host(self) -> Features:
-        """The same rows, read on the host."""
-
-
-AnyFeatures = Features | DeviceRows | UploadedRows
-
-
-def host_features(features: AnyFeatures) -> Features:
-    """Features in the host's memory: themselves, or a copy of what lies in a GPU's or was to be taken there."""
-    return features.on_host() if isinstance(features, DeviceRows | UploadedRows) else features
+AnyFeatures: TypeAlias = "Features | DeviceRows | UploadedRows"
 
 
 def host_column(column: Float32 | DeviceColumn) -> Float32:

@@ -38,17 +38,8 @@ _REMEDIES = {
 
 
 def dtype_letter(dtype: ColumnType) -> str:
-    """NumPy's `kind` letter of a NumPy, pandas or Arrow dtype.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype, pandas ExtensionDtype or pyarrow.DataType
-
-    Returns
-    -------
-    str
-        ``f i u b c M m`` as in NumPy; ``n`` for Arrow's null type; ``C`` for categories; ``O`` for all else.
-    """
+    """NumPy's `kind` letter of a NumPy, pandas or Arrow dtype: ``f i u b c M m`` as in NumPy; ``n`` for Arrow's null
+    type; ``C`` for categories; ``O`` for all else."""
     if type(dtype).__module__.split(".")[0] == "pyarrow":
         return _arrow_letter(dtype)
     arrow = getattr(dtype, "pyarrow_dtype", None)
@@ -76,14 +67,17 @@ def _arrow_letter(dtype: DataType) -> str:
     return next((letter for letter, test in tests.items() if test(dtype)), "O")
 
 
-def feature_kinds(names: Sequence[str], dtypes: Iterable[ColumnType], what: str = "X") -> tuple[str, ...]:
-    """XGBoost's feature type of every column.
+def require_number(dtype: ColumnType, what: str) -> None:
+    """Refuse a column that holds no numbers; DataTypeError with its name and type."""
+    if dtype_letter(dtype) not in FEATURE_KINDS:
+        raise DataTypeError(
+            f"{what} is of type {dtype}, which is not a number. Encode it as numbers (strings and categories, e.g. "
+            "with `.astype('category').cat.codes`; dates as seconds) or drop it."
+        )
 
-    Raises
-    ------
-    DataTypeError
-        Naming every column that is not a number or boolean.
-    """
+
+def feature_kinds(names: Sequence[str], dtypes: Iterable[ColumnType], what: str = "X") -> tuple[str, ...]:
+    """XGBoost's feature type of every column; DataTypeError with all columns that are not numbers or booleans."""
     dtypes = list(dtypes)
     letters = [dtype_letter(dtype) for dtype in dtypes]
     refused = [i for i, letter in enumerate(letters) if letter not in FEATURE_KINDS]
@@ -104,13 +98,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def unique_names(columns: Iterable[Hashable], what: str = "X") -> tuple[str, ...]:
-    """Column names as strings.
-
-    Raises
-    ------
-    DataError
-        When two columns have the same name, also when they only differ in type (1 and "1").
-    """
+    """Column names as strings; DataError where two are the same, also when they only differ in type (1 and "1")."""
     names = tuple(str(column) for column in columns)
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -122,13 +110,8 @@ def unique_names(columns: Iterable[Hashable], what: str = "X") -> tuple[str, ...
 
 
 def match_by_name(schema: FeatureSchema, names: Sequence[str]) -> tuple[int, ...]:
-    """Positions in `names` of a schema's features, in the schema's order; further names are ignored.
-
-    Raises
-    ------
-    DataError
-        Naming the features that are missing.
-    """
+    """Positions in `names` of a schema's features, in the schema's order; further names are ignored. DataError with the
+    features that are missing."""
     assert schema.names is not None
     position = {name: i for i, name in enumerate(names)}
     absent = [name for name in schema.names if name not in position]
@@ -141,13 +124,7 @@ def match_by_name(schema: FeatureSchema, names: Sequence[str]) -> tuple[int, ...
 
 
 def match_by_count(schema: FeatureSchema, n_features: int) -> None:
-    """Refuse a matrix whose number of columns is not the schema's.
-
-    Raises
-    ------
-    DataError
-        With both numbers.
-    """
+    """Refuse a matrix whose number of columns is not the schema's; DataError with both numbers."""
     if n_features != schema.n_features:
         names = "" if schema.names is None else f" ({listed([repr(n) for n in schema.names])})"
         raise DataError(

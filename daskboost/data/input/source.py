@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Partition", "ReadSpec", "Source", "make_source"]
-
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]
 """Returns the values of Dask's objects, in order."""
@@ -141,12 +139,7 @@ class Source:
     def batches(self) -> Iterator[RowBatch]:
         """Read the partitions one after another; one is in memory at a time.
 
-        Raises
-        ------
-        DataTypeError
-            For text labels without classes (before anything is read), and as `ReadSpec.read`.
-        DataError
-            As `ReadSpec.read`.
+        Errors are those of `ReadSpec.read`, and DataTypeError for text labels without classes, before anything is read.
         """
         self.require_numeric_labels()
         return (partition.load(self.spec, self.compute) for partition in self.partitions)
@@ -154,17 +147,10 @@ class Source:
     def with_classes(self, classes: npt.NDArray[Any]) -> Source:
         """The same rows with labels read as codes 0 to k - 1, by exact match.
 
-        Parameters
-        ----------
-        classes : array, shape (k,)
-            Distinct strings, booleans or numbers, in the order of their codes.
-
-        Raises
-        ------
-        DataError
-            When classes are empty or not distinct; a label that is none of them is refused when it is read.
+        `classes` : distinct strings, booleans or numbers, shape (k,), in the order of their codes. DataError where they
+        are not distinct, or none; a label that is none of them is refused when it is read.
         """
-        return replace(self, spec=self.spec.with_classes(tuple(class_array(classes).tolist())))
+        return replace(self, spec=replace(self.spec, classes=tuple(class_array(classes).tolist())))
 
     def quantized_on(self, device: str | None, memory_limit: int | None = None) -> Source:
         """The same rows, features on the host to be quantized where `device` says; see `ReadSpec.device`.
@@ -178,15 +164,11 @@ class Source:
         return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
 
     def delayed(self) -> list[Delayed]:
-        """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs.
+        """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs; DataTypeError for text
+        labels without classes.
 
         Loading, aligning and reading a partition of DataFrames or of Arrays is fused into one task, so the raw rows are
         freed as soon as they are read.
-
-        Raises
-        ------
-        DataTypeError
-            For text labels without classes.
         """
         self.require_numeric_labels()
         names, spec = tuple(self.beside), self.spec

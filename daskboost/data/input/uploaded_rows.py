@@ -21,11 +21,11 @@ import numpy.typing as npt
 
 from daskboost.data.cuts.cell_counts import CHANGED
 from daskboost.data.input.blocks import row_slice
-from daskboost.data.input.convert import canonical_csr, raw_values
+from daskboost.data.input.convert import raw_values
 from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
-from daskboost.data.input.kinds import is_sparse, kind_of
+from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
 from daskboost.data.input.parquet import RowGroup
-from daskboost.data.input.row_batch import DeviceRows, Features, UploadedRows
+from daskboost.data.input.row_batch import DeviceRows, Features
 from daskboost.devices.gpu.quantize.bins import TYPES
 from daskboost.devices.gpu.quantize.sketch import SERIES_BYTES
 from daskboost.devices.gpu.runtime.launches import Runtime
@@ -55,10 +55,7 @@ ENTRY_BYTES = 32
 def gpu_of_uploads(device: str) -> Runtime | None:
     """The GPU that rows of the host's memory are to be quantized on, None where it is the CPU.
 
-    Raises
-    ------
-    MissingDependencyError, DeviceError
-        A GPU was asked for by name and cannot be used.
+    MissingDependencyError or DeviceError where a GPU was asked for by name and cannot be used.
     """
     kind, number = split_device(device)
     if kind == "cpu":
@@ -74,11 +71,11 @@ def gpu_of_uploads(device: str) -> Runtime | None:
         return None
 
 
-def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> RawRows | None:
+def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> UploadedRows | None:
     """Rows of the host's memory for the GPU that quantizes them; None where the CPU does, as "auto" may choose."""
     if spec.device is None or gpu_of_uploads(spec.device) is None:
         return None
-    rows = RawRows(spec, block, where)
+    rows = UploadedRows(spec, block, where)
     if split_device(spec.device)[0] != "auto" or rows.has_room:
         return rows
     say_no_room(rows.n_features, rows.least_bytes)
@@ -105,8 +102,8 @@ def naming(where: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class RawRows(UploadedRows):
-    """Features of one partition as they came.
+class UploadedRows:
+    """Features of one partition as they came: a GPU takes them block by block.
 
     Parameters
     ----------
@@ -123,14 +120,15 @@ class RawRows(UploadedRows):
     block: Any
     where: str
     held_bytes: int = 0
+    is_lent = False
 
     @cached_property
-    def n_rows(self) -> int:  # type: ignore[override]
+    def n_rows(self) -> int:
         block = self.block
         return int(block.n_rows if isinstance(block, RowGroup) else block.shape[0])
 
     @cached_property
-    def n_features(self) -> int:  # type: ignore[override]
+    def n_features(self) -> int:
         columns = self.spec.columns
         if isinstance(self.block, RowGroup):
             return len(columns or self.block.columns)
@@ -138,6 +136,7 @@ class RawRows(UploadedRows):
 
     @property
     def runtime(self) -> Runtime:
+        """The GPU that takes them."""
         found = gpu_of_uploads(self.spec.device or "cpu")
         assert found is not None, "rows on their way to a GPU came to a process without one"
         return found
@@ -148,14 +147,17 @@ class RawRows(UploadedRows):
         free, limit = self.runtime.free_bytes, self.spec.device_memory_limit
         return max(0, free if limit is None else min(free, limit - self.held_bytes))
 
-    def beside(self, held_bytes: int) -> RawRows:
+    def beside(self, held_bytes: int) -> UploadedRows:
+        """The same rows where something else takes so many bytes of what they may have."""
         return replace(self, held_bytes=self.held_bytes + held_bytes)
 
     @property
     def scratch_bytes(self) -> int:
+        """Return the bytes of the device's memory that may be used beside a block."""
         return self.room_bytes * 15 // 32  # half, of what is not lost to CuPy's pool, which rounds up
 
     def on_host(self) -> Features:
+        """The same rows, read on the host."""
         with naming(self.where):
             return self.spec.host_features(self.block)
 
@@ -164,7 +166,21 @@ class RawRows(UploadedRows):
         for _ in self.blocks():
             pass
 
+    def missing_values(self, threads: int = 1) -> Int64:
+        """Return how many rows lack each feature; int64, shape (features,)."""
+        counts = (block.missing_values() for _, block in self.blocks(threads=threads))
+        return sum(counts, np.zeros(self.n_features, np.int64))
+
     def blocks(self, ends: Sequence[int] = (), threads: int = 1) -> Iterator[tuple[int, DeviceRows]]:
+        """First row and rows of one block after the other, none beyond any of the rows in `ends`, which increase.
+
+        Raises
+        ------
+        DataError, DataTypeError
+            What reading the same rows on the host refuses; infinite values once all blocks were seen.
+        DeviceError
+            Not even the smallest block has room.
+        """
         runtime, beyond = self.runtime, np.zeros(self.n_features, np.bool_)
         with Uploader(runtime, threads) as uploader:
             slices, start = self._slices(ends), 0

@@ -34,13 +34,7 @@ def crc32(array: Array) -> int:
 
 
 def write_file(path: Path, parts: Sequence[memoryview | bytes], sync: bool = False) -> None:
-    """Write a new file of these parts; nothing is left of it on failure.
-
-    Raises
-    ------
-    OSError
-        The file exists, the disk is full, ...
-    """
+    """Write a new file of these parts; OSError where it exists, or the disk is full, and nothing is left of it then."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         try:
@@ -62,13 +56,7 @@ def _write_all(descriptor: int, rest: memoryview) -> None:
 
 
 class ArrayFile:
-    """An open file to read arrays from, in order.
-
-    Raises
-    ------
-    OSError
-        The file is not there, is a link, or cannot be read.
-    """
+    """An open file to read arrays from, in order; OSError where it is not there, is a link, or cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, _READ_FLAGS)

@@ -10,7 +10,7 @@ import itertools
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -51,9 +51,6 @@ class ArrayRecord:
     shape: tuple[int, ...]
     crc32: int
 
-    def to_json(self) -> Json:
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "crc32": self.crc32}
-
 
 @dataclass(frozen=True)
 class ChunkRecord:
@@ -69,7 +66,7 @@ class ChunkRecord:
         return f"rows-{self.first_row:019d}.bin"
 
     def to_json(self) -> Json:
-        arrays = [array.to_json() for array in self.arrays]
+        arrays = [asdict(array) for array in self.arrays]
         return {"file": self.file, "first_row": self.first_row, "n_rows": self.n_rows, "arrays": arrays}
 
     @classmethod
@@ -98,7 +95,6 @@ class Manifest:
 
     Parameters
     ----------
-    schema : FeatureSchema
     csr_bits : int, or None
         Symbol width of a CSR data set; None for a dense one, whose widths are an array of `cuts.bin`.
     cuts : tuple of ArrayRecord
@@ -121,13 +117,7 @@ class Manifest:
         return {*CUTS_ARRAYS} - ({"bits"} if self.csr_bits is not None else set())
 
     def to_bytes(self) -> bytes:
-        """The text of `manifest.json`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            The metadata is not JSON.
-        """
+        """The text of `manifest.json`; TypeError or ValueError where the metadata is not JSON."""
         csr = {"encoding": "csr", "bits": self.csr_bits}
         manifest = {
             "format": FORMAT,
@@ -135,7 +125,7 @@ class Manifest:
             "n_rows": sum(chunk.n_rows for chunk in self.chunks),
             "schema": {"names": self.schema.names, "kinds": self.schema.kinds},
             "layout": {"encoding": "dense"} if self.csr_bits is None else csr,
-            "cuts": {"file": CUTS_FILE, "arrays": [array.to_json() for array in self.cuts]},
+            "cuts": {"file": CUTS_FILE, "arrays": [asdict(array) for array in self.cuts]},
             "chunks": [chunk.to_json() for chunk in self.chunks],
             "metadata": self.metadata,
         }
@@ -143,13 +133,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> Manifest:
-        """Check the text of `manifest.json`.
-
-        Raises
-        ------
-        DatasetFormatError
-            Names the field that is wrong.
-        """
+        """Check the text of `manifest.json`; DatasetFormatError with the field that is wrong."""
         root = _parse(text)
         _check_version(root)
         layout = field(root, "layout", dict, "")
@@ -174,14 +158,6 @@ class Manifest:
 def digest(text: bytes) -> bytes:
     """The content of `manifest.blake2b`: it vouches for every byte of the manifest, whatever its version."""
     return hashlib.blake2b(text, digest_size=32).hexdigest().encode() + b"\n"
-
-
-def csr_bits_of(layout: Layout) -> int | None:
-    return None if isinstance(layout, DenseLayout) else layout.bits
-
-
-def layout_of(csr_bits: int | None, dense_bits: Any) -> Layout:
-    return DenseLayout(dense_bits) if csr_bits is None else CsrLayout(csr_bits)
 
 
 def fail(where: str, must: str, value: object) -> NoReturn:
@@ -286,13 +262,8 @@ def _chunks(root: Json, is_csr: bool) -> tuple[ChunkRecord, ...]:
 # histograms by bins without looking, so a bin out of range must end here.
 
 def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, Layout]:
-    """The cuts and the layout that the arrays of `cuts.bin` hold.
-
-    Raises
-    ------
-    DatasetFormatError
-        They do not fit the schema, are out of order or out of range.
-    """
+    """The cuts and the layout that the arrays of `cuts.bin` hold; DatasetFormatError where they do not fit the schema,
+    are out of order or out of range."""
     expected = manifest.cuts_arrays
     _require(set(arrays) == expected, f"{CUTS_FILE} must have the arrays {', '.join(sorted(expected))}")
     n_features = manifest.schema.n_features
@@ -301,7 +272,7 @@ def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, L
     _require(bool(np.all(arrays["has_missing"] <= 1)), f"has_missing in {CUTS_FILE} must be 0 or 1")
     try:
         cuts = Cuts(arrays["values"], arrays["offsets"], arrays["has_missing"].astype(np.bool_)).validate()
-        layout = layout_of(manifest.csr_bits, arrays.get("bits"))
+        layout = DenseLayout(arrays["bits"]) if manifest.csr_bits is None else CsrLayout(manifest.csr_bits)
     except DataError as error:
         raise DatasetFormatError(f"{CUTS_FILE}: {error}") from error
     _require(layout.holds(cuts), "the layout's bits are too few for the cut points")
@@ -309,12 +280,8 @@ def check_cuts(arrays: Mapping[str, Array], manifest: Manifest) -> tuple[Cuts, L
 
 
 def check_chunk(chunk: QuantizedChunk, rows: Mapping[str, Array], cuts: Cuts) -> None:
-    """Refuse bins out of range, row pointers that do not increase, and values that are not finite.
-
-    Raises
-    ------
-    DatasetFormatError
-    """
+    """Refuse bins out of range, row pointers that do not increase, and values that are not finite, by
+    DatasetFormatError."""
     fault = chunk.fault(cuts)
     _require(not fault, fault)
     for name, array in rows.items():
@@ -324,12 +291,7 @@ def check_chunk(chunk: QuantizedChunk, rows: Mapping[str, Array], cuts: Cuts) ->
 
 
 def check_numbered(chunks: Sequence[ChunkRecord], n_rows: int, path: str) -> None:
-    """Refuse chunks, in order and without overlap, that do not have all rows from 0 on.
-
-    Raises
-    ------
-    DatasetFormatError
-    """
+    """Refuse chunks, in order and without overlap, that do not have all rows from 0 on, by DatasetFormatError."""
     found = sum(chunk.n_rows for chunk in chunks)
     _require(found == n_rows, f"{path}: the manifest has {n_rows} rows, its chunks have {found}")
     numbered = not chunks or chunks[-1].first_row + chunks[-1].n_rows == n_rows
@@ -337,12 +299,8 @@ def check_numbered(chunks: Sequence[ChunkRecord], n_rows: int, path: str) -> Non
 
 
 def check_stats(found: LabelStats, said: LabelStats) -> None:
-    """Refuse statistics that are not those of the rows: fits know labels and weights by these alone.
-
-    Raises
-    ------
-    DatasetFormatError
-    """
+    """Refuse statistics that are not those of the rows, by DatasetFormatError: fits know labels and weights by these
+    alone."""
     _require(found == said, f"{MANIFEST}: metadata.stats are {said}, but the rows have {found}")
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.data.chunks.chunk import QuantizedChunk
-from daskboost.data.chunks.packing import Layout
+from daskboost.data.chunks.packing import CsrLayout, Layout
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
 from daskboost.data.cuts.cut_points import Cuts
@@ -40,10 +40,6 @@ class SavedDataset:
 
     Parameters
     ----------
-    path : Path
-    cuts : Cuts
-    schema : FeatureSchema
-    layout : DenseLayout or CsrLayout
     chunks : tuple of ChunkRecord
         In order of rows; engines divide them by position.
     metadata : dict
@@ -124,7 +120,8 @@ class DatasetWriter:
         arrays.update(layout.saved_arrays)
         records = _write_arrays(self.directory / m.CUTS_FILE, arrays, m.CUTS_ARRAYS)
         in_order = tuple(sorted(chunks, key=lambda chunk: chunk.first_row))
-        manifest = Manifest(schema, m.csr_bits_of(layout), records, in_order, dict(metadata or {}))
+        csr_bits = layout.bits if isinstance(layout, CsrLayout) else None
+        manifest = Manifest(schema, csr_bits, records, in_order, dict(metadata or {}))
         try:
             text = manifest.to_bytes()
         except (TypeError, ValueError) as error:
@@ -164,13 +161,8 @@ class DatasetWriter:
 
 
 def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, ...]:
-    """Write one engine's chunks into `DatasetWriter.directory`; what `commit` needs to know of them.
-
-    Raises
-    ------
-    StorageError
-        A chunk could not be read or written.
-    """
+    """Write one engine's chunks into `DatasetWriter.directory`; what `commit` needs to know of them. StorageError where
+    a chunk could not be read or written."""
     records = []
     for index, kept in shard.chunks():
         chunk = kept.on_host()
@@ -187,10 +179,8 @@ def write_chunk_files(directory: PathLike, shard: Shard) -> tuple[ChunkRecord, .
 def read_dataset(path: PathLike) -> SavedDataset:
     """Open a data set; the rows are read by `open_chunks`.
 
-    Raises
-    ------
-    DatasetFormatError
-        A file is missing, truncated, damaged, from a newer version or not to be trusted; names the file.
+    DatasetFormatError, with the file, where one is missing, truncated, damaged, from a newer version or not to be
+    trusted.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -211,18 +201,9 @@ def read_dataset(path: PathLike) -> SavedDataset:
 def open_chunks(
     dataset: SavedDataset, subset: Iterable[int] | None = None
 ) -> Iterator[tuple[QuantizedChunk, ChunkRows]]:
-    """Read chunks, one in memory at a time.
+    """Read chunks, one in memory at a time; errors as of `read_dataset`.
 
-    Parameters
-    ----------
-    dataset : SavedDataset
-    subset : iterable of int, or None
-        Positions in `dataset.chunks`, which is how engines divide them; None for all.
-
-    Raises
-    ------
-    DatasetFormatError
-        As `read_dataset`.
+    `subset` : positions in `dataset.chunks`, which is how engines divide them; None for all.
     """
     for index in range(len(dataset.chunks)) if subset is None else subset:
         record = dataset.chunks[index]

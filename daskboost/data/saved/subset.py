@@ -21,7 +21,6 @@ def row_mask(rows: Any, n_rows: int, name: str = "rows") -> Bool:
     Parameters
     ----------
     rows : int array of positions, or bool array of shape (n_rows,)
-    n_rows : int
     name : str
         What messages call them.
 

@@ -1,7 +1,8 @@
-"""Rows that a GPU has, or takes block by block, become chunks: there while all have room, else packed on the host.
+"""Rows become chunks: on the CPU, or on a GPU that has them, or takes them block by block.
 
-Either all chunks of a data set stay on the device or none: a fit that has no room for all bins streams them from the
-host, and bins that lay on the device besides would take what it streams into.
+Chunks that a GPU makes stay there while all have room, else they are packed on the host. Either all chunks of a data
+set stay on the device or none: a fit that has no room for all bins streams them from the host, and bins that lay on
+the device besides would take what it streams into.
 """
 
 from __future__ import annotations
@@ -9,31 +10,37 @@ from __future__ import annotations
 import bisect
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from daskboost.data.chunks.build import DatasetInfo
-from daskboost.data.chunks.chunk import (
-    CsrChunk,
-    CsrQuantizer,
-    DenseChunk,
-    DenseQuantizer,
-    Quantizer,
-    check_entries,
-    check_representable,
-)
+from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
 from daskboost.data.chunks.device_chunk import Chunk, CsrDeviceChunk, DenseDeviceChunk, DeviceChunk
-from daskboost.data.chunks.packing import DenseLayout, dense_view, dense_words, pack_csr, pack_dense
+from daskboost.data.chunks.packing import (
+    CsrLayout,
+    DenseLayout,
+    Layout,
+    dense_view,
+    dense_words,
+    n_words,
+    pack_csr,
+    pack_dense,
+)
+from daskboost.data.cuts.cut_points import Cuts
 from daskboost.data.input.device_read import on_device
-from daskboost.data.input.row_batch import DeviceRows, DeviceSparseRows, UploadedRows
+from daskboost.data.input.row_batch import DeviceRows, DeviceSparseRows, Features
+from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.devices.gpu.quantize.bins import quantize_entries, quantize_rows
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
 from daskboost.devices.gpu.runtime.download import Download, download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
-from daskboost.dtypes import Int64
+from daskboost.devices.search_tables import SearchTables
+from daskboost.dtypes import SYMBOL_WORD, Int64
+from daskboost.errors import DataError
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +69,6 @@ class DeviceHome:
 
     Parameters
     ----------
-    info : DatasetInfo
     lends : bool
         Whether all rows come here, so that bins lie in one array, which a fit takes as it is. Else each partition has
         an array, a fit copies them together, and there must be room for both.
@@ -92,12 +98,12 @@ class DeviceHome:
 
     def need_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
         """Return the bytes of bins and rows in a fit."""
-        copies = 1 if self.lends and maker_of(quantizer).lends else 2
+        copies = 1 if self.lends and quantizer.lends else 2
         return copies * self.stored_bytes(runtime, quantizer) + ROW_BYTES * self._part(self.info.n_rows)
 
     def stored_bytes(self, runtime: Runtime, quantizer: Quantizer) -> int:
         """Return the bytes of bins that stay."""
-        return maker_of(quantizer).bytes_of(runtime, self._part(self.info.n_rows), self._part(self.info.n_entries))
+        return quantizer.bytes_of(runtime, self._part(self.info.n_rows), self._part(self.info.n_entries))
 
     def _part(self, n: int) -> int:
         """Return how many of `n` rows, or entries, may come here."""
@@ -116,7 +122,7 @@ class DeviceHome:
 
 
 def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: Sequence[Span],
-                    home: DeviceHome | None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
+                    home: DeviceHome | None = None, threads: int = 1) -> Iterator[Chunk]:  # fmt: skip
     """Quantize rows on the GPU that has or takes them, the first of which has global id `first_row`; a chunk for each
     span.
 
@@ -137,61 +143,94 @@ def quantize_on_gpu(quantizer: Quantizer, rows: GpuRows, first_row: int, spans: 
     elif home is None or kept is not None:
         room = own_symbols if kept is None else kept.symbols
         with on_device(rows.runtime):
-            chunks = list(quantize_on_device(quantizer, rows, first_row, spans, room))
+            chunks = list(quantizer.in_place(rows, first_row, spans, room))
         yield from chunks
         return
-    yield from maker_of(quantizer).from_blocks(rows, first_row, spans, kept, threads)
+    yield from quantizer.from_blocks(rows, first_row, spans, kept, threads)
 
 
-def quantize_on_device(quantizer: Quantizer, features: DeviceRows, first_row: int, spans: Sequence[Span],
-                       room: SymbolRoom = own_symbols) -> Iterator[DeviceChunk]:  # fmt: skip
-    """Quantize rows where they lie, the first of which has global id `first_row`; a chunk for each span of them.
+@dataclass(frozen=True, eq=False)
+class Quantizer(ABC):
+    """Quantizes rows by one set of cuts into one layout; prepared once for all chunks of a data set, by `of`.
 
     Parameters
     ----------
-    room : callable, default an array of their own
-        For the symbols of a dense layout.
-
-    Raises
-    ------
-    DataError
-        See `Quantizer.quantize`.
+    search : SearchTables
+        Cut points of the features as kernels search them.
     """
-    quantizer.check_features(features.n_features)
-    return maker_of(quantizer).in_place(features, first_row, spans, room)
+
+    cuts: Cuts
+    layout: Layout
+    search: SearchTables
+    lends: ClassVar[bool]
+    """Whether chunks of several partitions may lie in one array of a GPU."""
+
+    @classmethod
+    def of(cls, cuts: Cuts, layout: Layout) -> DenseQuantizer | CsrQuantizer:
+        if isinstance(layout, CsrLayout):
+            return CsrQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, cuts.bin_offsets))
+        if layout.n_features != cuts.n_features:
+            raise DataError(f"the layout has {layout.n_features} features, the cuts have {cuts.n_features}")
+        _check_room_for_bins(cuts, layout)
+        missing = np.where(cuts.n_bins >> layout.bits, -1, cuts.n_bins).astype(np.int32)
+        return DenseQuantizer(cuts, layout, SearchTables.of(cuts.values, cuts.offsets, missing))
+
+    @abstractmethod
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> QuantizedChunk:
+        """Quantize rows, the first of which has global id `first_row`.
+
+        Raises
+        ------
+        DataError
+            The rows have another number of features than the cuts, or a value is missing from a feature whose
+            symbols, in a dense layout, have no room for missing.
+        """
+
+    def check_features(self, n_features: int) -> None:
+        """Refuse rows of another number of features."""
+        if n_features != self.cuts.n_features:
+            raise DataError(f"the rows have {n_features} features, the cuts have {self.cuts.n_features}")
+
+    @abstractmethod
+    def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
+        """Return the bytes that the bins of so many rows take on a GPU."""
+
+    @abstractmethod
+    def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
+                 ) -> Iterator[DeviceChunk]:  # fmt: skip
+        """Quantize rows where they lie; a chunk for each span. `room` : where symbols come to lie."""
+
+    @abstractmethod
+    def from_blocks(self, rows: GpuRows, first_row: int, spans: Sequence[Span], home: DeviceHome | None, threads: int
+                    ) -> Iterator[Chunk]:  # fmt: skip
+        """Quantize rows block by block, into the host's memory where there is no home; see `quantize_on_gpu`."""
 
 
-def maker_of(quantizer: Quantizer) -> DenseMaker | CsrMaker:
-    """Return what makes chunks of a quantizer's layout on a GPU."""
-    if isinstance(quantizer, DenseQuantizer):
-        return DenseMaker(quantizer)
-    assert isinstance(quantizer, CsrQuantizer)  # there is no third kind
-    return CsrMaker(quantizer)
+@dataclass(frozen=True, eq=False)
+class DenseQuantizer(Quantizer):
+    """Writes a symbol for every feature."""
 
+    layout: DenseLayout
+    lends: ClassVar[bool] = True
 
-class DenseMaker:
-    """Makes chunks of symbols."""
-
-    lends = True
-    """Whether chunks of several partitions may lie in one array."""
-
-    def __init__(self, quantizer: DenseQuantizer) -> None:
-        self._quantizer, self._layout = quantizer, quantizer.layout
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> DenseChunk:
+        self.check_features(features.n_features)
+        room = _HostRoom(self.layout, threads)
+        room.take(features.n_rows)
+        check_representable(features.fill_symbols(self.search, room.symbols, threads))
+        return DenseChunk(first_row, features.n_rows, self.layout, room.words())
 
     def places(self, runtime: Runtime) -> SymbolPlaces:
         """Return where symbols lie on the device."""
-        cuts = self._quantizer.cuts
-        slots = cuts.n_bins.astype(np.int64) + cuts.has_missing
-        return SymbolPlaces.of_slots(slots, np.dtype(self._layout.symbol_dtype), runtime.shared_bytes)
+        slots = self.cuts.n_bins.astype(np.int64) + self.cuts.has_missing
+        return SymbolPlaces.of_slots(slots, np.dtype(self.layout.symbol_dtype), runtime.shared_bytes)
 
     def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
-        """Return the bytes of the bins of so many rows."""
         places = self.places(runtime)
         return places.size(n_rows) * places.dtype.itemsize
 
     def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
                  ) -> Iterator[DeviceChunk]:  # fmt: skip
-        """Quantize rows that lie on the device, see `quantize_on_device`."""
         symbols, origin = room(features.runtime, self.places(features.runtime), first_row, features.n_rows)
         check_representable(self._fill(features, symbols, origin))
         yield from self._parts(symbols, origin, first_row, spans)
@@ -199,7 +238,7 @@ class DenseMaker:
     def _parts(self, whole: DeviceSymbols, origin: int, first_row: int, spans: Sequence[Span]) -> Iterator[DeviceChunk]:
         for start, stop in spans:
             yield DenseDeviceChunk(
-                first_row + start, stop - start, self._layout, whole, origin + start, origin + stop
+                first_row + start, stop - start, self.layout, whole, origin + start, origin + stop
             )
 
     def _fill(self, features: DeviceRows, symbols: DeviceSymbols, first_row: int, scratch_bytes: int = SCATTER_BYTES
@@ -209,14 +248,13 @@ class DenseMaker:
         `scratch_bytes` : of device memory, what sparse rows may take besides.
         """
         return max((
-            quantize_rows(features.runtime, rows, self._quantizer.search, symbols, first_row + begin)
+            quantize_rows(features.runtime, rows, self.search, symbols, first_row + begin)
             for rows, begin in features.matrices(min(scratch_bytes, SCATTER_BYTES))
         ), default=-1)  # fmt: skip
 
     def from_blocks(self, rows: GpuRows, first_row: int, spans: Sequence[Span], home: DeviceHome | None, threads: int
                     ) -> Iterator[Chunk]:  # fmt: skip
-        """Quantize rows block by block, into the host's memory where there is no home; see `quantize_on_gpu`."""
-        layout, runtime = self._layout, rows.runtime
+        layout, runtime = self.layout, rows.runtime
         worst = np.full(len(spans), -1)  # features without a symbol for what they lack, told after what blocks refuse
         with on_device(runtime):
             places = self.places(runtime)
@@ -271,36 +309,42 @@ class _HostRoom:
         return self._words if self._layout.is_aligned else pack_dense(self.symbols, self._layout, self._threads)
 
 
-class CsrMaker:
-    """Makes chunks of the global bins of present entries."""
+@dataclass(frozen=True, eq=False)
+class CsrQuantizer(Quantizer):
+    """Writes the global bin of every present entry."""
 
-    lends = False
+    layout: CsrLayout
+    lends: ClassVar[bool] = False
 
-    def __init__(self, quantizer: CsrQuantizer) -> None:
-        self._layout, self._search = quantizer.layout, quantizer.search
+    def quantize(self, features: Features, first_row: int, threads: int = 1) -> CsrChunk:
+        self.check_features(features.n_features)
+        indptr = features.entry_starts(threads)
+        n = int(indptr[-1])
+        check_entries(n)
+        words = np.zeros(n_words(32 * n), SYMBOL_WORD)
+        features.fill_bins(self.search, indptr, words[:n], threads)
+        packed = words if self.layout.bits == 32 else pack_csr(words[:n], self.layout, threads)
+        return CsrChunk(first_row, features.n_rows, self.layout, packed, indptr.astype(np.uint32))
 
     def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
-        """Return the bytes of the bins of so many rows."""
         return 4 * n_entries + 8 * n_rows
 
     def _bins(self, entries: DeviceSparseRows) -> DeviceArray:
-        return quantize_entries(entries.runtime, entries.indices, entries.values, self._search)
+        return quantize_entries(entries.runtime, entries.indices, entries.values, self.search)
 
     def in_place(self, features: DeviceRows, first_row: int, spans: Sequence[Span], room: SymbolRoom
                  ) -> Iterator[DeviceChunk]:  # fmt: skip
-        """Quantize rows that lie on the device, see `quantize_on_device`; bins lie in an array of their own."""
         rows = features.entries()
         bins = self._bins(rows)
         for start, stop in spans:
             begin, end = int(rows.indptr[start]), int(rows.indptr[stop])
             check_entries(end - begin)
             own = rows.indptr[start : stop + 1] - begin
-            yield CsrDeviceChunk(first_row + start, stop - start, self._layout, bins, begin, end, own)
+            yield CsrDeviceChunk(first_row + start, stop - start, self.layout, bins, begin, end, own)
 
     def from_blocks(self, rows: GpuRows, first_row: int, spans: Sequence[Span], home: DeviceHome | None, threads: int
                     ) -> Iterator[Chunk]:  # fmt: skip
-        """Quantize rows block by block, like `DenseMaker.from_blocks`."""
-        layout, runtime = self._layout, rows.runtime
+        layout, runtime = self.layout, rows.runtime
         bins: list[DeviceArray] = []
         lengths: list[DeviceArray] = []
         for _, block, at, is_last in _blocks_of(rows, spans, threads):
@@ -323,6 +367,31 @@ class CsrMaker:
             else:
                 words = pack_csr(joined, layout, threads)
                 yield CsrChunk(first_row + begin, end - begin, layout, words, indptr.astype(np.uint32))
+
+
+def check_representable(feature: int) -> None:
+    """Refuse a feature whose missing values have no symbol; -1 is none."""
+    if feature >= 0:
+        raise DataError(
+            f"feature {feature} has missing values, but the layout was chosen without a symbol for them: "
+            "pass has_missing that covers every data set of the fit, or use the CSR encoding"
+        )
+
+
+def check_entries(n_entries: int) -> None:
+    """Refuse more entries than a chunk's row pointers can count."""
+    if n_entries >= 1 << 32:
+        raise DataError(f"a chunk would have {n_entries} entries, more than 2**32 - 1: use a smaller chunk_rows")
+
+
+def _check_room_for_bins(cuts: Cuts, layout: DenseLayout) -> None:
+    too_narrow = np.flatnonzero((cuts.n_bins - 1) >> layout.bits)
+    if len(too_narrow):
+        feature = int(too_narrow[0])
+        raise DataError(
+            f"feature {feature} has {cuts.n_bins[feature]} bins, more than the layout's {layout.bits[feature]} bits "
+            "hold: choose the layout from the same cuts"
+        )
 
 
 def _joined(xp: Any, bins: Sequence[Any], lengths: Sequence[Any]) -> tuple[Any, Int64]:
