@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Kernel, Recorder, Runtime
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
-from daskboost.devices.gpu.trees.split import Level, Regular, SplitKernels, address_of
+from daskboost.devices.gpu.trees.split import Level, SplitKernels, address_of
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
