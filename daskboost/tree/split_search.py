@@ -346,7 +346,7 @@ class SplitSearch:
 
     def _stacks(self, nodes: OpenNodes, built: Int64) -> list[Stack]:
         """The open nodes, by where their histograms come from: rows, or an array with their parents'."""
-        place_of = np.full(int(max(nodes.ids.max(), nodes.built.max(initial=0))) + 2, -1, np.int64)
+        place_of = np.full(int(nodes.ids.max()) + 2, -1, np.int64)  # what is built is open, or the sibling of such
         place_of[nodes.built] = np.arange(len(nodes.built))
         places = place_of[nodes.ids]
         direct, rest = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)

@@ -278,19 +278,15 @@ def scan_feature(
 
 @njit(cache=True, nogil=True)
 def top_of(values: Float64, n: int) -> float:
-    """The largest of `values[:n]`; eight running maxima become vector instructions, a single one does not."""
-    lanes = np.full(8, -np.inf)
-    whole = n - n % 8
-    for start in range(0, whole, 8):
-        for k in range(8):
-            value = values[start + k]
-            lanes[k] = value if value > lanes[k] else lanes[k]
-    top = -np.inf
-    for k in range(8):
-        top = max(top, lanes[k])
+    """The largest of `values[:n]`, by four running maxima: none waits for another, as steps of a single one would."""
+    first = second = third = fourth = -np.inf
+    whole = n - n % 4
+    for b in range(0, whole, 4):
+        first, second = max(first, values[b]), max(second, values[b + 1])
+        third, fourth = max(third, values[b + 2]), max(fourth, values[b + 3])
     for b in range(whole, n):
-        top = max(top, values[b])
-    return top
+        first = max(first, values[b])
+    return max(max(first, second), max(third, fourth))
 
 
 @njit(cache=True, nogil=True)
