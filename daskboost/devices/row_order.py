@@ -201,8 +201,8 @@ class ChunkOrder:
             grown[: len(self.bounds)] = self.bounds
             self.bounds = grown
         parents = self.bounds[splits.node]
-        self.bounds[splits.left] = np.stack([parents[:, 0], middle], axis=1)
-        self.bounds[splits.right] = np.stack([middle, parents[:, 1]], axis=1)
+        self.bounds[splits.left, 0], self.bounds[splits.left, 1] = parents[:, 0], middle
+        self.bounds[splits.right, 0], self.bounds[splits.right, 1] = middle, parents[:, 1]
 
 
 def whole_splits(chunk: ChunkOrder, splits: RowSplits, nodes: Int32, threads: Threads) -> list[Share] | None:

@@ -33,7 +33,7 @@ from daskboost.fit.samplers import RoundRows
 from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, regular_of, tree_tables
+from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, tree_tables
 from daskboost.tree.table import TreeTable
 
 
@@ -92,7 +92,7 @@ class DeviceGrower:
         self._groups = self._make_groups(kernels, rows.chunks[0].n_trees)
         self._queue = Recorder(kernels.runtime)
         self._refit = Refit(
-            kernels.runtime, self._rounding, regular_of(spec.leaf_rules), rows.quantizers[0], self._below
+            kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip
         n_rounds = min(ROUNDS_AT_ONCE, len(spec.learning_rates))
         n_bytes = sum(len(group.grower.tables.memory) for group in self._groups)

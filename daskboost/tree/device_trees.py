@@ -9,7 +9,7 @@ from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.runtime.launches import DeviceArray, to_host
 from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
 from daskboost.devices.gpu.trees.growth import GrowthRules, TreeTables
-from daskboost.devices.gpu.trees.split import HostNodes, Regular, SplitKernels, address_of, empty_histograms
+from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, address_of, empty_histograms
 from daskboost.dtypes import UInt8, UInt64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
@@ -19,13 +19,6 @@ from daskboost.tree.table import TreeTable
 
 DEEPEST = 12
 """Levels have room for all nodes there could be: at this depth 4,096 histograms, most of them of nodes that are not."""
-
-
-def regular_of(rules: SplitRules) -> Regular:
-    """What splits are regularized with, as kernels take it."""
-    return Regular(
-        rules.reg_lambda, rules.reg_alpha, rules.max_delta_step, rules.least_h, rules.plain, rules.monotone
-    )
 
 
 def needs_host(params: TrainParams) -> str:
@@ -51,7 +44,7 @@ def needs_host(params: TrainParams) -> str:
 def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules:
     """The rules of trees that grow without the host."""
     most_leaves = leaf_limit(params) if params.grow_policy == "lossguide" else params.max_leaves
-    return GrowthRules(regular_of(rules), rules.symmetric, params.depth_limit, most_leaves, params.gamma)
+    return GrowthRules(rules.regular, rules.symmetric, params.depth_limit, most_leaves, params.gamma)
 
 
 def drawn_sets(params: TrainParams) -> int:
@@ -97,7 +90,7 @@ class DeviceSearch:
 
     def __init__(self, kernels: SplitKernels, rules: SplitRules) -> None:
         self._kernels, self._symmetric = kernels, rules.symmetric
-        self._regular = regular_of(rules)
+        self._regular = rules.regular
         self._searched: dict[int, tuple[DeviceArray, int]] = {}
         """Address of a searched node's histogram, and the array that it lies in."""
 

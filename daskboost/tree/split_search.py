@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -16,44 +16,20 @@ from daskboost.devices.buffers import Buffers
 from daskboost.devices.cpu import split as kernels
 from daskboost.devices.cpu import split_vectors as vector_kernels
 from daskboost.devices.cpu.histogram import LOW_HALF
+from daskboost.devices.cpu.split import FeatureSlots, NodeBatch, Regular, SplitTable, Stack
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
 # Histograms of the nodes that a tree's split search has open, and of their parents.
 
-@dataclass(frozen=True)
-class Stack:
-    """Histograms of some open nodes, all of words or all of pairs (see `devices/cpu/histogram.py`)."""
-
-    rows: Int64
-    """Places of the nodes among the open nodes."""
-    histograms: Int64
-    """int64, shape (at least nodes, slots) or (at least nodes, slots, 2)."""
-    places: Int64
-    """Each node's place in `histograms`."""
-    parents: Int64
-    """Where nodes are yet to be computed, their parents' histograms; otherwise empty."""
-    parent_places: Int64
-    siblings: Int64
-    """Histograms of the nodes' siblings."""
-    sibling_places: Int64
-
-    @property
-    def arrays(self) -> tuple[Int64, Int64, Int64, Int64, Int64, Int64, Int64]:
-        """The fields, as the kernels of `devices/cpu/split.py` take them."""
-        return (
-            self.histograms, self.places, self.parents, self.parent_places, self.siblings, self.sibling_places,
-            self.rows,
+def _compute(stack: Stack) -> None:
+    """Compute the histograms of a stack that are yet to be."""
+    for n in range(len(stack.rows) if len(stack.parents) else 0):
+        kernels.subtract(
+            stack.parents[stack.parent_places[n]], stack.siblings[stack.sibling_places[n]],
+            stack.histograms[stack.places[n]],
         )  # fmt: skip
-
-    def compute(self) -> None:
-        """Compute what is yet to be."""
-        for n in range(len(self.rows) if len(self.parents) else 0):
-            kernels.subtract(
-                self.parents[self.parent_places[n]], self.siblings[self.sibling_places[n]],
-                self.histograms[self.places[n]],
-            )  # fmt: skip
 
 
 def _pairs(histograms: Int64) -> Int64:
@@ -66,7 +42,7 @@ def _pairs(histograms: Int64) -> Int64:
 def joined(stacks: Sequence[Stack]) -> Int64:
     """The histograms of all open nodes in their order, in one array."""
     for stack in stacks:
-        stack.compute()
+        _compute(stack)
     parts = [stack.histograms[stack.places] for stack in stacks]
     if len({part.ndim for part in parts}) > 1:
         parts = [_pairs(part) for part in parts]
@@ -138,10 +114,14 @@ class SplitRules:
     symmetric: bool
     """One split for all nodes of a level."""
 
-    @property
-    def regular(self) -> tuple[float, float, float, float]:
-        """Penalties and limits of leaf values, as kernels take them: lambda, alpha, step, least h."""
-        return self.reg_lambda, self.reg_alpha, self.max_delta_step, self.least_h
+    @cached_property
+    def regular(self) -> Regular:
+        """Return the penalties and limits of leaf values as kernels take them."""
+        plain = self.max_delta_step == 0 and not bool(self.monotone.any())
+        return Regular(
+            float(self.reg_lambda), float(self.reg_alpha), float(self.max_delta_step), float(self.least_h), plain,
+            self.monotone,
+        )  # fmt: skip
 
     @property
     def least_h(self) -> float:
@@ -153,11 +133,6 @@ class SplitRules:
         if self.min_child_weight > 0 or self.reg_lambda > 0:
             return self.min_child_weight
         return SMALLEST_POSITIVE
-
-    @property
-    def plain(self) -> bool:
-        """Whether the closed-form gain holds: no limits on leaf values."""
-        return self.max_delta_step == 0 and not self.monotone.any()
 
 
 @dataclass(frozen=True)
@@ -184,9 +159,15 @@ class OpenNodes:
         return len(self.ids)
 
     @property
-    def all_allowed(self) -> UInt8:
-        """Return `allowed` with a line for each node."""
-        return np.ascontiguousarray(np.broadcast_to(self.allowed, (len(self), self.allowed.shape[1])))
+    def batch(self) -> NodeBatch:
+        """Return what kernels need of the nodes."""
+        return NodeBatch(self.sums, self.bounds, self.allowed)
+
+    @property
+    def level(self) -> NodeBatch:
+        """Return `batch` with a line of `allowed` for each node."""
+        allowed = np.broadcast_to(self.allowed, (len(self), self.allowed.shape[1]))
+        return NodeBatch(self.sums, self.bounds, np.ascontiguousarray(allowed))
 
 
 @dataclass(frozen=True)
@@ -202,9 +183,9 @@ class Candidates:
     """Integer sums of the rows that go left; int64, shape as `OpenNodes.sums`."""
 
     @property
-    def arrays(self) -> tuple[Float64, Int32, Int32, UInt8, Int64]:
-        """The fields, as kernels fill them."""
-        return self.gain, self.feature, self.split_bin, self.default_left, self.left
+    def table(self) -> SplitTable:
+        """Return the arrays as kernels write them."""
+        return SplitTable(self.gain, self.feature, self.split_bin, self.default_left, self.left)
 
 
 def combine(parts: Sequence[Candidates]) -> Candidates:
@@ -248,54 +229,41 @@ class Scores(Protocol):
     def split_values(self, sums: Int64, left: Int64, bounds: Float64) -> tuple[Float64, Float64, Float64]:
         """Gains of splits, and the values of their left and of their right children; `left` are the left ones' sums."""
 
-    def best_per_node(self, stack: Stack, nodes: OpenNodes, shown: Shown, members: tuple[int, int], into: Candidates
-                      ) -> None:  # fmt: skip
-        """Find the best splits of some members of a stack among the features that are shown."""
+    def best_per_node(self, stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
+                      members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
+        """Find the best splits of some members of a stack among some features."""
 
-    def best_of_level(self, histograms: Int64, nodes: OpenNodes, shown: Shown) -> tuple[float, int, int, int]:
-        """(gain, feature, bin, default left) of the best split for all nodes among the features that are shown."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A range of features, and how the histograms that show it are laid out."""
-
-    layout: SlotLayout
-    first_slot: int
-    """Slot with which histograms begin."""
-    features: tuple[int, int]
+    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int]
+                      ) -> tuple[float, int, int, int]:  # fmt: skip
+        """(gain, feature, bin, default left) of the best split for all nodes among some features."""
 
 
 @dataclass(frozen=True)
 class ScalarScores:
     """`Scores` of trees of one output."""
 
-    rules: SplitRules
+    regular: Regular
     units: tuple[float, float]
 
     @property
     def least_h(self) -> float:
-        return 2 * self.rules.least_h
+        return 2 * self.regular.least_h
 
     def leaf_values(self, sums: Int64, bounds: Float64) -> Float64:
-        return kernels.leaf_weights(sums, *self.units, self.rules.regular, bounds)
+        return kernels.leaf_weights(sums, self.units, self.regular, bounds)
 
     def split_values(self, sums: Int64, left: Int64, bounds: Float64) -> tuple[Float64, Float64, Float64]:
-        return kernels.split_values(sums, left, *self.units, self.rules.regular, bounds)
+        return kernels.split_values(sums, left, self.units, self.regular, bounds)
 
-    def best_per_node(self, stack: Stack, nodes: OpenNodes, shown: Shown, members: tuple[int, int], into: Candidates
-                      ) -> None:  # fmt: skip
-        kernels.best_per_node(
-            *stack.arrays, shown.first_slot, nodes.sums, nodes.bounds, nodes.allowed, shown.layout.offsets,
-            shown.layout.n_bins, self.rules.monotone, shown.features, members, self.units, self.rules.regular,
-            self.rules.plain, *into.arrays,
-        )  # fmt: skip
+    def best_per_node(self, stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
+                      members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
+        kernels.best_per_node(stack, nodes, slots, features, members, self.units, self.regular, into)
 
-    def best_of_level(self, histograms: Int64, nodes: OpenNodes, shown: Shown) -> tuple[float, int, int, int]:
+    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int]
+                      ) -> tuple[float, int, int, int]:  # fmt: skip
         found: tuple[float, int, int, int] = kernels.best_of_level(
-            histograms, shown.first_slot, nodes.sums, nodes.bounds, nodes.all_allowed, shown.layout.offsets,
-            shown.layout.n_bins, self.rules.monotone, shown.features, self.units, self.rules.regular, self.rules.plain,
-        )  # fmt: skip
+            histograms, nodes, slots, features, self.units, self.regular
+        )
         return found
 
 
@@ -303,41 +271,38 @@ class ScalarScores:
 class VectorScores:
     """`Scores` of trees of several outputs, each child of which needs one that weighs enough, not both the same."""
 
-    rules: SplitRules
+    regular: Regular
     units: Float64
 
     @property
     def least_h(self) -> float:
-        return self.rules.least_h
+        return self.regular.least_h
 
     def leaf_values(self, sums: Int64, bounds: Float64) -> Float64:
-        return vector_kernels.vector_weights(sums, self.units, self.rules.regular)
+        return vector_kernels.vector_weights(sums, self.units, self.regular)
 
     def split_values(self, sums: Int64, left: Int64, bounds: Float64) -> tuple[Float64, Float64, Float64]:
-        gain = vector_kernels.vector_gains(sums, left, self.units, self.rules.regular)
+        gain = vector_kernels.vector_gains(sums, left, self.units, self.regular)
         return gain, self.leaf_values(left, bounds), self.leaf_values(sums - left, bounds)
 
-    def best_per_node(self, stack: Stack, nodes: OpenNodes, shown: Shown, members: tuple[int, int], into: Candidates
-                      ) -> None:  # fmt: skip
-        vector_kernels.best_per_node(
-            *stack.arrays, shown.first_slot, nodes.sums, nodes.allowed, shown.layout.offsets, shown.layout.n_bins,
-            shown.features, members, self.units, self.rules.regular, self.rules.plain, *into.arrays,
-        )  # fmt: skip
+    def best_per_node(self, stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int],
+                      members: tuple[int, int], into: SplitTable) -> None:  # fmt: skip
+        vector_kernels.best_per_node(stack, nodes, slots, features, members, self.units, self.regular, into)
 
-    def best_of_level(self, histograms: Int64, nodes: OpenNodes, shown: Shown) -> tuple[float, int, int, int]:
+    def best_of_level(self, histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int]
+                      ) -> tuple[float, int, int, int]:  # fmt: skip
         found: tuple[float, int, int, int] = vector_kernels.best_of_level(
-            histograms, shown.first_slot, nodes.sums, nodes.all_allowed, shown.layout.offsets, shown.layout.n_bins,
-            shown.features, self.units, self.rules.regular, self.rules.plain,
-        )  # fmt: skip
+            histograms, nodes, slots, features, self.units, self.regular
+        )
         return found
 
 
 def scores_of(rules: SplitRules, units: Sequence[float]) -> Scores:
     """Return the scores of trees whose sums are worth `units`: of g and of h of one output after the other."""
     if len(units) > 2:
-        return VectorScores(rules, np.array(units))
+        return VectorScores(rules.regular, np.array(units))
     g, h = units
-    return ScalarScores(rules, (g, h))
+    return ScalarScores(rules.regular, (g, h))
 
 
 class SplitSearch:
@@ -355,8 +320,9 @@ class SplitSearch:
 
     def __init__(self, layout: SlotLayout, rules: SplitRules, threads: Threads, features: tuple[int, int]) -> None:
         self._layout, self._rules, self._threads, self.features = layout, rules, threads, features
-        self.first_slot = int(layout.offsets[features[0]])
-        self.entries = (self.first_slot * layout.width, int(layout.offsets[features[1]]) * layout.width)
+        first_slot = int(layout.offsets[features[0]])
+        self.entries = (first_slot * layout.width, int(layout.offsets[features[1]]) * layout.width)
+        self._slots = FeatureSlots(layout.offsets, layout.n_bins, first_slot)
         self._searched = Searched()
         self._buffers = Buffers()
 
@@ -380,7 +346,7 @@ class SplitSearch:
 
     def _stacks(self, nodes: OpenNodes, built: Int64) -> list[Stack]:
         """The open nodes, by where their histograms come from: rows, or an array with their parents'."""
-        place_of = np.full(int(max(nodes.ids.max(), nodes.built.max(initial=0))) + 2, -1, np.int64)
+        place_of = np.full(int(nodes.ids.max()) + 2, -1, np.int64)  # what is built is open, or the sibling of such
         place_of[nodes.built] = np.arange(len(nodes.built))
         places = place_of[nodes.ids]
         direct, rest = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
@@ -401,15 +367,21 @@ class SplitSearch:
         return stacks
 
     def _per_node(self, stacks: list[Stack], nodes: OpenNodes, scores: Scores) -> Candidates:
+        batch = nodes.batch
+
+        def search(stack: Stack, features: tuple[int, int], members: tuple[int, int], into: SplitTable) -> None:
+            scores.best_per_node(stack, batch, self._slots, features, members, into)
+
         if len(nodes) >= self._threads.count:
-            found, every = _no_candidates(nodes), self._shown(self.features)
+            found = _no_candidates(nodes)
+            table = found.table
 
             def best_of(low: int, high: int) -> None:
                 start = 0
                 for stack in stacks:
                     members = (max(low - start, 0), min(high - start, len(stack.rows)))
                     if members[0] < members[1]:
-                        scores.best_per_node(stack, nodes, every, members, found)
+                        search(stack, self.features, members, table)
                     start += len(stack.rows)
 
             self._threads.run([partial(best_of, *r) for r in self._threads.ranges(len(nodes), least=1)])
@@ -418,15 +390,15 @@ class SplitSearch:
         def best_among(features: tuple[int, int]) -> Candidates:
             own = _no_candidates(nodes)
             for stack in stacks:
-                scores.best_per_node(stack, nodes, self._shown(features), (0, len(stack.rows)), own)
+                search(stack, features, (0, len(stack.rows)), own.table)
             return own
 
         return combine(self._threads.run([partial(best_among, r) for r in self._feature_ranges()]))
 
     def _level(self, stacks: list[Stack], nodes: OpenNodes, scores: Scores) -> Candidates:
-        histograms, layout = joined(stacks), self._layout
+        histograms, level, width = joined(stacks), nodes.level, self._layout.width
         parts = self._threads.run([
-            partial(scores.best_of_level, histograms, nodes, self._shown(features))
+            partial(scores.best_of_level, histograms, level, self._slots, features)
             for features in self._feature_ranges()
         ])  # fmt: skip
         gain, feature, split_bin, default_left = max(parts, key=lambda part: part[0])  # the first of equals
@@ -434,15 +406,12 @@ class SplitSearch:
         if feature >= 0:
             found.gain[:], found.feature[:], found.split_bin[:] = gain, feature, split_bin
             found.default_left[:] = default_left
-            for k in range(layout.width):
+            for k in range(width):
                 kernels.left_sums(
-                    histograms[:, k :: layout.width], self.first_slot, nodes.sums[:, 2 * k : 2 * k + 2], layout.offsets,
-                    layout.n_bins, feature, split_bin, bool(default_left), found.left[:, 2 * k : 2 * k + 2],
+                    histograms[:, k::width], self._slots, nodes.sums[:, 2 * k : 2 * k + 2], feature, split_bin,
+                    bool(default_left), found.left[:, 2 * k : 2 * k + 2],
                 )  # fmt: skip
         return found
-
-    def _shown(self, features: tuple[int, int]) -> Shown:
-        return Shown(self._layout, self.first_slot, features)
 
     def _feature_ranges(self) -> list[tuple[int, int]]:
         first, last = self.features

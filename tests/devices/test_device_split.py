@@ -19,7 +19,7 @@ from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.gpu.trees.growth import node_bytes
 from daskboost.devices.gpu.trees.split import FEW_FEATURES, HostNodes, SplitKernels, address_of
 from daskboost.dtypes import Int64
-from daskboost.tree.device_trees import DeviceSearch, regular_of
+from daskboost.tree.device_trees import DeviceSearch
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch
 
 KEPT_NODES = 128
@@ -141,7 +141,7 @@ def assert_searched_alike(runtime: Runtime, rules: SplitRules, layout: SlotLayou
     """On the CPU and by the kernels, with leaf bounds where values are limited; what is found."""
     n, n_features = len(built), len(layout.n_bins)
     ids = np.arange(1, n + 1, dtype=np.int32)
-    bounds = np.tile([-np.inf, np.inf], (n, 1)) if rules.plain else np.sort(rng.normal(size=(n, 2)), axis=1)
+    bounds = np.tile([-np.inf, np.inf], (n, 1)) if rules.regular.plain else np.sort(rng.normal(size=(n, 2)), axis=1)
     allowed = np.ones((1, n_features), np.uint8)
     nodes = OpenNodes(ids, np.full(n, -1, np.int32), ids, totals, bounds, allowed, UNITS)
     found = searching(runtime, rules, layout).search(nodes, on_device(runtime, built))
@@ -187,7 +187,7 @@ def test_what_is_built_elsewhere_is_copied_by_the_search(name: str, runtime: Run
     def search(*addresses: Any) -> Any:
         rest = (np.zeros((3, 2), np.uint64), nodes.sums, nodes.bounds, nodes.allowed, np.array(UNITS))
         level = kernels.upload(HostNodes(np.stack(addresses), *rest))
-        return to_host(kernels.best_per_node(level, regular_of(rules), kernels.room(2)))
+        return to_host(kernels.best_per_node(level, rules.regular, kernels.room(2)))
 
     places, copies = (
         (address_of(each) + np.arange(2) * node_bytes(each)).astype(np.uint64) for each in (there, own)

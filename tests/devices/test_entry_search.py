@@ -20,7 +20,6 @@ from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.sorted_entries import TILE, entry_tiles, most_sums, most_tiles
 from daskboost.devices.gpu.trees.split import Level, SplitKernels
 from daskboost.dtypes import Float64, Int64
-from daskboost.tree.device_trees import regular_of
 from daskboost.tree.split_search import OpenNodes, SplitRules, SplitSearch
 
 UNITS = (2.0**-9, 2.0**-11)
@@ -74,7 +73,7 @@ def searched(runtime: Runtime, layout: SlotLayout, symbols: Any, segments: list[
     assert view.sorted_entries is not None
     search = EntrySearch(SplitKernels(device_layout), view.sorted_entries, len(nodes))
     chunk_rows = ChunkRows(rows, view, rows.chunks[0], in_order=False)
-    found = search.best_per_node(level, regular_of(rules), xp.asarray(nodes), chunk_rows, is_root=False)
+    found = search.best_per_node(level, rules.regular, xp.asarray(nodes), chunk_rows, is_root=False)
     return to_host(found)
 
 

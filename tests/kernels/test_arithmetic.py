@@ -82,7 +82,7 @@ def test_weights_and_gains(runtime: Runtime, regular: tuple[float, float, float,
                            rng: np.random.Generator) -> None:  # fmt: skip
     """Bit for bit what numba computes: one division or multiplication in another order would show."""
     n = 2000
-    reg_lambda, alpha, step, least_h = regular
+    reg_lambda = regular[0]
     left, right = (np.stack([_integers(rng, n, -1), _integers(rng, n, 0)], axis=1) for _ in range(2))
     sums = left + right
     sums[:, 1] = np.maximum(sums[:, 1], reg_lambda == 0)  # 0/0 is no gain that a fit asks for
@@ -95,20 +95,20 @@ def test_weights_and_gains(runtime: Runtime, regular: tuple[float, float, float,
     out = runtime.xp.zeros((n, 7))
     launch(runtime, "weights_and_gains", n, sums, left, bounds, n, unit_g, unit_h, *regular, monotone, out)
     found = to_host(out)
-    same_bits(found[:, 0], split.leaf_weights(sums, unit_g, unit_h, regular, bounds))
-    gain, left_weight, right_weight = split.split_values(sums, left, unit_g, unit_h, regular, bounds)
+    units, rules = (unit_g, unit_h), split.Regular(*regular, False, np.zeros(1, np.int32))
+    same_bits(found[:, 0], split.leaf_weights(sums, units, rules, bounds))
+    gain, left_weight, right_weight = split.split_values(sums, left, units, rules, bounds)
     same_bits(found[:, 1], left_weight)
     same_bits(found[:, 2], right_weight)
     for i in range(n):
         prefix, own = left[i].astype(np.float64)[:, None], np.empty(2)
-        total_g, total_h = sums[i].astype(np.float64)
-        common = (0.0, 0.0, total_g, total_h, unit_g, unit_h, reg_lambda, alpha)
+        node = split.NodeTotals(float(sums[i, 0]), float(sums[i, 1]), unit_g, unit_h, bounds[i, 0], bounds[i, 1])
         # A second bin, since the last bin of a feature is not held to constraints.
         two = np.repeat(prefix, 2, axis=1)
-        split._limited_gains(two, 2, *common, step, least_h, bounds[i, 0], bounds[i, 1], monotone, own)
+        split._limited_gains(two, 2, (0.0, 0.0), node, rules, monotone, own)
         same_bits(found[i, 3], own[0])
         if reg_lambda > 0:
-            split._plain_gains(prefix, 1, *common, least_h, own)
+            split._plain_gains(prefix, 1, (0.0, 0.0), node, rules, own)
             same_bits(found[i, 4], own[0])
     is_allowed = np.isfinite(found[:, 3])
     same_bits(found[is_allowed, 3] - found[is_allowed, 5], gain[is_allowed])

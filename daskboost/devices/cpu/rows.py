@@ -325,9 +325,10 @@ class CpuRows:
             own, lefts = segments[share.splits], np.zeros(len(share.splits), np.int64)
             view.split(chunk.rows, self._spare, Stretch.of(own), splits.predicates.of(share.splits), lefts)
             middle[share.splits] = own[:, 0] + lefts
-            divided = np.stack([own[:, 0], own[:, 0] + lefts, own[:, 1]], axis=1)[share.origins]
-            is_left = nodes[share.nodes] == splits.left[share.splits[share.origins]]
-            children = np.where(is_left[:, None], divided[:, :2], divided[:, 1:])
+            of_nodes = share.splits[share.origins]
+            is_left = nodes[share.nodes] == splits.left[of_nodes]
+            children = segments[of_nodes]  # a left child ends in the middle, a right one begins there
+            children[np.arange(len(children)), is_left.astype(np.int64)] = middle[of_nodes]
             edge = np.empty((0, *out.shape[2:]), np.int64)
             view.histograms(chunk.rows, Stretch.of(children), HistogramSums(out, share.nodes, edge, clear))
 

@@ -8,6 +8,8 @@ and 7, without the factor 1/2, as XGBoost reports gains.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from daskboost.devices.cpu import njit
@@ -15,72 +17,162 @@ from daskboost.devices.cpu.histogram import LOW_HALF
 from daskboost.dtypes import Float64, Int32, Int64, UInt8
 
 
+class Regular(NamedTuple):
+    """Penalties and limits of leaf values, the same for all trees of a fit."""
+
+    reg_lambda: float
+    alpha: float
+    max_step: float
+    """Largest leaf value before the learning rate; 0 for any."""
+    least_h: float
+    """Least sum of hessians of a node that has a value other than 0, and may be split off."""
+    plain: bool
+    """Whether leaf values have no limits, so that the closed form of gains holds."""
+    monotone: Int32
+    """-1, 0 or 1 per feature."""
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """The members of `Regular` of `kernels/gain.cuh`, as kernels take them."""
+        return self.reg_lambda, self.alpha, self.max_step, self.least_h
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether `kernels/rough.cuh` knows the formula of gains."""
+        return self.plain and self.alpha == 0.0
+
+
+class NodeTotals(NamedTuple):
+    """Sums of all rows of a node in one output, and the limits of its leaf value."""
+
+    g: float
+    """Integers as floats, exact below 2**53."""
+    h: float
+    unit_g: float
+    """What one quantum of g is worth."""
+    unit_h: float
+    low: float
+    high: float
+
+
+class NodeBatch(NamedTuple):
+    """The nodes that are searched, without their histograms; arrays of shape (nodes, ...)."""
+
+    sums: Int64
+    """Integer sums of g and h, shape (nodes, 2), or (nodes, 2 * outputs): g, h of one output after the other."""
+    bounds: Float64
+    """Limits of leaf values, shape (nodes, 2); of vectors, none."""
+    allowed: UInt8
+    """Whether a feature may be used, shape (nodes, features), or (1, features) for all nodes."""
+
+
+class Stack(NamedTuple):
+    """Histograms of some of the nodes that are searched, all of words or all of pairs (see `histogram.py`)."""
+
+    rows: Int64
+    """Places of the nodes among those that are searched."""
+    histograms: Int64
+    """int64, shape (at least nodes, slots) or (at least nodes, slots, 2)."""
+    places: Int64
+    """Each node's place in `histograms`."""
+    parents: Int64
+    """Where nodes are yet to be computed, their parents' histograms; otherwise empty."""
+    parent_places: Int64
+    siblings: Int64
+    """Histograms of the nodes' siblings."""
+    sibling_places: Int64
+
+
+class FeatureSlots(NamedTuple):
+    """Where the bins of features lie in the histograms that are searched."""
+
+    offsets: Int64
+    """First slot of each feature in a histogram of all features, shape (features + 1,)."""
+    n_bins: Int32
+    first_slot: int
+    """The slot that histograms begin with."""
+
+
+class SplitTable(NamedTuple):
+    """The best splits that were found; arrays of shape (nodes, ...)."""
+
+    gain: Float64
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+    left: Int64
+    """Sums of the rows that go left, shape as `NodeBatch.sums`."""
+
+
+class BinGains(NamedTuple):
+    """Memory for the bins of a feature, used again from feature to feature."""
+
+    prefix: Float64
+    """Sums up to each bin, exact, of g and of h: shape (2, bins), or (2 * outputs, bins)."""
+    gains: Float64
+    """Gains of splits at each bin, for missing values going right and going left, shape (2, bins)."""
+
+
 @njit(inline="always")
-def leaf_weight(
-    g: float, h: float, reg_lambda: float, alpha: float, step: float, least_h: float, low: float, high: float
-) -> float:
-    """Return the leaf value before the learning rate: -soft(g, alpha) / (h + lambda), limited by `step` and bounds.
+def leaf_weight(g: float, h: float, regular: Regular, low: float, high: float) -> float:
+    """Return the leaf value before the learning rate: -soft(g, alpha) / (h + lambda), limited by steps and bounds.
 
     A node of less than `least_h` is worth 0, as in XGBoost: its hessians are no ground to divide by. `least_h` is
-    positive where lambda is 0 (`SplitRules.regular`).
+    positive where lambda is 0 (`SplitRules.least_h`).
     """
-    if h < least_h:
+    if h < regular.least_h:
         return min(max(0.0, low), high)
-    soft = max(abs(g) - alpha, 0.0)
-    weight = -(soft if g > 0.0 else -soft) / (h + reg_lambda)
+    soft, step = max(abs(g) - regular.alpha, 0.0), regular.max_step
+    weight = -(soft if g > 0.0 else -soft) / (h + regular.reg_lambda)
     if step > 0.0:
         weight = min(max(weight, -step), step)
     return min(max(weight, low), high)
 
 
 @njit(inline="always")
-def gain_of_weight(g: float, h: float, weight: float, reg_lambda: float, alpha: float) -> float:
-    """Loss reduction of a leaf of any weight."""
-    return -(2.0 * g * weight + (h + reg_lambda) * weight * weight + 2.0 * alpha * abs(weight))
+def gain_of_weight(g: float, h: float, weight: float, regular: Regular) -> float:
+    """Return the loss reduction of a leaf of any weight."""
+    penalty = (h + regular.reg_lambda) * weight * weight
+    return -(2.0 * g * weight + penalty + 2.0 * regular.alpha * abs(weight))
 
 
 @njit(cache=True, nogil=True)
-def leaf_weights(
-    sums: Int64, unit_g: float, unit_h: float, regular: tuple[float, float, float, float], bounds: Float64
-) -> Float64:
+def leaf_weights(sums: Int64, units: tuple[float, float], regular: Regular, bounds: Float64) -> Float64:
     """Leaf values of nodes: `sums` int64, shape (nodes, 2); `bounds` float64, shape (nodes, 2)."""
-    reg_lambda, alpha, step, least_h = regular
+    unit_g, unit_h = units
     out = np.empty(len(sums))
     for n in range(len(sums)):
         g, h = sums[n, 0] * unit_g, sums[n, 1] * unit_h
-        out[n] = leaf_weight(g, h, reg_lambda, alpha, step, least_h, bounds[n, 0], bounds[n, 1])
+        out[n] = leaf_weight(g, h, regular, bounds[n, 0], bounds[n, 1])
     return out
 
 
 @njit(inline="always")
-def leaf_gain(
-    g: float, h: float, reg_lambda: float, alpha: float, step: float, least_h: float, low: float, high: float
-) -> float:
+def leaf_gain(g: float, h: float, regular: Regular, low: float, high: float) -> float:
     """Loss reduction of the leaf that a node would be."""
-    return gain_of_weight(g, h, leaf_weight(g, h, reg_lambda, alpha, step, least_h, low, high), reg_lambda, alpha)
+    return gain_of_weight(g, h, leaf_weight(g, h, regular, low, high), regular)
 
 
 @njit(cache=True, nogil=True)
 def split_values(
-    sums: Int64, left: Int64, unit_g: float, unit_h: float, regular: tuple[float, float, float, float],
-    bounds: Float64,
-) -> tuple[Float64, Float64, Float64]:  # fmt: skip
+    sums: Int64, left: Int64, units: tuple[float, float], regular: Regular, bounds: Float64
+) -> tuple[Float64, Float64, Float64]:
     """Gains of nodes' own splits, and the leaf values of the left and of the right children.
 
     `left` : sums of the left children; it and `sums` int64, shape (nodes, 2).
     """
-    reg_lambda, alpha, step, least_h = regular
+    unit_g, unit_h = units
     gain, left_weight, right_weight = np.empty(len(sums)), np.empty(len(sums)), np.empty(len(sums))
     for n in range(len(sums)):
         low, high = bounds[n, 0], bounds[n, 1]
         lg, lh = left[n, 0] * unit_g, left[n, 1] * unit_h
         rg, rh = (sums[n, 0] - left[n, 0]) * unit_g, (sums[n, 1] - left[n, 1]) * unit_h
-        left_weight[n] = leaf_weight(lg, lh, reg_lambda, alpha, step, least_h, low, high)
-        right_weight[n] = leaf_weight(rg, rh, reg_lambda, alpha, step, least_h, low, high)
+        left_weight[n] = leaf_weight(lg, lh, regular, low, high)
+        right_weight[n] = leaf_weight(rg, rh, regular, low, high)
         gain[n] = (
-            gain_of_weight(lg, lh, left_weight[n], reg_lambda, alpha)
-            + gain_of_weight(rg, rh, right_weight[n], reg_lambda, alpha)
-            - leaf_gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, reg_lambda, alpha, step, least_h, low, high)
+            gain_of_weight(lg, lh, left_weight[n], regular)
+            + gain_of_weight(rg, rh, right_weight[n], regular)
+            - leaf_gain(sums[n, 0] * unit_g, sums[n, 1] * unit_h, regular, low, high)
         )
     return gain, left_weight, right_weight
 
@@ -93,30 +185,24 @@ def soft_square(g: float, alpha: float) -> float:
 
 
 @njit(inline="always")
-def _limited_gain(
-    lg: float, lh: float, rg: float, rh: float, reg_lambda: float, alpha: float, step: float, least_h: float,
-    low: float, high: float, monotone: int,
-) -> float:  # fmt: skip
-    """Gain of two children (the parent's not yet subtracted); -inf where the split is not allowed."""
-    if lh < least_h or rh < least_h:
-        return -np.inf
-    left = leaf_weight(lg, lh, reg_lambda, alpha, step, least_h, low, high)
-    right = leaf_weight(rg, rh, reg_lambda, alpha, step, least_h, low, high)
-    if (monotone > 0 and left > right) or (monotone < 0 and left < right):
-        return -np.inf
-    return gain_of_weight(lg, lh, left, reg_lambda, alpha) + gain_of_weight(rg, rh, right, reg_lambda, alpha)
+def breaks(monotone: int, left: float, right: float) -> bool:
+    """Whether the children's leaf values break a monotone constraint."""
+    return (monotone > 0 and left > right) or (monotone < 0 and left < right)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _plain_gains(
-    prefix: Float64, n_bins: int, from_g: float, from_h: float, total_g: float, total_h: float, unit_g: float,
-    unit_h: float, reg_lambda: float, alpha: float, least_h: float, out: Float64,
-) -> None:  # fmt: skip
+    prefix: Float64, n_bins: int, missing: tuple[float, float], node: NodeTotals, regular: Regular, out: Float64
+) -> None:
     """Closed-form gains of all bins of a feature: straight-line arithmetic that compilers turn into vectors.
 
-    `prefix` : float64, shape (2, bins), sums of g and of h up to each bin; integers below 2**53, so exact.
+    `prefix` : float64, shape (2, bins), sums of g and of h up to each bin; integers below 2**53, so exact. `missing` :
+    those of the missing values that go left.
     """
     prefix_g, prefix_h = prefix[0], prefix[1]
+    from_g, from_h = missing
+    total_g, total_h, unit_g, unit_h = node.g, node.h, node.unit_g, node.unit_h
+    reg_lambda, alpha, least_h = regular.reg_lambda, regular.alpha, regular.least_h
     if alpha == 0.0:
         for b in range(n_bins):
             g, h = prefix_g[b] + from_g, prefix_h[b] + from_h
@@ -133,17 +219,22 @@ def _plain_gains(
 
 @njit(cache=True, nogil=True)
 def _limited_gains(
-    prefix: Float64, n_bins: int, from_g: float, from_h: float, total_g: float, total_h: float, unit_g: float,
-    unit_h: float, reg_lambda: float, alpha: float, step: float, least_h: float, low: float, high: float,
-    monotone: int, out: Float64,
+    prefix: Float64, n_bins: int, missing: tuple[float, float], node: NodeTotals, regular: Regular, monotone: int,
+    out: Float64,
 ) -> None:  # fmt: skip
-    """Gains of all bins of a feature where leaf values have limits. The last bin is never held to `monotone`."""
+    """Gains of all bins of a feature where leaf values have limits, as `_plain_gains`; -inf where a split is not
+    allowed. The last bin is never held to `monotone`."""
+    from_g, from_h = missing
+    total_g, total_h, unit_g, unit_h = node.g, node.h, node.unit_g, node.unit_h
+    least_h, low, high = regular.least_h, node.low, node.high
     for b in range(n_bins):
         g, h = prefix[0, b] + from_g, prefix[1, b] + from_h
-        out[b] = _limited_gain(
-            g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h, reg_lambda, alpha, step, least_h,
-            low, high, monotone if b < n_bins - 1 else 0,
-        )  # fmt: skip
+        lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
+        out[b] = -np.inf
+        if lh >= least_h and rh >= least_h:
+            left, right = leaf_weight(lg, lh, regular, low, high), leaf_weight(rg, rh, regular, low, high)
+            if not breaks(monotone if b < n_bins - 1 else 0, left, right):
+                out[b] = gain_of_weight(lg, lh, left, regular) + gain_of_weight(rg, rh, right, regular)
 
 
 @njit(cache=True, nogil=True)
@@ -164,50 +255,38 @@ def running_sums(histogram: Int64, n_bins: int, prefix: Float64) -> None:
 
 @njit(cache=True, nogil=True)
 def scan_feature(
-    histogram: Int64, n_bins: int, total_g: int, total_h: int, unit_g: float, unit_h: float, reg_lambda: float,
-    alpha: float, step: float, least_h: float, low: float, high: float, monotone: int, plain: bool, prefix: Float64,
-    missing_right: Float64, missing_left: Float64,
-) -> bool:  # fmt: skip
+    histogram: Int64, n_bins: int, node: NodeTotals, regular: Regular, monotone: int, found: BinGains
+) -> bool:
     """Gains of all bins of one feature in one node, for missing values going right and going left.
 
-    `histogram` starts with the feature's first bin. Writes `prefix` (see `running_sums`), `missing_right[:n_bins]`
-    and, if any row lacks the feature, `missing_left[:n_bins]`; returns whether any does. The last bin divides present
-    from missing values, which breaks no monotone constraint.
+    `histogram` starts with the feature's first bin. Writes `found` up to `n_bins`, gains for missing values going left
+    only if any row lacks the feature; returns whether any does. The last bin divides present from missing values, which
+    breaks no monotone constraint.
     """
+    prefix, gains = found.prefix, found.gains
     running_sums(histogram, n_bins, prefix)
-    miss_g, miss_h = total_g - prefix[0, n_bins - 1], total_h - prefix[1, n_bins - 1]
-    some_missing = bool(miss_g != 0 or miss_h != 0)
+    missing = (node.g - prefix[0, n_bins - 1], node.h - prefix[1, n_bins - 1])
+    some_missing = bool(missing[0] != 0 or missing[1] != 0)
     for side in range(2 if some_missing else 1):
-        from_g, from_h = (0.0, 0.0) if side == 0 else (miss_g, miss_h)
-        out = missing_right if side == 0 else missing_left
-        if plain:
-            _plain_gains(
-                prefix, n_bins, from_g, from_h, np.float64(total_g), np.float64(total_h), unit_g, unit_h, reg_lambda,
-                alpha, least_h, out,
-            )  # fmt: skip
+        of_left = (0.0, 0.0) if side == 0 else missing
+        if regular.plain:
+            _plain_gains(prefix, n_bins, of_left, node, regular, gains[side])
         else:
-            _limited_gains(
-                prefix, n_bins, from_g, from_h, np.float64(total_g), np.float64(total_h), unit_g, unit_h, reg_lambda,
-                alpha, step, least_h, low, high, monotone, out,
-            )  # fmt: skip
+            _limited_gains(prefix, n_bins, of_left, node, regular, monotone, gains[side])
     return some_missing
 
 
 @njit(cache=True, nogil=True)
 def top_of(values: Float64, n: int) -> float:
-    """The largest of `values[:n]`; eight running maxima become vector instructions, a single one does not."""
-    lanes = np.full(8, -np.inf)
-    whole = n - n % 8
-    for start in range(0, whole, 8):
-        for k in range(8):
-            value = values[start + k]
-            lanes[k] = value if value > lanes[k] else lanes[k]
-    top = -np.inf
-    for k in range(8):
-        top = max(top, lanes[k])
+    """The largest of `values[:n]`, by four running maxima: none waits for another, as steps of a single one would."""
+    first = second = third = fourth = -np.inf
+    whole = n - n % 4
+    for b in range(0, whole, 4):
+        first, second = max(first, values[b]), max(second, values[b + 1])
+        third, fourth = max(third, values[b + 2]), max(fourth, values[b + 3])
     for b in range(whole, n):
-        top = max(top, values[b])
-    return top
+        first = max(first, values[b])
+    return max(max(first, second), max(third, fourth))
 
 
 @njit(cache=True, nogil=True)
@@ -231,51 +310,62 @@ def subtract(parent: Int64, sibling: Int64, out: Int64) -> None:
                 out[s, 1] = parent[s, 1] - sibling[s, 1]
 
 
+@njit(inline="always")
+def totals_of(nodes: NodeBatch, units: tuple[float, float], n: int) -> NodeTotals:
+    """Return the totals of one of the nodes, of trees of one output."""
+    return NodeTotals(
+        np.float64(nodes.sums[n, 0]), np.float64(nodes.sums[n, 1]), units[0], units[1], nodes.bounds[n, 0],
+        nodes.bounds[n, 1],
+    )  # fmt: skip
+
+
+@njit(inline="always")
+def widest(n_bins: Int32, features: tuple[int, int]) -> int:
+    """Return the most bins of the features in `[features)`."""
+    most = 0
+    for f in range(features[0], features[1]):
+        most = max(most, n_bins[f])
+    return most
+
+
 @njit(cache=True, nogil=True)
 def best_per_node(
-    histograms: Int64, places: Int64, parents: Int64, parent_places: Int64, siblings: Int64, sibling_places: Int64,
-    rows: Int64, first_slot: int, sums: Int64, bounds: Float64, allowed: UInt8, slot_offsets: Int64, n_bins: Int32,
-    monotone: Int32, features: tuple[int, int], nodes: tuple[int, int], units: tuple[float, float],
-    regular: tuple[float, float, float, float], plain: bool, gain: Float64, feature: Int32, split_bin: Int32,
-    default_left: UInt8, left_sums: Int64,
+    stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], members: tuple[int, int],
+    units: tuple[float, float], regular: Regular, out: SplitTable,
 ) -> None:  # fmt: skip
-    """The best splits of the nodes `[nodes)` of a stack, among the features in `[features)`.
+    """The best splits of the nodes `[members)` of a stack, among the features in `[features)`.
 
-    Node n is open node `rows[n]`, by which everything from `sums` on is indexed; its histogram, slot `first_slot`
-    first, is `histograms[places[n]]`. Unless `parents` is empty, it is computed here first: its parent's less its
-    sibling's. `allowed` has one line for all nodes, or one each. Ties go to the lowest feature, then to missing right,
-    then to the lowest bin. `gain` stays -inf where no split that is allowed gains anything.
+    Unless the stack has no parents, a node's histogram is computed here first: its parent's less its sibling's. Ties go
+    to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays -inf where no split
+    that is allowed gains anything.
     """
-    reg_lambda, alpha, step, least_h = regular
-    unit_g, unit_h = units
-    widest = 0
-    for f in range(features[0], features[1]):
-        widest = max(widest, n_bins[f])
-    right, left, prefix = np.empty(widest), np.empty(widest), np.empty((2, widest))
-    low_slot, high_slot = slot_offsets[features[0]] - first_slot, slot_offsets[features[1]] - first_slot
-    for n in range(nodes[0], nodes[1]):
-        row = rows[n]
-        own, usable = histograms[places[n]], allowed[row if len(allowed) > 1 else 0]
+    offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
+    allowed, parents, siblings = nodes.allowed, stack.parents, stack.siblings
+    most = widest(n_bins, features)
+    found = BinGains(np.empty((2, most)), np.empty((2, most)))
+    prefix = found.prefix
+    low_slot, high_slot = offsets[features[0]] - first_slot, offsets[features[1]] - first_slot
+    for n in range(members[0], members[1]):
+        row = stack.rows[n]
+        own, usable = stack.histograms[stack.places[n]], allowed[row if len(allowed) > 1 else 0]
         if len(parents) > 0:
             subtract(
-                parents[parent_places[n], low_slot:high_slot], siblings[sibling_places[n], low_slot:high_slot],
-                own[low_slot:high_slot],
+                parents[stack.parent_places[n], low_slot:high_slot],
+                siblings[stack.sibling_places[n], low_slot:high_slot], own[low_slot:high_slot],
             )  # fmt: skip
-        total_g, total_h = sums[row, 0], sums[row, 1]
-        low, high = bounds[row, 0], bounds[row, 1]
-        g, h = total_g * unit_g, total_h * unit_h
-        parent = soft_square(g, alpha) / (h + reg_lambda) if plain and h >= least_h else leaf_gain(
-            g, h, reg_lambda, alpha, step, least_h, low, high)  # fmt: skip
+        node = totals_of(nodes, units, row)
+        g, h = node.g * node.unit_g, node.h * node.unit_h
+        if regular.plain and h >= regular.least_h:
+            parent = soft_square(g, regular.alpha) / (h + regular.reg_lambda)
+        else:
+            parent = leaf_gain(g, h, regular, node.low, node.high)
         best = 0.0
         for f in range(features[0], features[1]):
             if usable[f] == 0:
                 continue
-            some_missing = scan_feature(
-                own[slot_offsets[f] - first_slot :], n_bins[f], total_g, total_h, unit_g, unit_h, reg_lambda, alpha,
-                step, least_h, low, high, monotone[f], plain, prefix, right, left,
-            )  # fmt: skip
+            some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], found)
             for side in range(2 if some_missing else 1):
-                gains = right if side == 0 else left
+                gains = found.gains[side]
                 top = top_of(gains, n_bins[f]) - parent
                 if not top > best:
                     continue
@@ -283,47 +373,43 @@ def best_per_node(
                 while gains[place] - parent != top:
                     place += 1
                 best = top
-                gain[row], feature[row], split_bin[row], default_left[row] = top, f, place, side
+                out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
                 last = n_bins[f] - 1
-                left_sums[row, 0] = np.int64(prefix[0, place] + (total_g - prefix[0, last] if side == 1 else 0.0))
-                left_sums[row, 1] = np.int64(prefix[1, place] + (total_h - prefix[1, last] if side == 1 else 0.0))
+                out.left[row, 0] = np.int64(prefix[0, place] + (node.g - prefix[0, last] if side == 1 else 0.0))
+                out.left[row, 1] = np.int64(prefix[1, place] + (node.h - prefix[1, last] if side == 1 else 0.0))
 
 
 # Split search for symmetric trees: one split for all nodes of a level.
 
 @njit(cache=True, nogil=True)
 def best_of_level(
-    histograms: Int64, first_slot: int, sums: Int64, bounds: Float64, allowed: UInt8, slot_offsets: Int64,
-    n_bins: Int32, monotone: Int32, features: tuple[int, int], units: tuple[float, float],
-    regular: tuple[float, float, float, float], plain: bool,
+    histograms: Int64, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], units: tuple[float, float],
+    regular: Regular,
 ) -> tuple[float, int, int, int]:  # fmt: skip
     """The one split whose gain, summed over all nodes, is largest: symmetric trees.
 
     A node in which the split is not allowed for lack of weight adds nothing; one in which it breaks a monotone
     constraint rules it out. Sums run in node order, so they do not depend on threads. Returns (gain, feature, bin,
-    default left), feature -1 if no split gains anything.
+    default left), feature -1 if no split gains anything. `nodes` says of each what is allowed.
     """
-    reg_lambda, alpha, step, least_h = regular
-    unit_g, unit_h = units
+    n_nodes, n_bins, allowed = len(nodes.sums), slots.n_bins, nodes.allowed
     best_gain, best_feature, best_bin, best_default = 0.0, -1, -1, 0
     for f in range(features[0], features[1]):
-        right, left, prefix = np.empty(n_bins[f]), np.empty(n_bins[f]), np.empty((2, n_bins[f]))
-        sum_right, sum_left = np.zeros(n_bins[f]), np.zeros(n_bins[f])
+        found = BinGains(np.empty((2, n_bins[f])), np.empty((2, n_bins[f])))
+        right, left = found.gains[0], found.gains[1]
+        sums = np.zeros((2, n_bins[f]))
+        sum_right, sum_left = sums[0], sums[1]
         any_missing = False
         usable = True
-        for n in range(len(sums)):
+        for n in range(n_nodes):
             usable = usable and allowed[n, f] != 0
         if not usable:
             continue
-        begin = slot_offsets[f] - first_slot
-        for n in range(len(sums)):
-            low, high = bounds[n, 0], bounds[n, 1]
-            g, h = sums[n, 0] * unit_g, sums[n, 1] * unit_h
-            parent = leaf_gain(g, h, reg_lambda, alpha, step, least_h, low, high)
-            some_missing = scan_feature(
-                histograms[n, begin:], n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, reg_lambda, alpha, step,
-                least_h, low, high, 0, plain, prefix, right, left,
-            )  # fmt: skip
+        begin, monotone = slots.offsets[f] - slots.first_slot, regular.monotone[f]
+        for n in range(n_nodes):
+            node = totals_of(nodes, units, n)
+            parent = leaf_gain(node.g * node.unit_g, node.h * node.unit_h, regular, node.low, node.high)
+            some_missing = scan_feature(histograms[n, begin:], n_bins[f], node, regular, 0, found)
             any_missing = any_missing or some_missing
             for b in range(n_bins[f]):
                 if right[b] > -np.inf:
@@ -331,54 +417,42 @@ def best_of_level(
                 other = left[b] if some_missing else right[b]
                 if other > -np.inf:
                     sum_left[b] += other - parent
-            if monotone[f] != 0:
-                _rule_out(
-                    prefix, n_bins[f], sums[n, 0], sums[n, 1], unit_g, unit_h, regular, low, high, monotone[f],
-                    sum_right, sum_left,
-                )  # fmt: skip
-        for b in range(n_bins[f]):
-            if sum_right[b] > best_gain:
-                best_gain, best_feature, best_bin, best_default = sum_right[b], f, b, 0
-        if any_missing:
+            if monotone != 0:
+                _rule_out(found.prefix, n_bins[f], node, regular, monotone, sums)
+        for side in range(2 if any_missing else 1):
             for b in range(n_bins[f]):
-                if sum_left[b] > best_gain:
-                    best_gain, best_feature, best_bin, best_default = sum_left[b], f, b, 1
+                if sums[side, b] > best_gain:
+                    best_gain, best_feature, best_bin, best_default = sums[side, b], f, b, side
     return best_gain, best_feature, best_bin, best_default
 
 
 @njit(cache=True, nogil=True)
 def _rule_out(
-    prefix: Float64, n_bins: int, total_g: int, total_h: int, unit_g: float, unit_h: float,
-    regular: tuple[float, float, float, float], low: float, high: float, monotone: int, sum_right: Float64,
-    sum_left: Float64,
-) -> None:  # fmt: skip
-    """Set the sums of splits that break a monotone constraint in this node to -inf; `prefix` of `running_sums`."""
-    reg_lambda, alpha, step, least_h = regular
+    prefix: Float64, n_bins: int, node: NodeTotals, regular: Regular, monotone: int, sums: Float64
+) -> None:
+    """Set the sums of splits, for missing values going right and left, to -inf where they break a monotone constraint
+    in this node; `prefix` of `running_sums`."""
+    total_g, total_h, unit_g, unit_h = node.g, node.h, node.unit_g, node.unit_h
     for side in range(2):
         from_g = 0.0 if side == 0 else total_g - prefix[0, n_bins - 1]
         from_h = 0.0 if side == 0 else total_h - prefix[1, n_bins - 1]
         for b in range(n_bins - 1):
             g, h = prefix[0, b] + from_g, prefix[1, b] + from_h
-            lg, lh, rg, rh = g * unit_g, h * unit_h, (total_g - g) * unit_g, (total_h - h) * unit_h
-            left = leaf_weight(lg, lh, reg_lambda, alpha, step, least_h, low, high)
-            right = leaf_weight(rg, rh, reg_lambda, alpha, step, least_h, low, high)
-            if (monotone > 0 and left > right) or (monotone < 0 and left < right):
-                if side == 0:
-                    sum_right[b] = -np.inf
-                else:
-                    sum_left[b] = -np.inf
+            left = leaf_weight(g * unit_g, h * unit_h, regular, node.low, node.high)
+            right = leaf_weight((total_g - g) * unit_g, (total_h - h) * unit_h, regular, node.low, node.high)
+            if breaks(monotone, left, right):
+                sums[side, b] = -np.inf
 
 
 @njit(cache=True, nogil=True)
 def left_sums(
-    histograms: Int64, first_slot: int, sums: Int64, slot_offsets: Int64, n_bins: Int32, feature: int, split_bin: int,
-    default_left: bool, out: Int64,
-) -> None:  # fmt: skip
-    """Sums of the rows of each node that go left under one split, missing ones included; `out`, shape (nodes, 2)."""
-    bins = n_bins[feature]
+    histograms: Int64, slots: FeatureSlots, sums: Int64, feature: int, split_bin: int, default_left: bool, out: Int64
+) -> None:
+    """Sum each node's rows that go left under one split, missing ones included, into `out`, shape (nodes, 2)."""
+    bins = slots.n_bins[feature]
     prefix = np.empty((2, bins))
     for n in range(len(sums)):
-        running_sums(histograms[n, slot_offsets[feature] - first_slot :], bins, prefix)
+        running_sums(histograms[n, slots.offsets[feature] - slots.first_slot :], bins, prefix)
         for s in range(2):
             left = prefix[s, split_bin] + (sums[n, s] - prefix[s, bins - 1] if default_left else 0.0)
             out[n, s] = np.int64(left)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.devices.budget.set_size import SetSize
+from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.feature_groups import map_tiles
 from daskboost.devices.gpu.rows.row_state import ChunkRows
 from daskboost.devices.gpu.rows.views import small_data
 from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument
 from daskboost.devices.gpu.trees.sorted_entries import THREADS, TILE, SortedEntries, most_sums, most_tiles
 from daskboost.devices.gpu.trees.sparse_columns import place_rows
-from daskboost.devices.gpu.trees.split import RESULTS, WARP, Level, Regular, SplitKernels
+from daskboost.devices.gpu.trees.split import RESULTS, WARP, Level, SplitKernels
 
 STATE_ROWS = 256
 """Rows of a tile whose nodes are looked up."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.views import DeviceLayout
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
@@ -28,30 +29,6 @@ FEW_FEATURES, FEW_THREADS = 128, 512
 WARP = 32
 RESULTS = 6
 """Numbers of a result: gain (its bits), feature, bin, default left, sums of g and h on the left."""
-
-
-@dataclass(frozen=True)
-class Regular:
-    """What a fit regularizes with."""
-
-    reg_lambda: float
-    alpha: float
-    max_step: float
-    least_h: float
-    plain: bool
-    """Whether leaf values have no limits."""
-    monotone: Int32
-    """int32, shape (features,)."""
-
-    @property
-    def numbers(self) -> tuple[float, float, float, float]:
-        """The members of `Regular` of `kernels/gain.cuh`, as kernels take them."""
-        return self.reg_lambda, self.alpha, self.max_step, self.least_h
-
-    @property
-    def is_rough(self) -> bool:
-        """Whether `kernels/rough.cuh` knows the formula of gains."""
-        return self.plain and self.alpha == 0.0
 
 
 @dataclass(frozen=True)
