@@ -186,7 +186,7 @@ FORGED: dict[str, tuple[Encoding, str, Callable[[Any], object], str]] = {
     "indptr order": ("csr", "indptr", put(3, 0), "row pointers do not increase from 0"),
     "indptr end": ("csr", "indptr", put(-1, 10**9), "words are not those of 1000000000 entries"),
     "label": ("dense", "label", put(0, np.nan), "label has values that are not finite"),
-    "weight": ("dense", "weight", put(0, -1), "weight has negative values"),
+    "weight": ("dense", "weight", put(0, -1), "weight has values below 0"),
     "margin": ("dense", "base_margin", put(0, np.inf), "base_margin has values that are not finite"),
     "cut order": ("dense", "values", put(1, 5), "cuts.bin: .* not strictly increasing"),
     "cut nan": ("dense", "values", put(3, np.nan), "cuts.bin: .* contain NaN or infinity"),
