@@ -11,7 +11,6 @@ import numpy as np
 
 from daskboost.dtypes import Float64, Int32
 from daskboost.errors import MissingDependencyError, ParameterError
-from daskboost.model.explain import get_score
 from daskboost.params import REPORT_NAME
 from daskboost.tree.table import TreeTable
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
     from daskboost.model.booster import Booster
+    from daskboost.model.explain import ImportanceType
 
 # Where the boxes of a drawn tree go: each subtree has a strip of its own, as wide as its texts, so that none overlap.
 #
@@ -223,7 +223,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def plot_importance(
-    booster: Any, importance_type: str = "gain", max_num_features: int | None = 20, ax: Axes | None = None
+    booster: Any, importance_type: ImportanceType = "gain", max_num_features: int | None = 20, ax: Axes | None = None
 ) -> Axes:
     """Bars of the most important features, the first on top.
 
@@ -243,7 +243,7 @@ def plot_importance(
     MissingDependencyError
         matplotlib is not installed.
     """
-    scores = sorted(get_score(booster_of(booster), importance_type).items(), key=lambda item: item[1])
+    scores = sorted(booster_of(booster).get_score(importance_type).items(), key=lambda item: item[1])
     if not scores:
         raise ParameterError("the model has no splits, so no feature has any importance to plot")
     ax = _axes(ax)
