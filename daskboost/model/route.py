@@ -79,23 +79,15 @@ def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:
     """The features of a partition."""
     if device_kind(x) != "cupy_sparse":
         values, _ = dense_matrix(x, spec.columns)
-        _check_features(spec, values)
+        spec.check_features(values.shape[1])
         return DenseValues(values, spec.missing)
     matrix, _ = csr_matrix(x, spec.columns)
-    _check_features(spec, matrix)
+    spec.check_features(matrix.shape[1])
     values = as_float32(runtime, matrix.data)
     return SparseValues(
         matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), values, int(matrix.shape[1]),
         spec.missing,
     )  # fmt: skip
-
-
-def _check_features(spec: ReadSpec, matrix: Any) -> None:
-    if matrix.shape[1] != spec.schema.n_features:
-        raise DataError(
-            f"X has {matrix.shape[1]} features here, but {spec.schema.n_features} were expected. "
-            "Make all partitions have the same columns."
-        )
 
 
 def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Float32:
@@ -175,10 +167,11 @@ def _predict_partition(
 ) -> pd.DataFrame | pd.Series:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return frame_of(_run(request, spec, frame, base_margin, where), frame.index, names)
+    return frame_of(_run(frame, base_margin, request=request, spec=spec, where=where), frame.index, names)
 
 
-def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> npt.NDArray[Any]:
+def _run(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec, where: str = ""
+         ) -> npt.NDArray[Any]:  # fmt: skip
     """One partition's prediction, as an array where the partition lies."""
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
@@ -213,7 +206,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         margin = _margin_array(base_margin, x)
         pairs += [margin, "rm"[: margin.ndim]]
     return da.blockwise(
-        _predict_block,
+        _run,
         "r" + _AXES[: empty.ndim - 1],
         *pairs,
         request=_in_graph(request),
@@ -236,10 +229,6 @@ def _margin_array(base_margin: Blocks, x: Any) -> Any:
     assert isinstance(base_margin, DaskArrayBlocks | DaskFrameBlocks)
     collection = base_margin.collection
     return collection.values if isinstance(base_margin, DaskFrameBlocks) else collection
-
-
-def _predict_block(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec) -> npt.NDArray[Any]:
-    return _run(request, spec, x, base_margin)
 
 
 def _in_graph(request: PredictRequest) -> Any:
