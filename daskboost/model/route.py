@@ -120,9 +120,9 @@ def predict(request: PredictRequest, given: object, base_margin: object, missing
         return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
     if isinstance(source.x, DaskFrameBlocks):
-        return _predict_frame(request, source.x.collection, source.base_margin, source.spec)
+        return _predict_frame(request, source.x.data, source.base_margin, source.spec)
     if isinstance(source.x, DaskArrayBlocks):
-        return _predict_array(request, source.x.collection, source.base_margin, source.spec)
+        return _predict_array(request, source.x.data, source.base_margin, source.spec)
     results = [request.run(batch) for batch in source.batches()]
     return results[0] if len(results) == 1 else np.concatenate([request.empty(), *results])
 
@@ -143,7 +143,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
                 "base_margin is an array, but X is a Dask DataFrame; pass a Dask Series or DataFrame with X's "
                 "partitions, or the name of columns of X"
             )
-        margins.append(base_margin.collection)
+        margins.append(base_margin.data)
     return x.map_partitions(
         _predict_partition,
         *margins,
@@ -226,9 +226,7 @@ def _margin_array(base_margin: Blocks, x: Any) -> Any:
     if isinstance(base_margin, LocalBlocks):
         values = margin_values(base_margin.data, None)
         return da.from_array(values, chunks=(x.chunks[0], *values.shape[1:]))
-    assert isinstance(base_margin, DaskArrayBlocks | DaskFrameBlocks)
-    collection = base_margin.collection
-    return collection.values if isinstance(base_margin, DaskFrameBlocks) else collection
+    return base_margin.data.values if isinstance(base_margin, DaskFrameBlocks) else base_margin.data
 
 
 def _in_graph(request: PredictRequest) -> Any:

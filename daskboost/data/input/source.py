@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.align import aligned, check_dtype, column_named, columns_named, dtypes_of, is_text, width_of
-from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
+from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
 from daskboost.data.input.kinds import is_lazy
@@ -188,7 +188,7 @@ class Source:
     def _mapped_frames(self, function: Callable[..., Any]) -> list[Delayed]:
         import dask.dataframe as dd
 
-        frames = [None if part is None else _data(part) for part in self._inputs]
+        frames = [None if part is None else part.data for part in self._inputs]
         batches = dd.map_partitions(
             function, *frames, align_dataframes=False, meta=(None, object), enforce_metadata=False
         )
@@ -200,7 +200,7 @@ class Source:
         numbers = da.from_array(np.arange(self.n_partitions), chunks=1)
         pairs: list[Any] = [numbers, (0,)]
         for axis, part in enumerate(self._inputs, start=1):
-            array = None if part is None else _data(part)
+            array = None if part is None else part.data
             pairs += [array, None if array is None else (0, axis)[: array.ndim]]
         batches = da.blockwise(
             function,
@@ -312,7 +312,7 @@ def make_source(
     weights = None if weight is None or weight_column is not None else aligned(weight, x, "weight")
     margins = None if base_margin is None or margin_columns is not None else aligned(base_margin, x, "base_margin")
     if margins is not None:
-        spec = replace(spec, n_margin_outputs=width_of(_data(margins)))
+        spec = replace(spec, n_margin_outputs=width_of(margins.data))
     label_dtype = _check_dtypes(opened, spec, labels)
     if x.lengths is not None and sum(x.lengths) == 0 and (schema is None or y is not None):
         raise DataError("X has 0 rows. Pass at least one row.")
@@ -329,7 +329,7 @@ def _check_dtypes(opened: OpenedInput, spec: ReadSpec, labels: Blocks | None) ->
     if spec.label_column is not None:
         check_dtype(dtypes[spec.label_column], "y")
         return dtypes[spec.label_column]
-    return None if labels is None else dtypes_of(_data(labels))[0]
+    return None if labels is None else dtypes_of(labels.data)[0]
 
 
 def missing_value(missing: Any) -> float:
@@ -341,8 +341,3 @@ def missing_value(missing: Any) -> float:
         raise ParameterError(f"missing is {shown(missing)}, but must be a number, e.g. -999, 0 or NaN (the default).")
     with np.errstate(over="ignore"):
         return float(np.float32(missing))  # as it is compared; beyond float32 it is infinite, as such values become
-
-
-def _data(blocks: Blocks) -> Any:
-    assert isinstance(blocks, LocalBlocks | DaskFrameBlocks | DaskArrayBlocks)
-    return blocks.data if isinstance(blocks, LocalBlocks) else blocks.collection
