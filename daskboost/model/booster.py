@@ -275,10 +275,11 @@ class Booster:
         return from_bytes(data)
 
     def get_score(self, importance_type: ImportanceType = "weight") -> dict[str, float]:
-        """Importance of each feature that some split uses; see `daskboost.model.explain.get_score`."""
-        from daskboost.model.explain import get_score
+        """Importance by name of the features that some split uses; see `daskboost.model.explain.importance`."""
+        from daskboost.model.explain import importance
 
-        return get_score(self, importance_type)
+        used, values = np.flatnonzero(importance(self, "weight")), importance(self, importance_type)
+        return {self.schema.label(int(i)): float(values[i]) for i in used}
 
     def trees_to_dataframe(self) -> pd.DataFrame:
         """One row per node, with XGBoost's columns; see `daskboost.model.output.trees_to_dataframe`."""

@@ -59,13 +59,6 @@ def importance(booster: Booster, importance_type: str = "gain") -> Float64:
     return np.divide(totals, counts, out=np.zeros_like(totals), where=counts > 0)
 
 
-def get_score(booster: Booster, importance_type: str = "weight") -> dict[str, float]:
-    """Importance by name of the features that some split uses: XGBoost's ``Booster.get_score``."""
-    used = np.flatnonzero(importance(booster, "weight"))
-    values = importance(booster, importance_type)
-    return {booster.schema.label(int(i)): float(values[i]) for i in used}
-
-
 EMPTY_SHARE = 2.0**-40
 """Share of a tree's cover that a leaf without any gets: too little to show, while TreeSHAP can divide by it."""
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from daskboost.dtypes import Float64, Int32
 from daskboost.errors import MissingDependencyError, ParameterError
-from daskboost.model.explain import get_score
 from daskboost.params import REPORT_NAME
 from daskboost.tree.table import TreeTable
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
     from daskboost.model.booster import Booster
+    from daskboost.model.explain import ImportanceType
 
 # Where the boxes of a drawn tree go: each subtree has a strip of its own, as wide as its texts, so that none overlap.
 #
@@ -58,78 +57,62 @@ def branches(tree: TreeTable, node: int) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything of a tree goes, from the upper left corner."""
+    """Where everything of a tree goes, from the upper left corner; arrays are float64, shape (nodes,)."""
 
-    tree: TreeTable
-    depth: Int32
-    """Depth of each node; int32, shape (nodes,)."""
-    box_sizes: Float64
-    """Widths and heights of boxes; shape (nodes, 2)."""
-    label_sizes: Float64
-    """Widths and heights of the words at the branch to each node, 0 for the root; shape (nodes, 2)."""
+    width: float
+    height: float
+    x: Float64
+    """Centres of boxes and of their branches' words."""
+    box_y: Float64
+    """Middle of each box, downwards."""
+    label_y: Float64
+    """Middle of the words above each box, downwards."""
     scale: float
     """What gaps are multiplied by."""
 
-    @property
-    def width(self) -> float:
-        return float(self._strips[0][0])
+    @classmethod
+    def of(cls, tree: TreeTable, depth: Int32, boxes: Float64, words: Float64, scale: float) -> Layout:
+        """Return the layout of a tree.
 
-    @property
-    def height(self) -> float:
-        return self._levels[2]
+        `boxes`, `words` : widths and heights of boxes and of the words at the branch to each node, 0 for the root,
+        shape (nodes, 2).
+        """
+        x, width = _across(tree, np.maximum(boxes[:, 0], words[:, 0]) + GAP * scale)
+        box_y, label_y, height = _down(depth, boxes[:, 1], words[:, 1], scale)
+        return cls(width, height, x, box_y, label_y, scale)
 
-    @cached_property
-    def _strips(self) -> tuple[Float64, Float64]:
-        """Width of each node's subtree, and how far from the strip's left edge the node's own centre lies."""
-        tree = self.tree
-        own = np.maximum(self.box_sizes[:, 0], self.label_sizes[:, 0]) + GAP * self.scale
-        width, centre = own.copy(), own / 2
-        for node in range(tree.n_nodes - 1, -1, -1):  # children come after their parent
-            left, right = tree.left_child[node], tree.right_child[node]
-            if left >= 0:
-                below = width[left] + width[right]
-                width[node] = max(own[node], below)
-                middle = (centre[left] + width[left] + centre[right]) / 2 + (width[node] - below) / 2
-                centre[node] = np.clip(middle, own[node] / 2, width[node] - own[node] / 2)
-        return width, centre
 
-    @cached_property
-    def x(self) -> Float64:
-        """Centres of boxes and of their branches' words; float64, shape (nodes,)."""
-        tree, (width, centre) = self.tree, self._strips
-        begin = np.zeros(tree.n_nodes)
-        for node in range(tree.n_nodes):
-            left, right = tree.left_child[node], tree.right_child[node]
-            if left >= 0:
-                begin[left] = begin[node] + (width[node] - width[left] - width[right]) / 2
-                begin[right] = begin[left] + width[left]
-        return np.asarray(begin + centre)
+def _across(tree: TreeTable, own: Float64) -> tuple[Float64, float]:
+    """Return the centres of nodes that take so much width each, and the width of the tree."""
+    width, centre, begin = own.copy(), own / 2, np.zeros(tree.n_nodes)  # centres from a strip's left edge on
+    for node in range(tree.n_nodes - 1, -1, -1):  # children come after their parent
+        left, right = tree.left_child[node], tree.right_child[node]
+        if left >= 0:
+            below = width[left] + width[right]
+            width[node] = max(own[node], below)
+            middle = (centre[left] + width[left] + centre[right]) / 2 + (width[node] - below) / 2
+            centre[node] = np.clip(middle, own[node] / 2, width[node] - own[node] / 2)
+    for node in range(tree.n_nodes):
+        left, right = tree.left_child[node], tree.right_child[node]
+        if left >= 0:
+            begin[left] = begin[node] + (width[node] - width[left] - width[right]) / 2
+            begin[right] = begin[left] + width[left]
+    return np.asarray(begin + centre), float(width[0])
 
-    @property
-    def box_y(self) -> Float64:
-        """Middle of each box, downwards; float64, shape (nodes,)."""
-        return np.asarray(self._levels[0][self.depth])
 
-    @property
-    def label_y(self) -> Float64:
-        """Middle of the words above each box, downwards; float64, shape (nodes,)."""
-        return np.asarray(self._levels[1][self.depth])
-
-    @cached_property
-    def _levels(self) -> tuple[Float64, Float64, float]:
-        """Middle of each level's boxes and of the words above them; the whole height."""
-        boxes, labels, y = [], [], GAP * self.scale
-        for level in range(int(self.depth.max()) + 1):
-            there = self.depth == level
-            height, label = self.box_sizes[there, 1].max(), self.label_sizes[there, 1].max()
-            if level:
-                y += DROP * self.scale + label / 2
-            labels.append(y)
-            if level:
-                y += label / 2 + GAP / 2 * self.scale
-            boxes.append(y + height / 2)
-            y += height
-        return np.array(boxes), np.array(labels), float(y + GAP * self.scale)
+def _down(depth: Int32, heights: Float64, label_heights: Float64, scale: float) -> tuple[Float64, Float64, float]:
+    """Return the middle of each node's box and of the words above it, and the height of the tree."""
+    boxes, labels, y = [], [], GAP * scale
+    for level in range(int(depth.max()) + 1):
+        height, label = heights[depth == level].max(), label_heights[depth == level].max()
+        if level:
+            y += DROP * scale + label / 2
+        labels.append(y)
+        if level:
+            y += label / 2 + GAP / 2 * scale
+        boxes.append(y + height / 2)
+        y += height
+    return np.array(boxes)[depth], np.array(labels)[depth], float(y + GAP * scale)
 
 
 class TreeDrawing:
@@ -193,7 +176,7 @@ class TreeDrawing:
             word.set_fontsize(LABEL_SIZE * scale)
         boxes = np.array([self._size(text) for text in self._boxes]) + 2 * PADDING * FONT_SIZE * scale
         words = [self._size(self._words[i]) if i in self._words else (0.0, 0.0) for i in range(self._tree.n_nodes)]
-        return Layout(self._tree, self._depth, boxes, np.array(words), scale)
+        return Layout.of(self._tree, self._depth, boxes, np.array(words), scale)
 
     def _size(self, text: Text) -> tuple[float, float]:
         """Return the width and height of a text without its box."""
@@ -240,7 +223,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def plot_importance(
-    booster: Any, importance_type: str = "gain", max_num_features: int | None = 20, ax: Axes | None = None
+    booster: Any, importance_type: ImportanceType = "gain", max_num_features: int | None = 20, ax: Axes | None = None
 ) -> Axes:
     """Bars of the most important features, the first on top.
 
@@ -260,7 +243,7 @@ def plot_importance(
     MissingDependencyError
         matplotlib is not installed.
     """
-    scores = sorted(get_score(booster_of(booster), importance_type).items(), key=lambda item: item[1])
+    scores = sorted(booster_of(booster).get_score(importance_type).items(), key=lambda item: item[1])
     if not scores:
         raise ParameterError("the model has no splits, so no feature has any importance to plot")
     ax = _axes(ax)

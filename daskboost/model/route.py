@@ -80,23 +80,15 @@ def _values(spec: ReadSpec, x: Any, runtime: Runtime) -> Values:
     """The features of a partition."""
     if device_kind(x) != "cupy_sparse":
         values, _ = dense_matrix(x, spec.columns)
-        _check_features(spec, values)
+        spec.check_features(values.shape[1])
         return DenseValues(values, spec.missing)
     matrix, _ = csr_matrix(x, spec.columns)
-    _check_features(spec, matrix)
+    spec.check_features(matrix.shape[1])
     values = as_float32(runtime, matrix.data)
     return SparseValues(
         matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), values, int(matrix.shape[1]),
         spec.missing,
     )  # fmt: skip
-
-
-def _check_features(spec: ReadSpec, matrix: Any) -> None:
-    if matrix.shape[1] != spec.schema.n_features:
-        raise DataError(
-            f"X has {matrix.shape[1]} features here, but {spec.schema.n_features} were expected. "
-            "Make all partitions have the same columns."
-        )
 
 
 def _margin(spec: ReadSpec, given: object, n_rows: int, runtime: Runtime) -> Float32:
@@ -129,9 +121,9 @@ def predict(request: PredictRequest, given: object, base_margin: object, missing
         return predict_on_device(request, x, base_margin, missing)
     source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
     if isinstance(source.x, DaskFrameBlocks):
-        return _predict_frame(request, source.x.collection, source.beside.get("base_margin"), source.spec)
+        return _predict_frame(request, source.x.data, source.beside.get("base_margin"), source.spec)
     if isinstance(source.x, DaskArrayBlocks):
-        return _predict_array(request, source.x.collection, source.beside.get("base_margin"), source.spec)
+        return _predict_array(request, source.x.data, source.beside.get("base_margin"), source.spec)
     results = [request.run(batch) for batch in source.batches()]
     return results[0] if len(results) == 1 else np.concatenate([request.empty(), *results])
 
@@ -152,7 +144,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
                 "base_margin is an array, but X is a Dask DataFrame; pass a Dask Series or DataFrame with X's "
                 "partitions, or the name of columns of X"
             )
-        margins.append(base_margin.collection)
+        margins.append(base_margin.data)
     return x.map_partitions(
         _predict_partition,
         *margins,
@@ -176,10 +168,11 @@ def _predict_partition(
 ) -> pd.DataFrame | pd.Series:
     """Dask fills in `partition_info`."""
     where = f"partition {partition_info['number']}" if partition_info else ""
-    return frame_of(_run(request, spec, frame, base_margin, where), frame.index, names)
+    return frame_of(_run(frame, base_margin, request=request, spec=spec, where=where), frame.index, names)
 
 
-def _run(request: PredictRequest, spec: ReadSpec, x: Any, base_margin: Any, where: str = "") -> npt.NDArray[Any]:
+def _run(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec, where: str = ""
+         ) -> npt.NDArray[Any]:  # fmt: skip
     """One partition's prediction, as an array where the partition lies."""
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
@@ -214,7 +207,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         margin = _margin_array(base_margin, x)
         pairs += [margin, "rm"[: margin.ndim]]
     return da.blockwise(
-        _predict_block,
+        _run,
         "r" + _AXES[: empty.ndim - 1],
         *pairs,
         request=_in_graph(request),
@@ -234,13 +227,7 @@ def _margin_array(base_margin: Blocks, x: Any) -> Any:
     if isinstance(base_margin, LocalBlocks):
         values = margin_values(base_margin.data, None)
         return da.from_array(values, chunks=(x.chunks[0], *values.shape[1:]))
-    assert isinstance(base_margin, DaskArrayBlocks | DaskFrameBlocks)
-    collection = base_margin.collection
-    return collection.values if isinstance(base_margin, DaskFrameBlocks) else collection
-
-
-def _predict_block(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: ReadSpec) -> npt.NDArray[Any]:
-    return _run(request, spec, x, base_margin)
+    return base_margin.data.values if isinstance(base_margin, DaskFrameBlocks) else base_margin.data
 
 
 def _in_graph(request: PredictRequest) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from daskboost.errors import ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.serialize import format_of
-from daskboost.params import check_count, shown
+from daskboost.params import shown
 
 EvalsResult = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -91,7 +91,8 @@ class EvaluationLog(Callback):
     """
 
     def __init__(self, period: int = 1, stream: TextIO | None = None) -> None:
-        check_count("EvaluationLog: period", period, least=1)
+        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+            raise ParameterError(f"EvaluationLog(period={period!r}) must be an integer of at least 1")
         self._period, self._stream = period, stream
         self._unprinted: str | None = None
 
@@ -128,7 +129,8 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | Path, period: int = 10) -> None:
-        check_count("Checkpoint: period", period, least=1)
+        if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+            raise ParameterError(f"Checkpoint(period={period!r}) must be an integer of at least 1")
         format_of(path)  # refuses other file names before any training
         self.path, self._period = Path(path), period
 

@@ -241,33 +241,29 @@ class QuantizedDataset:
             device_memory_limit -= reference.shards.device_bytes
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit))
 
-        def described(runner: Any) -> DatasetInfo:
+        def made(runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)
-            return replace(info, init_model_digest=None if init_model is None else init_model.digest)
+            info = replace(info, init_model_digest=None if init_model is None else init_model.digest)
+            return cls._holding(info, quantize(
+                source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
+                beside=None if reference is None else reference.shards,
+            ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
 
         def on_cluster() -> QuantizedDataset:
             from daskboost.cluster.dask_data import ClusterRunner
 
             cluster = ClusterRunner(place)
             cluster.check_spill_directory(directory)
-            info = described(cluster)
-            return cls._holding(info, cluster.quantize(
-                source, info, margin_of=margin_of, spill_directory=directory, host_memory_limit=host_memory_limit,
-                beside=None if reference is None else reference.shards,
-            ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
+            return made(cluster, cluster.quantize)
 
         if place is not None:
             return run_or_await(place, on_cluster)
         if directory is not None:
             check_spill_directory(directory)
         runner = LocalRunner(n_jobs)
-        info = described(runner)
-        return cls._holding(info, quantize_here(
-            source, info, runner, margin_of=margin_of, n_engines=n_engines, spill_directory=spill_directory,
-            host_memory_limit=host_memory_limit, beside=None if reference is None else reference.shards,
-        ), host_memory_limit=host_memory_limit, spill_directory=spill_directory)  # fmt: skip
+        return made(runner, partial(quantize_here, runner=runner, n_engines=n_engines))
 
     def subset(self, rows: Any) -> QuantizedDataset:
         """Some of the rows, as a data set to train or evaluate on that shares this one's bins and cut points.

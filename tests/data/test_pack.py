@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,6 @@ from daskboost.data.chunks.packing import (
     DenseLayout,
     Packing,
     choose_layout,
-    n_symbols,
     pack_csr,
     pack_dense,
     unpack_csr,
@@ -104,7 +105,8 @@ def test_widths_at_the_borders() -> None:
 
 
 def test_symbols_count_missing_where_it_occurs() -> None:
-    assert n_symbols(cuts_with([1, 4, 256]), np.array([True, False, True])).tolist() == [2, 4, 257]
+    cuts = replace(cuts_with([1, 4, 256]), has_missing=np.array([True, False, True]))
+    assert cuts.n_slots.tolist() == [2, 4, 257]
 
 
 def test_auto_takes_the_smaller_encoding() -> None:

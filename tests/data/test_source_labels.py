@@ -91,7 +91,7 @@ def test_labels_are_found_without_reading_features(tmp_path: Path) -> None:
         assert sorted(np.concatenate([np.asarray(block) for block in labels])) == sorted(TYPES["text"])
         assert find_classes(source).tolist() == ["cat", "dog", "emu"]
     blocks = make_source(dd.read_parquet(tmp_path / "d"), "y").x
-    assert isinstance(blocks, DaskFrameBlocks) and blocks.collection["y"].optimize().expr.columns == ["y"]
+    assert isinstance(blocks, DaskFrameBlocks) and blocks.data["y"].optimize().expr.columns == ["y"]
     with pytest.raises(DataError, match="y is missing"):
         column_labels(make_source(frame[["x"]]))
 

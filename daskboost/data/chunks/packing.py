@@ -8,7 +8,7 @@ are unpacked on reading. A layout belongs to a data set, never to a partition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.budget.set_size import DenseSet, SparseSet
 from daskboost.devices.cpu.threads import by_ranges
 from daskboost.devices.gpu.rows.streamed import DenseChunks, SparseChunks
-from daskboost.dtypes import SYMBOL_WORD, Bool, Int32, Int64, UInt8, UInt16, UInt32
+from daskboost.dtypes import SYMBOL_WORD, Bool, Int32, UInt8, UInt16, UInt32
 from daskboost.errors import DataError
 
 MAX_SYMBOLS = 1 << 16  # 65,535 bins and the symbol for missing
@@ -184,11 +184,6 @@ class CsrLayout:
 Layout = DenseLayout | CsrLayout
 
 
-def n_symbols(cuts: Cuts, has_missing: Bool) -> Int64:
-    """Symbols per feature: its bins, and one for missing where `has_missing`; int64, shape (features,)."""
-    return cuts.n_bins.astype(np.int64) + has_missing
-
-
 def choose_layout(
     cuts: Cuts,
     has_missing: Bool,
@@ -222,7 +217,7 @@ def choose_layout(
         raise DataError(
             f"the features have {cuts.total_bins} bins together, more than 2**31 - 1: use a smaller max_bin"
         )
-    symbols = n_symbols(cuts, has_missing)
+    symbols = replace(cuts, has_missing=has_missing).n_slots
     csr = CsrLayout.aligned(cuts.total_bins) if packing == "aligned" else CsrLayout.tight(cuts.total_bins)
     if encoding == "csr":
         return csr

@@ -222,8 +222,7 @@ class DenseQuantizer(Quantizer):
 
     def places(self, runtime: Runtime) -> SymbolPlaces:
         """Return where symbols lie on the device."""
-        slots = self.cuts.n_bins.astype(np.int64) + self.cuts.has_missing
-        return SymbolPlaces.of_slots(slots, np.dtype(self.layout.symbol_dtype), runtime.shared_bytes)
+        return SymbolPlaces.of_slots(self.cuts.n_slots, np.dtype(self.layout.symbol_dtype), runtime.shared_bytes)
 
     def bytes_of(self, runtime: Runtime, n_rows: int, n_entries: int) -> int:
         places = self.places(runtime)

@@ -144,6 +144,11 @@ class Cuts:
         return (np.diff(self.offsets) + 1).astype(np.int32)
 
     @property
+    def n_slots(self) -> Int64:
+        """Bins per feature, and one for missing values where there are any; int64, shape (features,)."""
+        return self.n_bins.astype(np.int64) + self.has_missing
+
+    @property
     def bin_offsets(self) -> Int32:
         """First global bin of each feature; int32, shape (features + 1,)."""
         return np.concatenate([[0], np.cumsum(self.n_bins)]).astype(np.int32)
@@ -158,8 +163,7 @@ class Cuts:
 
         `width` : columns of gradients that trees search side by side.
         """
-        slots = self.n_bins.astype(np.int64) + self.has_missing
-        return SlotLayout(np.concatenate([[0], np.cumsum(slots)]).astype(np.int64), self.n_bins, width)
+        return SlotLayout(np.concatenate([[0], np.cumsum(self.n_slots)]).astype(np.int64), self.n_bins, width)
 
     def of(self, feature: int) -> Float32:
         """The cut points of one feature."""

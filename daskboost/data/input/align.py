@@ -77,11 +77,10 @@ def aligned(value: object, x: Blocks, rule: ColumnRule) -> Blocks:
     name = rule.argument
     value = readable(value, name)
     blocks = _dask_blocks(value, x, name) if is_lazy(value) else _local_blocks(value, x, name)
-    data = blocks.collection if isinstance(blocks, DaskArrayBlocks | DaskFrameBlocks) else blocks.data
-    width = width_of(data)
+    width = width_of(blocks.data)
     if width != 1 and not rule.several:
         raise DataError(f"{name} has {width} columns, but must have one. Pass a single column.")
-    for dtype in dtypes_of(data):
+    for dtype in dtypes_of(blocks.data):
         check_dtype(dtype, rule)
     return blocks
 

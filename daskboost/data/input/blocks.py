@@ -24,6 +24,9 @@ MAX_BYTES = 256 * 2**20
 class Blocks(ABC):
     """One aligned input (features, label, weight or base margin), cut into partitions."""
 
+    data: Any
+    """The input as it came; row groups of files have none."""
+
     @property
     def n_partitions(self) -> int:
         assert self.lengths is not None
@@ -110,39 +113,39 @@ class ParquetBlocks(Blocks):
 class DaskFrameBlocks(Blocks):
     """A Dask DataFrame or Series."""
 
-    collection: Any
+    data: Any
 
     @property
     def n_partitions(self) -> int:
-        return int(self.collection.npartitions)
+        return int(self.data.npartitions)
 
     def blocks(self) -> list[Any]:
-        blocks = list(self.collection.to_delayed(optimize_graph=True))
+        blocks = list(self.data.to_delayed(optimize_graph=True))
         if len(blocks) != self.n_partitions:  # Dask reads several files at once of which it needs few columns
-            blocks = list(self.collection.to_delayed(optimize_graph=False))
+            blocks = list(self.data.to_delayed(optimize_graph=False))
         return blocks
 
     def column_blocks(self, name: Hashable) -> list[Any]:
-        return list(self.collection[name].to_delayed(optimize_graph=True))
+        return list(self.data[name].to_delayed(optimize_graph=True))
 
 
 @dataclass(frozen=True)
 class DaskArrayBlocks(Blocks):
     """A Dask Array, one chunk wide, of known or unknown numbers of rows."""
 
-    collection: Any
+    data: Any
 
     @property
     def n_partitions(self) -> int:
-        return len(self.collection.chunks[0])
+        return len(self.data.chunks[0])
 
     @property
     def lengths(self) -> tuple[int, ...] | None:
-        rows = self.collection.chunks[0]
+        rows = self.data.chunks[0]
         return None if any(np.isnan(n) for n in rows) else tuple(int(n) for n in rows)
 
     def blocks(self) -> list[Any]:
-        return list(self.collection.to_delayed(optimize_graph=True).ravel())
+        return list(self.data.to_delayed(optimize_graph=True).ravel())
 
 
 def row_slice(data: Any, start: int, stop: int) -> Any:

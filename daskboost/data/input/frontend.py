@@ -38,8 +38,8 @@ from daskboost.data.input.schema import (
     listed,
     match_by_count,
     match_by_name,
+    unique_names,
 )
-from daskboost.data.input.schema import unique_names as unique
 from daskboost.errors import DataError, DataTypeError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _of_frame(
     feature_names: Sequence[str] | None,
     schema: FeatureSchema | None,
 ) -> tuple[Columns, FeatureSchema]:
-    names = unique(columns)
+    names = unique_names(columns)
     if schema is not None and schema.names is not None:
         positions = match_by_name(schema, names)
     elif feature_names is not None:
@@ -215,7 +215,7 @@ def _of_matrix(
             f"X is an array of type {dtype}, which is not a number. Convert it, e.g. with X.astype('float32'); "
             "encode strings and dates as numbers first."
         )
-    names = None if feature_names is None else unique(feature_names, "feature_names")
+    names = None if feature_names is None else unique_names(feature_names, "feature_names")
     if names is not None and len(names) != n_columns:
         raise DataError(f"feature_names has {len(names)} names, but X has {n_columns} columns. Pass one per column.")
     found = FeatureSchema(names, (FEATURE_KINDS[letter],) * n_columns)
@@ -230,7 +230,7 @@ def _of_matrix(
 
 
 def _positions_of(feature_names: Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
-    wanted = unique(feature_names, "feature_names")
+    wanted = unique_names(feature_names, "feature_names")
     absent = [repr(name) for name in wanted if name not in names]
     if absent:
         raise DataError(

@@ -125,11 +125,7 @@ class ReadSpec:
                 raise
 
     def _read(self, features: AnyFeatures, x: Any, given: Mapping[str, Any]) -> RowBatch:
-        if features.n_features != self.schema.n_features:
-            raise DataError(
-                f"X has {features.n_features} features here, but {self.schema.n_features} were expected. "
-                "Make all partitions have the same columns."
-            )
+        self.check_features(features.n_features)
         n, found = features.n_rows, dict[str, Any]()
         for name, rule in COLUMNS.items():
             block = given.get(name)
@@ -182,6 +178,14 @@ class ReadSpec:
         if len(values) and _beyond(values):
             self.refuse_infinite(np.unique(indices[np.abs(values) >= _LIMIT]))
         return SparseRows(_frozen(indptr), _frozen(indices), _frozen(values), int(x.shape[1]))
+
+    def check_features(self, n_features: int) -> None:
+        """Refuse a partition of another number of features."""
+        if n_features != self.schema.n_features:
+            raise DataError(
+                f"X has {n_features} features here, but {self.schema.n_features} were expected. "
+                "Make all partitions have the same columns."
+            )
 
     def refuse_infinite(self, features: npt.NDArray[Any]) -> NoReturn:
         """The error for features that hold infinite values."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.align import aligned, check_dtype, columns_named, dtypes_of, is_text, width_of
-from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks, LocalBlocks
+from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
 from daskboost.data.input.kinds import is_lazy
@@ -193,8 +193,9 @@ class Source:
     def _mapped_frames(self, function: Callable[..., Any]) -> list[Delayed]:
         import dask.dataframe as dd
 
+        frames = [part.data for part in self._inputs]
         batches = dd.map_partitions(
-            function, *map(_data, self._inputs), align_dataframes=False, meta=(None, object), enforce_metadata=False
+            function, *frames, align_dataframes=False, meta=(None, object), enforce_metadata=False
         )
         return list(batches.to_delayed(optimize_graph=True))
 
@@ -204,8 +205,7 @@ class Source:
         numbers = da.from_array(np.arange(self.n_partitions), chunks=1)
         pairs: list[Any] = [numbers, (0,)]
         for axis, part in enumerate(self._inputs, start=1):
-            array = _data(part)
-            pairs += [array, (0, axis)[: array.ndim]]
+            pairs += [part.data, (0, axis)[: part.data.ndim]]
         batches = da.blockwise(
             function,
             (0,),
@@ -313,7 +313,7 @@ def make_source(
     x = opened.cut(None if opened.columns is None else spec.frame_columns)
     blocks = {name: aligned(own, x, COLUMNS[name]) for name, own in given.items() if name not in inside}
     if "base_margin" in given:
-        n_outputs = len(inside["base_margin"]) if "base_margin" in inside else width_of(_data(blocks["base_margin"]))
+        n_outputs = len(inside["base_margin"]) if "base_margin" in inside else width_of(blocks["base_margin"].data)
         spec = replace(spec, n_margin_outputs=n_outputs)
     _check_dtypes(opened, inside)
     if x.lengths is not None and sum(x.lengths) == 0 and (schema is None or y is not None):
@@ -333,7 +333,7 @@ def _label_dtype(opened: OpenedInput, inside: Mapping[str, Sequence[Hashable]], 
                  ) -> ColumnType | None:  # fmt: skip
     if "label" in inside:
         return dict(zip(opened.columns or (), opened.dtypes, strict=False))[inside["label"][0]]
-    return dtypes_of(_data(blocks["label"]))[0] if "label" in blocks else None
+    return dtypes_of(blocks["label"].data)[0] if "label" in blocks else None
 
 
 def missing_value(missing: Any) -> float:
@@ -345,8 +345,3 @@ def missing_value(missing: Any) -> float:
         raise ParameterError(f"missing is {shown(missing)}, but must be a number, e.g. -999, 0 or NaN (the default).")
     with np.errstate(over="ignore"):
         return float(np.float32(missing))  # as it is compared; beyond float32 it is infinite, as such values become
-
-
-def _data(blocks: Blocks) -> Any:
-    assert isinstance(blocks, LocalBlocks | DaskFrameBlocks | DaskArrayBlocks)
-    return blocks.data if isinstance(blocks, LocalBlocks) else blocks.collection
