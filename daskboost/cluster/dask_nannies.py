@@ -59,7 +59,7 @@ async def find_computing(scheduler: str, connection_args: dict[str, Any], suspec
     return set()
 
 
-def _says_so(answer: Any) -> bool:
+def _says_so(answer: object) -> bool:
     """Return whether a nanny's answer, which may be an error, is yes."""
     return isinstance(answer, dict) and answer.get("status") == "OK" and answer["result"] is True
 

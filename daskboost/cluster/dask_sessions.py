@@ -224,8 +224,7 @@ class WorkerHost:
 
     def _open_engine(self, request: OpenSession, peers: ChannelPeers, extras: Mapping[str, Any]) -> Engine:
         function, argument = request.call.resolve()
-        context = EngineContext(self.place, request.rank, len(request.workers), peers, extras)
-        engine: Engine = function(context, argument)
+        engine: Engine = function(EngineContext(self.place, peers, extras), argument)
         return engine
 
     def _accept_peer(self, channel: Channel, hello: PeerHello) -> None:

@@ -46,7 +46,9 @@ def call_on(host: WorkerHost) -> Channel:
     """A connection to a worker, of which the worker knows nothing yet."""
     near, far = socket.socketpair()
     host._start(Channel(far))
-    return Channel(near, silence_s=20.0)
+    channel = Channel(near)
+    channel.limit_silence(20.0)
+    return channel
 
 
 def check_refused(channel: Channel, match: str, caplog: pytest.LogCaptureFixture) -> None:
