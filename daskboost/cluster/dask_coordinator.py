@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 from daskboost.cluster.channel import Channel, ChannelClosedError, ChannelSilentError, pack
 from daskboost.cluster.context import CoordinatorContext, RemoteCall
 from daskboost.cluster.dask_comms import UnreachableError, open_channels
-from daskboost.cluster.dask_nannies import find_computing
 from daskboost.cluster.dask_sessions import OpenSession
-from daskboost.cluster.dask_watch import result_of
+from daskboost.cluster.dask_watch import find_computing, result_of
 from daskboost.cluster.limits import DRAIN_S, GRACE_S, LOOK_S
 from daskboost.errors import DaskBoostError, FitCancelledError, WorkerLostError
 from daskboost.local.links import Failure
