@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Round:
         from daskboost.params import TrainParams
 
         n, k = config.n_rows, config.n_outputs
-        self.xp, self.config = runtime.xp, config
+        self.xp, self.config = cast(Any, runtime.xp), config
         self.params = TrainParams(subsample=config.subsample)
         self.objective = make_objective(config.objective, config.parameters)
         random = self.xp.random.default_rng(0)

@@ -30,7 +30,8 @@ from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows.feature_groups import map_tiles
 from daskboost.devices.gpu.rows.row_state import BUILD_ROWS
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime
+from daskboost.devices.gpu.runtime.cuda import CudaRuntime
+from daskboost.devices.gpu.runtime.launches import DeviceArray
 
 REPEATS = 20
 LAUNCHES = 10
@@ -76,7 +77,7 @@ class Level:
     n_rows: int
 
 
-def make_symbols(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> DeviceArray:
+def make_symbols(runtime: CudaRuntime, config: Config, n_bins: int, skewed: bool) -> DeviceArray:
     """uint8, shape (rows, features), uniform or mostly 0."""
     random, shape = runtime.xp.random.RandomState(7), (config.n_rows, config.n_features)
     symbols = random.randint(0, n_bins, shape, dtype=np.uint8)
@@ -86,14 +87,14 @@ def make_symbols(runtime: Runtime, config: Config, n_bins: int, skewed: bool) ->
     return found
 
 
-def make_pairs(runtime: Runtime, n_rows: int) -> DeviceArray:
+def make_pairs(runtime: CudaRuntime, n_rows: int) -> DeviceArray:
     """Return random pairs of 15 bits; int32, shape (rows,)."""
     random = runtime.xp.random.RandomState(5)
     found: DeviceArray = random.randint(-(2**30), 2**30, n_rows, dtype=np.int32) & -0x8001  # 15-bit h
     return found
 
 
-def make_level(runtime: Runtime, n_rows: int, n_nodes: int) -> Level:
+def make_level(runtime: CudaRuntime, n_rows: int, n_nodes: int) -> Level:
     """The root, or half of the rows, stably in the order of their nodes."""
     xp = runtime.xp
     if n_nodes == 0:
@@ -106,7 +107,7 @@ def make_level(runtime: Runtime, n_rows: int, n_nodes: int) -> Level:
     return Level(bounds, order, int(ends[-1]))
 
 
-def check(runtime: Runtime, symbols: DeviceArray, level: Level, pairs: DeviceArray, out: DeviceArray, n_bins: int
+def check(runtime: CudaRuntime, symbols: DeviceArray, level: Level, pairs: DeviceArray, out: DeviceArray, n_bins: int
           ) -> None:  # fmt: skip
     """The first and the last feature's sums in the first and the last node.
 
@@ -129,7 +130,7 @@ def check(runtime: Runtime, symbols: DeviceArray, level: Level, pairs: DeviceArr
             assert bool((found == expected.astype(np.int64)).all()), f"wrong sums: node {node}, feature {feature}"
 
 
-def median_ms(runtime: Runtime, work: Callable[[], None]) -> float:
+def median_ms(runtime: CudaRuntime, work: Callable[[], None]) -> float:
     """Of `work`, ms on the GPU."""
     cuda, busy = runtime.xp.cuda, runtime.xp.empty(BUSY_BYTES, np.uint8)
 
@@ -150,7 +151,7 @@ def median_ms(runtime: Runtime, work: Callable[[], None]) -> float:
     return statistics.median(float(cuda.get_elapsed_time(begin, end)) / LAUNCHES for begin, end in events)
 
 
-def bench_once(runtime: Runtime, config: Config, n_bins: int, skewed: bool) -> Iterator[dict[str, Any]]:
+def bench_once(runtime: CudaRuntime, config: Config, n_bins: int, skewed: bool) -> Iterator[dict[str, Any]]:
     """A row per level."""
     xp = runtime.xp
     symbols = make_symbols(runtime, config, n_bins, skewed)

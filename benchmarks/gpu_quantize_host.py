@@ -31,7 +31,7 @@ from daskboost.data.chunks import quantizer
 from daskboost.data.cuts import sketch as device_sketch
 from daskboost.data.cuts.key_counts import KeyTable
 from daskboost.data.input import uploaded_rows as upload
-from daskboost.devices.gpu.runtime.upload import Uploader
+from daskboost.devices.gpu.runtime.transfers import Uploader
 
 BUS_BYTES_PER_S = 55.5e9
 READS = 2

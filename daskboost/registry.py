@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from daskboost.errors import ParameterError
@@ -12,25 +12,20 @@ from daskboost.errors import ParameterError
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Registry(Generic[T]):
-    """Classes by a name that each carries.
+    """Classes by a name that each carries."""
 
-    Parameters
-    ----------
-    noun : str
-        What messages call such a class.
-    attribute : str
-        The class attribute that holds the name.
-    reserved : str, default ""
-        A character that no name may hold.
-    foreign : mapping, optional
-        Other libraries' names to ours, where the closest spelling would be another class.
-    """
+    noun: str
+    """What messages call such a class."""
+    attribute: str
+    """The class attribute that holds the name."""
+    reserved: str = ""
+    """A character that no name may hold."""
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    """Other libraries' names to ours, where the closest spelling would be another class."""
 
-    def __init__(
-        self, noun: str, attribute: str, reserved: str = "", foreign: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self._noun, self._attribute, self._reserved, self._foreign = noun, attribute, reserved, foreign
+    def __post_init__(self) -> None:
         self._classes: dict[str, type[T]] = {}
 
     def add(self, kind: type[T]) -> type[T]:
@@ -41,17 +36,17 @@ class Registry(Generic[T]):
         ParameterError
             The class has no name, a name with the reserved character, or one that another class has.
         """
-        name = getattr(kind, self._attribute, None)
-        if not isinstance(name, str) or not name or (self._reserved and self._reserved in name):
-            without = f", no {self._reserved!r}" if self._reserved else ""
+        name = getattr(kind, self.attribute, None)
+        if not isinstance(name, str) or not name or (self.reserved and self.reserved in name):
+            without = f", no {self.reserved!r}" if self.reserved else ""
             raise ParameterError(
-                f"{self._noun} class {kind.__qualname__} has no name; set its class attribute `{self._attribute}`"
+                f"{self.noun} class {kind.__qualname__} has no name; set its class attribute `{self.attribute}`"
                 f"{without}"
             )
         taken = self._classes.setdefault(name, kind)
         if taken is not kind:
             raise ParameterError(
-                f"{self._noun} {name!r} is already registered by {taken.__qualname__}; choose another name"
+                f"{self.noun} {name!r} is already registered by {taken.__qualname__}; choose another name"
             )
         return kind
 
@@ -68,8 +63,8 @@ class Registry(Generic[T]):
             There is none; the message has the closest name.
         """
         if name not in self._classes:
-            known = self._foreign.get(name)
+            known = self.foreign.get(name)
             close = [known] if known else difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]!r}?" if close else f"valid names are {', '.join(self.names())}"
-            raise ParameterError(f"{self._noun} {name!r} is unknown; {hint}")
+            raise ParameterError(f"{self.noun} {name!r} is unknown; {hint}")
         return self._classes[name]

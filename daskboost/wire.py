@@ -305,20 +305,14 @@ def _restore_array(plain: list[Any], frames: Sequence[Frame], unused: set[int]) 
             f"corrupt message: {frame.nbytes} bytes for an array of {dtype} with shape {reprlib.repr(shape)}"
         )
     if frame.nbytes == 0:
-        if max(shape, default=0) > np.iinfo(np.int64).max:
-            raise WireError(f"corrupt message: an array of shape {shape}")
-        return _new_array(shape, dtype)
+        try:
+            return np.empty(shape, dtype)
+        except (ValueError, OverflowError) as error:
+            raise WireError(f"corrupt message: an array of shape {reprlib.repr(shape)}: {error}") from error
     flat = np.frombuffer(frame, dtype)
     if not flat.flags.writeable or not flat.flags.aligned:
         flat = flat.copy()
     return flat.reshape(shape)
-
-
-def _new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    try:
-        return np.empty(shape, dtype)
-    except ValueError as error:
-        raise WireError(f"corrupt message: an array of shape {shape}: {error}") from error
 
 
 def _restore_dtype(plain: Any) -> np.dtype[Any]:

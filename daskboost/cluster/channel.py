@@ -64,22 +64,17 @@ def pack(frames: Sequence[Frame]) -> list[Frame]:
 class Channel:
     """One end of a connection between two threads, most often in two processes.
 
-    Parameters
-    ----------
-    sock : socket.socket
-        Connected, plain or TLS. The channel owns it from here on.
-    silence_s : float, optional
-        Seconds without a byte, in the middle of a message, after which the other side counts as lost.
+    It owns its socket, which is connected, plain or TLS, and bears any silence at first.
     """
 
-    def __init__(self, sock: socket.socket, silence_s: float | None = None) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._buffers = Buffers()
         self._write_lock = threading.Lock()
         self._closed = False
         self._deadline = math.inf
         self._most_bytes = MAX_BYTES
-        self.limit_silence(silence_s)
+        self.limit_silence(None)
 
     def limit_silence(self, silence_s: float | None, is_excused: Callable[[], bool] = lambda: False) -> None:
         """Change the seconds of silence that a message bears, sent or received; None for any.
@@ -92,7 +87,7 @@ class Channel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Send a message: any value that `wire.encode` takes."""
         self.send_packed(pack(encode(message)))
 

@@ -12,7 +12,7 @@ import importlib
 import reprlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class RemoteCall:
     """Its message, encoded, so that those who only pass the call on need not know the message's class."""
 
     @classmethod
-    def of(cls, function: str, argument: Any) -> RemoteCall:
+    def of(cls, function: str, argument: object) -> RemoteCall:
         """A call of `function(context, argument)`; the argument is anything that `wire.encode` takes."""
         return cls(function, tuple(bytes(frame) for frame in encode(argument)))
 
@@ -78,7 +78,7 @@ class WorkerShards:
         self.ram_use = RamUse()
         """RAM that the chunks of all data sets here take."""
 
-    def put(self, dataset: str, key: Any, part: Any) -> None:
+    def put(self, dataset: str, key: Hashable, part: object) -> None:
         """Keep a part; one with the same key is replaced, which makes a repeated task harmless.
 
         A part of a data set that was dropped is closed: cancelling tasks does not stop those that run, and nobody would
@@ -121,7 +121,7 @@ class WorkerShards:
                 stack.callback(self.drop, dataset)
 
 
-def _close(part: Any) -> None:
+def _close(part: object) -> None:
     close = getattr(part, "close", None)
     if close is not None:
         close()
@@ -145,8 +145,6 @@ class EngineContext:
     """First argument of functions that open an engine: `open(context, message) -> Engine`."""
 
     place: WorkerPlace
-    rank: int
-    n_engines: int
     peers: Peers
     extras: Mapping[str, Any]
 

@@ -123,7 +123,7 @@ async def accept_channel(comm: Comm, raw: bool, serve: Callable[[Channel], None]
     await _pump(comm, far)
 
 
-async def refuse_comm(comm: Comm, reason: str, answer: Any = None) -> None:
+async def refuse_comm(comm: Comm, reason: str, answer: object = None) -> None:
     """Answer a request that no fit makes, hang up, and log it."""
     logger.warning("refused a request of %s: %s", comm.peer_address, reason)
     with contextlib.suppress(OSError):  # nobody may wait for the answer

@@ -277,21 +277,18 @@ def _home(place: WorkerPlace, plan: QuantizePlan) -> DeviceHome:
     return home
 
 
+@dataclass(eq=False)
 class ClusterShards:
-    """A data set's rows on the workers of a cluster.
+    """A data set's rows on the workers of a cluster."""
 
-    Parameters
-    ----------
-    client : distributed.Client
-    name : str
-        Under which workers keep the chunks.
-    owners : tuple of str
-        Worker of each partition.
-    """
+    client: Client
+    name: str
+    """Under which workers keep the chunks."""
+    owners: tuple[str, ...]
+    """Worker of each partition."""
 
-    def __init__(self, client: Client, name: str, owners: tuple[str, ...]) -> None:
-        self.client, self.name, self.owners = client, name, owners
-        self._finalize = weakref.finalize(self, _drop_later, weakref.ref(client), name)
+    def __post_init__(self) -> None:
+        self._finalize = weakref.finalize(self, _drop_later, weakref.ref(self.client), self.name)
 
     def write(self, writer: DatasetWriter) -> list[ChunkRecord]:
         """Write all chunks' files, each worker its own; the directory must be on a file system that they share."""

@@ -134,7 +134,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine:
 
     def make_engine(device: Device) -> Engine:
         engine = Engine(setup, train, evals, device, context.peers)
-        if context.n_engines == 1:
+        if context.peers.n_peers == 1:
             engine.add(WholeRounds(engine, spec, threads))
         return engine
 

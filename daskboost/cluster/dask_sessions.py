@@ -51,10 +51,6 @@ class Admissions:
         self._lock = threading.Lock()
         self._extras: dict[str, Mapping[str, Any]] = {}
 
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._extras)
-
     def announce(self, token: str, extras: Mapping[str, Any]) -> None:
         """Let connections in that show this token, and keep the fit's Python objects for it."""
         with self._lock:
@@ -134,11 +130,6 @@ class WorkerHost:
             local_directory=self._worker.local_directory,
             shards=self.shards,
         )
-
-    def fits(self) -> int:
-        """How many sessions are running."""
-        with self._lock:
-            return len(self._sessions)
 
     async def accept(self, comm: Comm, **request: Any) -> Any:
         """Dask handler of new connections: it never replies, and the connection is no longer Dask's afterwards."""
@@ -224,8 +215,7 @@ class WorkerHost:
 
     def _open_engine(self, request: OpenSession, peers: ChannelPeers, extras: Mapping[str, Any]) -> Engine:
         function, argument = request.call.resolve()
-        context = EngineContext(self.place, request.rank, len(request.workers), peers, extras)
-        engine: Engine = function(context, argument)
+        engine: Engine = function(EngineContext(self.place, peers, extras), argument)
         return engine
 
     def _accept_peer(self, channel: Channel, hello: PeerHello) -> None:

@@ -89,7 +89,23 @@ def run_fit(
     DaskBoostError
         Errors of the coordinator keep their type if they are ours.
     """
-    return _run_and_call_back(client, _make_request(engines, coordinator), extras or {}, on_progress, place)
+    request = _make_request(engines, coordinator)
+    events: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    future = asyncio.run_coroutine_threadsafe(
+        _run_fit(client, request, extras or {}, events.put, place), event_loop(client)
+    )
+    future.add_done_callback(lambda _: events.put({}))  # wakes the wait below
+    try:
+        while not future.done():  # in the caller's thread, which so serves its own callbacks and sees Ctrl-C at once
+            _serve(events, on_progress, wait_s=LOOK_S)
+            check_loop(client, future)
+        _serve(events, on_progress, wait_s=0.0)
+        check_loop(client, future)
+        return future.result()
+    except BaseException:
+        future.cancel()
+        concurrent.futures.wait([future], timeout=CANCEL_S)
+        raise
 
 
 def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: RemoteCall) -> FitRequest:
@@ -100,26 +116,6 @@ def _make_request(engines: Sequence[tuple[str, RemoteCall]], coordinator: Remote
         raise ValueError(f"engines names a worker twice: {sorted(workers)}")
     calls = tuple(call for _, call in engines)
     return FitRequest(secrets.token_hex(4), secrets.token_hex(16), workers, calls, coordinator, silence_s())
-
-
-def _run_and_call_back(
-    client: Client, request: FitRequest, extras: Mapping[str, Any], on_progress: Progress | None, place: Place
-) -> Any:
-    """Wait in the caller's thread, which so serves its own callbacks and sees Ctrl-C at once."""
-    events: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    future = asyncio.run_coroutine_threadsafe(_run_fit(client, request, extras, events.put, place), event_loop(client))
-    future.add_done_callback(lambda _: events.put({}))  # wakes the wait below
-    try:
-        while not future.done():
-            _serve(events, on_progress, wait_s=LOOK_S)
-            check_loop(client, future)
-        _serve(events, on_progress, wait_s=0.0)
-        check_loop(client, future)
-        return future.result()
-    except BaseException:
-        future.cancel()
-        concurrent.futures.wait([future], timeout=CANCEL_S)
-        raise
 
 
 def _serve(events: SimpleQueue[dict[str, Any]], on_progress: Progress | None, wait_s: float) -> None:

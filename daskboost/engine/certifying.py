@@ -29,15 +29,7 @@ from daskboost.tree.split_search import Candidates
 
 
 class CertifiedTrees:
-    """What an engine answers about such trees.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    sets : RowSets
-    peers : Peers, optional
-    """
+    """What an engine answers about trees that are certified."""
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._setup, self._device, self._sets = setup, device, sets
@@ -99,7 +91,7 @@ class CertifiedTrees:
         self._sample.hold(taken_rows(train, self._drawn.taken()))
 
     def _finish_tree(self, message: m.FinishTree) -> m.Done:
-        self._sample.gradients.rows.train.add_tree(message.tree, message.output)
+        self._sample.gradients.rows.train.add_trees([(message.tree, message.output)])
         self._waiting.add(message.tree, message.output)
         return m.Done()
 

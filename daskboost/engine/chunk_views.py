@@ -41,19 +41,8 @@ class ViewRoom:
 
 
 class ChunkViews(ABC):
-    """Views of a shard's chunks, group by group.
-
-    Parameters
-    ----------
-    shard : Shard
-    device : Device
-    layout : SlotLayout
-    room : ViewRoom
-    streamed : frozenset of int
-        Places of the chunks that are read in every pass.
-    join_bytes : float
-        Bytes of bins that may be copied to join chunks.
-    """
+    """Views of a shard's chunks, group by group; chunks at the places `streamed` are read in every pass, and
+    `join_bytes` of bins may be copied to join chunks."""
 
     def __init__(self, shard: Shard, device: Device, layout: SlotLayout, room: ViewRoom, streamed: frozenset[int],
                  join_bytes: float) -> None:  # fmt: skip

@@ -57,16 +57,8 @@ class TreeGroup:
 
 
 class DeviceGrower:
-    """Grows the trees of rounds on a device.
-
-    Parameters
-    ----------
-    engine : Engine
-        The only one of the fit, on a GPU whose plan has trees that do without the host.
-    spec : FitSpec
-    total_weight : float or None
-        Of all rows, where data are small.
-    """
+    """Grows the trees of rounds on the GPU of the only engine of a fit, whose plan has trees that do without the host;
+    `total_weight` is that of all rows, where data are small."""
 
     def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None) -> None:
         device, trees = engine.device, engine.trees
@@ -240,13 +232,8 @@ def _groups_of(n_outputs: int, n_trees: int) -> list[range]:
 
 
 class Batch:
-    """Rounds whose trees' tables lie on the device until the host fetches them together.
-
-    Parameters
-    ----------
-    memory : device array
-        uint8, shape (rounds, bytes of a round's tables); used again by the next batch.
-    """
+    """Rounds whose trees' tables lie on the device until the host fetches them together, in memory of shape (rounds,
+    bytes of a round's tables) that the next batch uses again."""
 
     def __init__(self, memory: DeviceArray) -> None:
         self._memory = memory

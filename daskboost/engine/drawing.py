@@ -23,15 +23,7 @@ from daskboost.fit.peers import Peers
 
 
 class DrawnTrees:
-    """What an engine answers about such trees.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    sets : RowSets
-    peers : Peers, optional
-    """
+    """What an engine answers about trees that grow on drawn rows."""
 
     def __init__(self, setup: EngineSetup, device: Device, sets: RowSets, peers: Peers | None) -> None:
         self._setup, self._device, self._sets = setup, device, sets

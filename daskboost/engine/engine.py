@@ -108,15 +108,7 @@ class Engine:
 
 
 class TreesOnAllRows:
-    """What an engine answers about trees that grow on all of its rows.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    sets : RowSets
-    peers : Peers, optional
-    """
+    """What an engine answers about trees that grow on all of its rows."""
 
     sample_answers: Answers = {}  # noqa: RUF012  # nobody changes it
 

@@ -26,16 +26,8 @@ from daskboost.objectives.objective import Objective
 # theirs as well: no second copy, and no second pass over bins that may have to be read from disk.
 
 class EvaluatedRows:
-    """The rows of a shard that count, with margins that are kept for all rows of its chunks.
-
-    Parameters
-    ----------
-    shard : Shard
-        The evaluation set.
-    kept : ShardMargins
-        Of the same chunks; those of the training rows where these are the same.
-    device : Device
-    """
+    """The rows of a shard that count, an evaluation set's, with margins that are `kept` for all rows of its chunks:
+    those of the training rows where these are the same."""
 
     def __init__(self, shard: Shard, kept: ShardMargins, device: Device) -> None:
         self._kept, self._xp = kept, device.xp
@@ -116,16 +108,7 @@ class _DeviceBatch(_Batch):
 
 
 class Evaluator:
-    """States of metrics over an engine's rows of an evaluation set.
-
-    Parameters
-    ----------
-    device : Device
-    objective : Objective
-    metrics : sequence of Metric
-        Prepared for the set.
-    evaluated : EvaluatedRows
-    """
+    """States of metrics, prepared for an evaluation set, over an engine's rows of it."""
 
     def __init__(
         self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows

@@ -35,19 +35,7 @@ SUMMED_ROWS = 2**18
 
 
 class RowSets:
-    """All rows of an engine.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    train : Shard
-        Training rows; may be empty.
-    evals : sequence of Shard
-        This engine's rows of each evaluation set; may be empty.
-    shared : SharesViews, optional
-        Where views come from, if other fits of this process train on the same data set.
-    """
+    """All rows of an engine; parameters are those of `Engine`."""
 
     def __init__(self, setup: EngineSetup, device: Device, train: Shard, evals: Sequence[Shard],
                  shared: SharesViews | None) -> None:  # fmt: skip
@@ -89,7 +77,7 @@ class RowSets:
 
     def add_tree(self, message: m.AddTree) -> m.Done:
         """Add a tree to all margins."""
-        self.train.add_tree(message.tree, message.output)
+        self.train.add_trees([(message.tree, message.output)])
         self.add_to_evals([(message.tree, message.output)])
         return m.Done()
 
@@ -126,12 +114,7 @@ class RowSets:
 
 
 class WaitingTrees:
-    """Trees that margins do not have yet.
-
-    Parameters
-    ----------
-    sets : RowSets
-    """
+    """Trees that margins do not have yet."""
 
     def __init__(self, sets: RowSets) -> None:
         self._sets = sets

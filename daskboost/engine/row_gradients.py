@@ -63,12 +63,7 @@ def range_of(tops: Float64) -> GradientRange:
 class ExpressionGradients:
     """Gradients by the objective's array expressions, or those that rows bring: `RowGradients` of any device.
 
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    keep : bool
-        Whether those of all chunks stay in memory between their range and their quantizing; one chunk's do otherwise.
+    With `keep`, those of all chunks stay in memory between their range and their quantizing; one chunk's do otherwise.
     """
 
     def __init__(self, setup: EngineSetup, device: Device, *, keep: bool) -> None:
@@ -147,18 +142,7 @@ class ExpressionGradients:
 
 
 class Gradients:
-    """Gradients of the rows that trees grow over.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    rows : GrowingRows
-    keep : bool
-        Whether those of all chunks stay in memory between their range and their quantizing.
-    given : sequence of (array, array), optional
-        Gradients that came with the rows of each chunk; float32, shape (rows, outputs).
-    """
+    """Gradients of the rows that trees grow over; `keep` as of `ExpressionGradients`, `given` as of `hold`."""
 
     source: RowGradients
     """Computes the gradients: kernels of the loss, where it has some, or array expressions."""
@@ -170,7 +154,7 @@ class Gradients:
         self.hold(rows, given)
 
     def hold(self, rows: GrowingRows, given: Sequence[tuple[Array, Array]] | None = None) -> None:
-        """Take other rows, which may bring their gradients."""
+        """Take other rows, which may bring their gradients: float32, shape (rows, outputs), of each chunk."""
         self.rows, setup = rows, self._setup
         self._expressions.hold(rows, given)
         kernels = self._device.loss_rows(

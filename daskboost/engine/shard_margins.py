@@ -66,26 +66,18 @@ class ShardMargins:
                 )
             own[:] = self.device.put(np.asarray(margin if given is None else given, np.float32))
 
-    def add_tree(self, tree: WalkArrays, output: int) -> None:
-        """Add a tree's values to the margins of one output, or vectors to those of all."""
-        self.add_trees([(tree, output)])
-
     def add_trees(self, trees: Sequence[tuple[WalkArrays, int]]) -> None:
-        """The same of several trees, in one pass."""
+        """Add the values of trees to the margins of one output each, or vectors to those of all, in one pass."""
         for _ in self.adding(trees):
             pass
 
     def adding(self, trees: Sequence[tuple[WalkArrays, int]]) -> Iterator[tuple[int, View]]:
         """`views`, each once its margins have several trees, of one output each or of all."""
-        adders = [self._adder(tree, output) for tree, output in trees]
+        adders = [partial(self._add, self.device.walker(tree), tree, output) for tree, output in trees]
         for index, view in self.views():
             for add in adders:
                 add(index, view)
             yield index, view
-
-    def _adder(self, tree: WalkArrays, output: int) -> Callable[[int, View], None]:
-        """What adds a tree to the margins of one chunk."""
-        return partial(self._add, self.device.walker(tree), tree, output)
 
     def _add(self, walk: Callable[[View, Array], None], tree: WalkArrays, output: int, index: int, view: View) -> None:
         walk(view, tree.own(self.margins[index], output))

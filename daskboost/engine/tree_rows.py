@@ -23,15 +23,8 @@ from daskboost.tree.split_search import Candidates, OpenNodes, SplitSearch
 
 
 class HistogramSearch:
-    """Where partial histograms of the engines meet: built histograms go in, best splits of nodes come out.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    peers : Peers, optional
-        The other engines; needed to search among them.
-    """
+    """Where partial histograms of the engines meet: built histograms go in, best splits of nodes come out. Only engines
+    with peers search among them."""
 
     def __init__(self, setup: EngineSetup, device: Device, peers: Peers | None) -> None:
         self._setup, self._device, self._peers = setup, device, peers
@@ -81,16 +74,7 @@ class HistogramSearch:
 
 
 class TreeRows:
-    """The state of rows while trees grow over them, one tree at a time.
-
-    Parameters
-    ----------
-    setup : EngineSetup
-    device : Device
-    search : HistogramSearch
-    gradients : Gradients
-        Of the rows.
-    """
+    """The state of rows while trees grow over them, one tree at a time, by the rows' gradients."""
 
     def __init__(self, setup: EngineSetup, device: Device, search: HistogramSearch, gradients: Gradients) -> None:
         self._setup, self._device, self.search, self.gradients = setup, device, search, gradients

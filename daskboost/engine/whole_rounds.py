@@ -37,16 +37,8 @@ class Alone:
 
 
 class WholeRounds:
-    """What an engine answers where it is the only one of its fit: it grows whole rounds.
-
-    Parameters
-    ----------
-    engine : Engine
-        The only one of the fit.
-    spec : FitSpec
-    threads : Threads
-        Of the engine; searching and building take turns.
-    """
+    """What an engine answers where it is the only one of its fit: it grows whole rounds, on its own threads, since
+    searching and building take turns."""
 
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
         self._failure: Exception | None = None

@@ -59,15 +59,7 @@ class DraftTree:
 
 
 class SampleGrower:
-    """Grows drafts of trees on a sample, each to its last level but one.
-
-    Parameters
-    ----------
-    sample : CertifiedSample
-    reduction : Reduction
-        Of the sample's rows.
-    spec : FitSpec
-    """
+    """Grows drafts of trees on a sample, each to its last level but one; `reduction` is of the sample's rows."""
 
     def __init__(self, sample: CertifiedSample, reduction: Reduction, spec: FitSpec) -> None:
         self._sample, self._reduction, self._spec = sample, reduction, spec
@@ -107,17 +99,7 @@ class SampleGrower:
 
 
 class PassCertifier:
-    """Certifies drafts in passes over all rows, and has grown again what loses too much.
-
-    Parameters
-    ----------
-    outbox : Outbox
-    sample : CertifiedSample
-    grower : SampleGrower
-    reduction : Reduction
-        Of all rows.
-    spec : FitSpec
-    """
+    """Certifies drafts in passes over all rows, of which `reduction` is, and has grown again what loses too much."""
 
     def __init__(self, outbox: Outbox, sample: CertifiedSample, grower: SampleGrower, reduction: Reduction,
                  spec: FitSpec) -> None:  # fmt: skip

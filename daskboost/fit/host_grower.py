@@ -20,16 +20,7 @@ from daskboost.tree.table import TreeTable
 
 
 class HostGrower:
-    """Grows the trees of a round one after the other.
-
-    Parameters
-    ----------
-    outbox : Outbox
-        Of the rows that grow the trees.
-    reduction : Reduction
-        Of the same rows.
-    spec : FitSpec
-    """
+    """Grows the trees of a round one after the other; outbox and reduction are of the rows that grow them."""
 
     def __init__(self, outbox: Outbox, reduction: Reduction, spec: FitSpec) -> None:
         self._outbox, self._reduction, self._spec = outbox, reduction, spec

@@ -22,14 +22,7 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class LeafFitter:
-    """Values the leaves of trees that rows have grown.
-
-    Parameters
-    ----------
-    outbox : Outbox
-        Of the rows that grow the trees.
-    spec : FitSpec
-    """
+    """Values the leaves of trees, by an outbox of the rows that have grown them."""
 
     def __init__(self, outbox: Outbox, spec: FitSpec) -> None:
         self._outbox, self._spec = outbox, spec
@@ -72,13 +65,7 @@ class MarginBounds:
 
     Gradients within float32 can sum to leaf values beyond it, and finite values to infinite margins, which a custom
     objective need not show in its next gradients. The bound depends on trees alone, hence on no rows' order.
-
-    Parameters
-    ----------
-    objective_name : str
-        For messages.
-    base_margins : float array, shape (outputs,)
-        Margins without trees; those that rows bring instead are not counted.
+    `base_margins` are the margins without trees, shape (outputs,); those that rows bring instead are not counted.
     """
 
     def __init__(self, objective_name: str, base_margins: Float64) -> None:

@@ -387,8 +387,6 @@ WIRE_TYPES = (
 
 # Saves round trips: requests whose replies nobody waits for yet travel with the next one that somebody does.
 
-
-
 class AsksEngines(Protocol):
     """The coordinator's side of the engines (see `links.Engines`)."""
 

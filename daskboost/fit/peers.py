@@ -76,8 +76,6 @@ PEER_BYTES = 2**15
 class Reduction(Protocol):
     """Applies splits everywhere and finds the best splits of the opened nodes."""
 
-    name: str
-
     def start_tree(self, start: m.StartTree) -> list[m.RootSums]:
         """Start a tree on all engines; their sums at its root."""
         ...
@@ -89,8 +87,6 @@ class Reduction(Protocol):
 
 class AtCoordinator:
     """Engines send all their histograms; the coordinator adds and searches. Least latency, most inbound bytes."""
-
-    name = "coordinator"
 
     def __init__(self, engines: Outbox, layout: SlotLayout, rules: SplitRules, threads: Threads) -> None:
         self._engines = engines
@@ -120,8 +116,6 @@ class AtCoordinator:
 
 class AmongPeers:
     """Reduce-scatter by feature: each engine adds and searches its share of the features."""
-
-    name = "peers"
 
     def __init__(self, engines: Outbox) -> None:
         self._engines = engines

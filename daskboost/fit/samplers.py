@@ -83,15 +83,7 @@ def scales_of(spec: FitSpec, iteration: int, largest: Float64, total_weight: flo
 
 
 class AllRows:
-    """All training rows, in every round.
-
-    Parameters
-    ----------
-    outbox : Outbox
-    spec : FitSpec
-    total_weight : float or None
-        Of all rows, where data are small.
-    """
+    """All training rows, in every round; `total_weight` is theirs where data are small."""
 
     def __init__(self, outbox: Outbox, spec: FitSpec, total_weight: float | None) -> None:
         self._outbox, self._spec, self._total_weight = outbox, spec, total_weight
@@ -112,13 +104,7 @@ class AllRows:
 
 
 class DrawnRows:
-    """Rows that are drawn by their gradients, anew in each round; engines have drawn rows (`engine/drawing.py`).
-
-    Parameters
-    ----------
-    outbox : Outbox
-    spec : FitSpec
-    """
+    """Rows that are drawn by their gradients, anew in each round; engines have drawn rows (`engine/drawing.py`)."""
 
     def __init__(self, outbox: Outbox, spec: FitSpec) -> None:
         self._outbox, self._spec = outbox, spec
@@ -184,14 +170,8 @@ class CertifiedSample:
     Every round's sample is drawn in the first pass of the round before, for what is grown from then on. What chance
     makes look like a good split on a sample is still there in the next round, as leaves are valued by all rows: of a
     sample that stayed, trees would take it again and again. (Friedman, "Stochastic Gradient Boosting", Computational
-    Statistics & Data Analysis 38, 2002, has each tree look at rows of its own for that reason.)
-
-    Parameters
-    ----------
-    outbox : Outbox
-    spec : FitSpec
-    total_weight : float or None
-        Of all rows, where data are small.
+    Statistics & Data Analysis 38, 2002, has each tree look at rows of its own for that reason.) `total_weight` is that
+    of all rows, where data are small.
     """
 
     def __init__(self, outbox: Outbox, spec: FitSpec, total_weight: float | None) -> None:

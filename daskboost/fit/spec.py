@@ -21,18 +21,12 @@ from daskboost.tree.table import TreeTable
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """When a fit ends before its last round.
-
-    Parameters
-    ----------
-    rounds : int
-        Rounds without improvement of the last metric on the last evaluation set.
-    min_delta : float
-        Least change that counts as an improvement.
-    """
+    """When a fit ends before its last round."""
 
     rounds: int
+    """Rounds without improvement of the last metric on the last evaluation set."""
     min_delta: float = 0.0
+    """Least change that counts as an improvement."""
 
 
 @dataclass(frozen=True)

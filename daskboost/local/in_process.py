@@ -46,13 +46,7 @@ if TYPE_CHECKING:
 # Views of chunks that several fits of one process share: resident ones made once, streamed ones read once a pass.
 
 class SharedViews:
-    """What fits over the same cut points make of their chunks.
-
-    Parameters
-    ----------
-    n_threads : int
-        For making views.
-    """
+    """What fits over the same cut points make of their chunks, on threads of their own."""
 
     def __init__(self, n_threads: int) -> None:
         self.lockstep: Lockstep[tuple[int, View]]

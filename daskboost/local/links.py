@@ -159,36 +159,32 @@ def check_parts(parts: Sequence[Array], n_peers: int) -> None:
         raise ValueError(f"exchange needs one part per engine: {n_peers}, got {len(parts)}")
 
 
+@dataclass(eq=False)
 class LocalEngines:
-    """`Engines` within this process: one in the caller's thread, several in a thread each.
+    """`Engines` within this process: one in the caller's thread, several in a thread each."""
 
-    Parameters
-    ----------
-    engines
-        In engine order. They are closed by `close`.
-    peers
-        The `LocalPeers` that were given to the engines, if any: after a failure nobody may wait in them.
-    """
+    engines: Sequence[Engine]
+    """In engine order. They are closed by `close`."""
+    peers: Sequence[LocalPeers]
+    """What the engines were given: after a failure nobody may wait in them."""
 
-    def __init__(self, engines: Sequence[Engine], peers: Sequence[LocalPeers] = ()) -> None:
-        self._engines = list(engines)
-        self._peers = list(peers)
+    def __post_init__(self) -> None:
         self._failure: BaseException | None = None
         self._closed = False
         self._replies: SimpleQueue[tuple[int, Any, BaseException | None]] = SimpleQueue()
-        self._inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self._engines]
+        self._inboxes: list[SimpleQueue[Any]] = [SimpleQueue() for _ in self.engines]
         self._threads: list[threading.Thread] = []
-        if len(self._engines) > 1:
+        if len(self.engines) > 1:
             self._threads = [
                 threading.Thread(target=self._serve, args=(rank,), name=f"daskboost-engine-{rank}", daemon=True)
-                for rank in range(len(self._engines))
+                for rank in range(len(self.engines))
             ]
             for thread in self._threads:
                 thread.start()
 
     @property
     def n_engines(self) -> int:
-        return len(self._engines)
+        return len(self.engines)
 
     def ask(self, message: Any, /) -> list[Any]:
         return self.ask_each([message] * self.n_engines)
@@ -197,7 +193,7 @@ class LocalEngines:
         self._check(messages)
         if not self._threads:
             try:
-                return [engine.handle(message) for engine, message in zip(self._engines, messages, strict=True)]
+                return [engine.handle(message) for engine, message in zip(self.engines, messages, strict=True)]
             except Exception as error:
                 self._fail(0, messages[0], error)
         for inbox, message in zip(self._inboxes, messages, strict=True):
@@ -211,7 +207,7 @@ class LocalEngines:
     def _gather(self, messages: Sequence[Any]) -> list[Any]:
         replies: list[Any] = [None] * self.n_engines
         failures: list[tuple[int, BaseException]] = []
-        for _ in self._engines:
+        for _ in self.engines:
             rank, reply, error = self._replies.get()
             replies[rank] = reply
             if error is not None:
@@ -231,7 +227,7 @@ class LocalEngines:
             inbox.put(_END)
         for thread in self._threads:
             thread.join()
-        for engine in self._engines:
+        for engine in self.engines:
             engine.close()
 
     def cancel(self) -> None:
@@ -248,7 +244,7 @@ class LocalEngines:
         if len(messages) != self.n_engines:
             raise ValueError(f"{len(messages)} messages for {self.n_engines} engines")
 
-    def _fail(self, rank: int, message: Any, error: BaseException) -> None:
+    def _fail(self, rank: int, message: object, error: BaseException) -> None:
         if self._failure is None:  # else it was cancelled, and the engine failed because of that
             where = "this process" if self._threads == [] else f"thread {self._threads[rank].name}"
             self._failure = Failure.of(error).as_engine_error(rank, where, type(message).__name__)
@@ -256,13 +252,13 @@ class LocalEngines:
         raise self._failure
 
     def _stop(self) -> None:
-        for peer in self._peers[:1]:
+        for peer in self.peers[:1]:
             peer.abort()
 
     def _serve(self, rank: int) -> None:
         while (message := self._inboxes[rank].get()) is not _END:
             try:
-                answer = (rank, self._engines[rank].handle(message), None)
+                answer = (rank, self.engines[rank].handle(message), None)
             except BaseException as error:  # a callable of the user's may exit: somebody waits all the same
                 self._replies.put((rank, None, error))
             else:

@@ -91,7 +91,7 @@ def drop_shards(client: Client, dataset: str) -> None:
 def running_fits(dask_worker: Any) -> int:
     from daskboost.cluster.dask_plugins import worker_host
 
-    return worker_host(dask_worker).fits()
+    return len(worker_host(dask_worker)._sessions)
 
 
 def eventually(condition: Callable[[], bool], within_s: float) -> bool:

@@ -295,7 +295,9 @@ def test_a_silent_sender_is_not_waited_for() -> None:
     left, right = socket.socketpair()
     with left, right, pytest.raises(ChannelSilentError, match="fell silent"):
         left.sendall(b"Dk")
-        Channel(right, silence_s=0.1).receive()
+        channel = Channel(right)
+        channel.limit_silence(0.1)
+        channel.receive()
 
 
 def test_a_message_may_take_longer_than_the_limit_of_silence(pair: Pair) -> None:
@@ -350,7 +352,7 @@ def test_a_silent_worker_that_computes_is_waited_for(
         asked.append(worker)
         return computes
 
-    cluster.engines._is_computing = is_computing
+    cluster.engines.is_computing = is_computing
     cluster.sessions[1].channel.send_alive = lambda: None  # type: ignore[method-assign]
     if computes:
         assert cluster.engines.ask(Sleep(3.5)) == [None, None]

@@ -302,7 +302,7 @@ def test_extras_reach_engines_and_coordinator(client: Client, place: Any) -> Non
         place=place,
     )
     assert outcome == 42
-    left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker).admissions))
+    left = client.run(lambda dask_worker: len(dask_plugins.worker_host(dask_worker).admissions._extras))
     assert set(left.values()) == {0}
 
 

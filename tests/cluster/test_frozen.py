@@ -40,12 +40,11 @@ from dask import delayed
 from distributed import Client
 
 import daskboost as db
-from daskboost.cluster import dask_comms, dask_data, dask_nannies, dask_tasks, dask_watch, limits
+from daskboost.cluster import dask_comms, dask_data, dask_tasks, dask_watch, limits
 from daskboost.cluster.channel import ChannelClosedError
 from daskboost.cluster.dask_comms import open_channel
-from daskboost.cluster.dask_nannies import find_computing, wants_processor
 from daskboost.cluster.dask_plugins import worker_host
-from daskboost.cluster.dask_watch import on_loop, scheduler_address
+from daskboost.cluster.dask_watch import find_computing, on_loop, scheduler_address, wants_processor
 from daskboost.cluster.on_dask import Place, run_fit
 from daskboost.errors import ParameterError, SchedulerLostError, WorkerLostError
 
@@ -291,10 +290,10 @@ def test_a_process_computes_that_wants_a_processor_most_of_the_time(
 ) -> None:
     """Threads that wait for Python's lock wake up now and then to ask for it."""
     looks = iter(wants)
-    monkeypatch.setattr(dask_nannies, "wants_processor", lambda pid: bool(next(looks)))
-    monkeypatch.setattr(dask_nannies, "LOOK_APART_S", 0.0)
+    monkeypatch.setattr(dask_watch, "wants_processor", lambda pid: bool(next(looks)))
+    monkeypatch.setattr(dask_watch, "LOOK_APART_S", 0.0)
     nanny: Any = SimpleNamespace(pid=1)
-    assert asyncio.run(dask_nannies.is_computing(nanny)) == expected
+    assert asyncio.run(dask_watch.is_computing(nanny)) == expected
 
 
 @pytest.mark.parametrize("nanny", [True, False])
@@ -313,7 +312,7 @@ def test_nannies_tell_who_computes(nanny: bool, client: Client) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_knows_of_nobody_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_nannies, "OPINION_S", 1.0)
+    monkeypatch.setattr(dask_watch, "OPINION_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         assert asyncio.run(asyncio.wait_for(find_computing(address, {}, ["tcp://a"]), SOON_S)) == set()

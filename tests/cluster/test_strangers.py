@@ -46,7 +46,9 @@ def call_on(host: WorkerHost) -> Channel:
     """A connection to a worker, of which the worker knows nothing yet."""
     near, far = socket.socketpair()
     host._start(Channel(far))
-    return Channel(near, silence_s=20.0)
+    channel = Channel(near)
+    channel.limit_silence(20.0)
+    return channel
 
 
 def check_refused(channel: Channel, match: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +82,7 @@ def test_one_refusal_that_is_logged(
     channel = call_on(host)
     channel.send(message)
     check_refused(channel, match, caplog)
-    assert host.fits() == 0
+    assert not host._sessions
 
 
 SESSION = OpenSession("fit", "token", 0, ("tcp://here",), TOY)
@@ -116,7 +118,7 @@ def test_an_announced_fit_opens_registered_functions_only(host: WorkerHost, func
     answer = channel.receive()
     assert answer.error_type == "WireError" and "is no function that other processes may call here" in answer.message
     assert len(answer.message) < 500
-    assert eventually(lambda: host.fits() == 0 and len(host.admissions) == 0, 10)
+    assert eventually(lambda: not host._sessions and not host.admissions._extras, 10)
     channel.close()
 
 
@@ -136,7 +138,7 @@ def test_a_message_that_is_none_ends_an_open_session_with_one_refusal(
         channel.receive()
     channel.close()
     assert "refused a message" in caplog.text
-    assert eventually(lambda: host.fits() == 0, 10)
+    assert eventually(lambda: not host._sessions, 10)
 
 
 def test_a_fits_token_opens_one_session_and_none_when_that_ended(
@@ -150,7 +152,7 @@ def test_a_fits_token_opens_one_session_and_none_when_that_ended(
     second.send(SESSION)
     check_refused(second, "has an engine on this worker already", caplog)
     first.close()
-    assert eventually(lambda: host.fits() == 0 and len(host.admissions) == 0, 10)
+    assert eventually(lambda: not host._sessions and not host.admissions._extras, 10)
     third = call_on(host)
     third.send(SESSION)
     check_refused(third, "no client has announced such a fit", caplog)
@@ -197,7 +199,7 @@ def test_silent_connections_are_limited(host: WorkerHost, monkeypatch: pytest.Mo
     assert late.receive() is True
     for channel in (*silent, late):
         channel.close()
-    assert eventually(lambda: not host._silent and host.fits() == 0, 10)
+    assert eventually(lambda: not host._silent and not host._sessions, 10)
 
 
 def test_engines_of_a_fit_may_all_connect_at_once(host: WorkerHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +214,7 @@ def test_engines_of_a_fit_may_all_connect_at_once(host: WorkerHost, monkeypatch:
         assert peer.receive() is True
     for channel in (*peers, coordinator):
         channel.close()
-    assert eventually(lambda: host.fits() == 0, 10)
+    assert eventually(lambda: not host._sessions, 10)
 
 
 leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=9)

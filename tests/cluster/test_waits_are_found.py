@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from cluster.takes_of_rounds import BEST_FIRST, GROUP, GROWTH, START, Takes, check, check_best_first, fit, takes
 
-from daskboost.devices.gpu.runtime.download import Download
-from daskboost.devices.gpu.runtime.launches import Recorder, to_host
+from daskboost.devices.gpu.runtime.launches import Recorder, cuda_of, to_host
+from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.gpu.trees import best_first
 from daskboost.devices.gpu.trees.best_first import STEPS, BestFirstGrower
 from daskboost.devices.gpu.trees.growth import TreeGrower
@@ -77,8 +77,8 @@ WAYS_TO_WAIT: dict[str, Callable[[TreeGrower, Any], object]] = {
     "download": lambda grower, results: Download(grower._runtime, [(results, np.empty_like(results._own))]).wait(),
     "event": lambda grower, results: grower._runtime.record_event().synchronize(),
     "copies": lambda grower, results: grower._runtime.copy_stream().synchronize(),
-    "stream": lambda grower, results: grower._runtime.xp.cuda.get_current_stream().synchronize(),
-    "device": lambda grower, results: grower._runtime.xp.cuda.Device().synchronize(),
+    "stream": lambda grower, results: cuda_of(grower._runtime).get_current_stream().synchronize(),
+    "device": lambda grower, results: cuda_of(grower._runtime).Device().synchronize(),
 }
 
 

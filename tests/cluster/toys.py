@@ -167,13 +167,13 @@ class Script:
 def open_toy(context: EngineContext, name: str) -> ToyEngine:
     if name == "unopenable":
         raise OSError("no room for an engine")
-    engine = ToyEngine(context.rank, context.peers, name)
+    engine = ToyEngine(context.peers.rank, context.peers, name)
     context.place.shards.put(f"toy-{name}", "engine", engine)
     return engine
 
 
 def use_extras(context: EngineContext, name: str) -> ToyEngine:
-    context.extras["check"](context.rank)
+    context.extras["check"](context.peers.rank)
     return open_toy(context, name)
 
 

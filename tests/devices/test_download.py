@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu.runtime import download as module
+from daskboost.devices.gpu.runtime import transfers as module
 from daskboost.devices.gpu.runtime.cuda import get_runtime
-from daskboost.devices.gpu.runtime.download import Download, download
+from daskboost.devices.gpu.runtime.transfers import Download, download
 from daskboost.errors import DeviceError
 
 PIECE_BYTES, PIECES = 120, 3
@@ -73,7 +73,7 @@ class FakeArray:
         self.data = SimpleNamespace(ptr=host.ctypes.data)
 
     def get(self, out: Any) -> None:
-        assert out.nbytes < module.DIRECT_BYTES
+        assert out.nbytes < module.DOWN_DIRECT_BYTES
         np.copyto(out, self.host)
 
 
@@ -135,9 +135,9 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """In pieces of 120 bytes, of which there are three."""
-    monkeypatch.setattr(module, "PIECE_BYTES", PIECE_BYTES)
-    monkeypatch.setattr(module, "DIRECT_BYTES", 48)
-    monkeypatch.setattr(module, "PIECES", PIECES)
+    monkeypatch.setattr(module, "DOWN_PIECE_BYTES", PIECE_BYTES)
+    monkeypatch.setattr(module, "DOWN_DIRECT_BYTES", 48)
+    monkeypatch.setattr(module, "DOWN_PIECES", PIECES)
     monkeypatch.setattr(module, "_FREE", threading.BoundedSemaphore(PIECES))
     monkeypatch.setattr(Stream, "streams", {}, raising=False)
     return Driver()

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from daskboost.devices.gpu.runtime import upload
+from daskboost.devices.gpu.runtime import transfers
 from daskboost.devices.gpu.runtime.cuda import get_runtime
 from daskboost.devices.gpu.runtime.launches import to_host
-from daskboost.devices.gpu.runtime.upload import Uploader
+from daskboost.devices.gpu.runtime.transfers import Uploader
 
 
 class Stream:
@@ -64,7 +64,7 @@ class Array:
     def set(self, values: Any, stream: Stream) -> None:
         assert values.dtype == self.dtype and values.shape == self.shape and values.flags.c_contiguous
         assert self.flags.c_contiguous
-        if values.base is None or values.nbytes <= upload.DIRECT_BYTES:  # ordinary memory, which CUDA reads at once
+        if values.base is None or values.nbytes <= transfers.UP_DIRECT_BYTES:  # what CUDA reads at once
             values = values.copy()
         stream.waiting.append(lambda: np.copyto(self.host, values))
 
@@ -72,8 +72,8 @@ class Array:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A runtime whose arrays are such, in pieces of 120 bytes."""
-    monkeypatch.setattr(upload, "PIECE_BYTES", 120)
-    monkeypatch.setattr(upload, "DIRECT_BYTES", 48)
+    monkeypatch.setattr(transfers, "UP_PIECE_BYTES", 120)
+    monkeypatch.setattr(transfers, "UP_DIRECT_BYTES", 48)
     stream = Stream()
     made: list[Any] = []
 

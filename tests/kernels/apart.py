@@ -56,7 +56,7 @@ class Notes(list[Note]):
 def _asker() -> str:
     """The innermost line that is not of this file, nor of `to_host` and its like, which have many askers."""
     frame = sys._getframe(2)
-    passed_on = ("apart.py", "launches.py", "download.py")
+    passed_on = ("apart.py", "launches.py", "transfers.py")
     while frame.f_back is not None and Path(frame.f_code.co_filename).name in passed_on:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

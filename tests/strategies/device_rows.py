@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from daskboost.devices.gpu.runtime.launches import Runtime
 
 def device_dense(runtime: Runtime, values: Any, missing: float = math.nan) -> DeviceDenseRows:
     """A matrix of float32; NumPy's strides are kept where the array is Fortran's or C's."""
-    order = "F" if np.isfortran(values) else "C"
+    order: Literal["C", "F"] = "F" if np.isfortran(values) else "C"
     on_device = runtime.xp.array(values, dtype=np.float32, order=order)
     n_missing, _ = Matrix(on_device, missing).inspect(runtime)
     return DeviceDenseRows(runtime, on_device, missing, n_missing)

@@ -16,8 +16,8 @@ import numpy as np
 from daskboost.data.chunks.chunk import CsrChunk, DenseChunk, QuantizedChunk
 from daskboost.data.chunks.packing import CsrLayout, DenseLayout, Layout, n_words, pack_csr, pack_dense
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols
-from daskboost.devices.gpu.runtime.download import download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, active, to_host
+from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.runtime.user_arrays import runtime_of
 from daskboost.dtypes import Int32
 

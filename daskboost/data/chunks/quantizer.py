@@ -36,8 +36,8 @@ from daskboost.data.input.row_batch import DeviceRows, DeviceSparseRows, Feature
 from daskboost.data.input.uploaded_rows import UploadedRows
 from daskboost.devices.gpu.quantize.bins import quantize_entries, quantize_rows
 from daskboost.devices.gpu.quantize.symbols import DeviceSymbols, SymbolPlaces
-from daskboost.devices.gpu.runtime.download import Download, download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
+from daskboost.devices.gpu.runtime.transfers import Download, download
 from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import SYMBOL_WORD, Int64
 from daskboost.errors import DataError

@@ -13,8 +13,8 @@ from daskboost.data.cuts.feature_keys import KeyBlocks, dense_key_blocks, sparse
 from daskboost.data.cuts.key_counts import values_of
 from daskboost.devices.gpu.quantize.bins import LabelSummary, Matrix
 from daskboost.devices.gpu.quantize.sketch import Entries
-from daskboost.devices.gpu.runtime.download import Download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, to_host
+from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.devices.search_tables import SearchTables
 from daskboost.dtypes import Csr, Float32, Int32, Int64, UInt8, UInt16, UInt32
 

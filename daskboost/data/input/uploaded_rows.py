@@ -29,7 +29,7 @@ from daskboost.data.input.row_batch import DeviceRows, Features
 from daskboost.devices.gpu.quantize.bins import TYPES
 from daskboost.devices.gpu.quantize.sketch import SERIES_BYTES
 from daskboost.devices.gpu.runtime.launches import Runtime
-from daskboost.devices.gpu.runtime.upload import Uploader
+from daskboost.devices.gpu.runtime.transfers import Uploader
 from daskboost.dtypes import Bool, Int64
 from daskboost.errors import DataError, DeviceError, MissingDependencyError, format_bytes
 from daskboost.params import split_device

@@ -31,9 +31,9 @@ from daskboost.devices.gpu.rows.samples import GpuCandidates, GpuUniformSample, 
 from daskboost.devices.gpu.rows.streamed import ChunkStream, DenseChunks, SparseChunks
 from daskboost.devices.gpu.rows.vector_rows import VectorRows
 from daskboost.devices.gpu.rows.views import DenseView, DeviceLayout, GpuView, SparseView
-from daskboost.devices.gpu.runtime.download import download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_device, to_host
 from daskboost.devices.gpu.runtime.ring import PackedChunks, Ring
+from daskboost.devices.gpu.runtime.transfers import download
 from daskboost.devices.gpu.trees.known_tree import THREADS, KnownTree, device_tree, known_tree
 from daskboost.devices.gpu.trees.split import SplitKernels, VectorKernels
 from daskboost.devices.losses import DeviceLoss
@@ -46,17 +46,8 @@ from daskboost.errors import format_bytes
 # Nothing waits for the device until sums are asked for, and no view is kept.
 
 class HistogramRoom:
-    """Memory of histograms that is used again from pass to pass: new ones, of another size each, would leave CuPy's
-    pool in pieces.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    n_entries : int
-        Of a histogram.
-    most : int
-        Histograms that are expected at most.
-    """
+    """Memory of histograms that is used again from pass to pass, with room for `most` from the beginning: new ones, of
+    another size each, would leave CuPy's pool in pieces."""
 
     def __init__(self, runtime: Runtime, n_entries: int, most: int) -> None:
         self._runtime, self._n_entries, self._most = runtime, n_entries, most
@@ -68,21 +59,12 @@ class HistogramRoom:
         if array is None or len(array) < n:
             array = self._array = None  # before the next is made
             array = self._array = self._runtime.xp.empty((max(n, self._most), self._n_entries, 2), np.int64)
-        found: DeviceArray = array[:n]
-        return found
+        return array[:n]
 
 
 class PassMemory:
     """What all passes of an engine use again: of small chunks hundreds come in a pass, each in as little time as it
-    takes the host to launch some forty kernels, so that nothing may be made or uploaded for each that can be kept.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    layout : SlotLayout
-    most_places, most_nodes : int
-        Histograms of places and of a tree's nodes that are expected at most.
-    """
+    takes the host to launch some forty kernels, so that nothing may be made or uploaded for each that can be kept."""
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, most_places: int, most_nodes: int) -> None:
         self.runtime, self.layout = runtime, layout
@@ -109,17 +91,8 @@ class _Tree:
 
 
 class GpuFrontier:
-    """Sums over the rows of places 0 to `n_places`.
-
-    Parameters
-    ----------
-    memory : PassMemory
-        Of one frontier at a time.
-    n_places : int
-        Nodes of all trees together.
-    most_rows : int
-        Of a chunk.
-    """
+    """Sums over the rows of places 0 to `n_places`, nodes of all trees together, in the memory of one frontier at a
+    time; chunks have at most `most_rows` rows."""
 
     def __init__(self, memory: PassMemory, n_places: int, most_rows: int) -> None:
         self._runtime, self._memory, self._most_rows = memory.runtime, memory, most_rows
@@ -245,8 +218,7 @@ class GpuDevice:
             self.metric_kernels: MetricKernels | None = MetricKernels(runtime)
 
     def put(self, array: Float32) -> DeviceArray:
-        found: DeviceArray = self.xp.asarray(array)
-        return found
+        return self.xp.asarray(array)
 
     def fetch(self, array: DeviceArray) -> Any:
         return download(self._runtime, array, self.threads.count)

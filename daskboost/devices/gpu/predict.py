@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 ForestT = TypeVar("ForestT", RankForest, KeyForest)
 
-RANK_THREADS = 256
-"""Threads of a block, as in `kernels/rank_rows.cu`."""
-WIDE_THREADS = 256
-"""Threads of a block, as in `kernels/predict_wide.cu`."""
+THREADS = 256
+"""Threads of a block, as in `kernels/rank_rows.cu`, `predict_wide.cu` and `predict_vectors.cu`."""
 WALK_THREADS = (512, 256, 128)
 """What `kernels/predict.cu` is compiled for. More threads share a copy of the trees; fewer leave room for wide rows."""
 FEATURE_GROUP = 32
@@ -99,35 +97,31 @@ class SparseValues:
 Values = DenseValues | SparseValues
 
 
+@dataclass(eq=False)
 class DeviceForest:
-    """A forest on a device.
+    """A forest on a device."""
 
-    Parameters
-    ----------
-    runtime : Runtime
-    forest : PackedForest
-    places : sequence of int
-        Of each tree's output in a row of margins, where trees of one output follow each other; or of its leaf in a row.
-    leaves : bool
-        Whether leaves are wanted, not margins.
-    """
+    runtime: Runtime
+    packed: PackedForest
+    places: Sequence[int]
+    """Place of each tree's output in a row of margins, where trees of one output follow each other; or of its leaf."""
+    leaves: bool
+    """Whether leaves are wanted, not margins."""
 
-    def __init__(self, runtime: Runtime, forest: PackedForest, places: Sequence[int], *, leaves: bool) -> None:
-        self._runtime, self._leaves = runtime, leaves
-        self._packed, self._places = forest, places
+    def __post_init__(self) -> None:
         self._ranked: tuple[RankForest, RankForest, int] | None = None  # in the host's memory and the device's; threads
         self._keyed: KeyForest | None = None
-        thresholds = Thresholds.of(forest)
-        rank_bytes = rank_bytes_of(forest, thresholds)
+        thresholds = Thresholds.of(self.packed)
+        rank_bytes = rank_bytes_of(self.packed, thresholds)
         threads = None if rank_bytes is None else self._walk_threads(rank_bytes)
         if rank_bytes is not None and threads is not None:
-            host = rank_forest(forest, thresholds, rank_bytes, places, leaves)
-            self._ranked = (host, _upload(runtime, host), threads)
+            host = rank_forest(self.packed, thresholds, rank_bytes, self.places, self.leaves)
+            self._ranked = (host, _upload(self.runtime, host), threads)
 
     def _walk_threads(self, rank_bytes: int) -> int | None:
         """Threads of a block whose rows fit shared memory beside two groups of trees; None where a warp's do not."""
-        tile = len(self._packed.missing) * TILE_ROWS * rank_bytes
-        most = self._runtime.shared_bytes
+        tile = len(self.packed.missing) * TILE_ROWS * rank_bytes
+        most = self.runtime.shared_bytes
         return next((n for n in WALK_THREADS if _walk_bytes(n, tile) <= most), None)
 
     def run(self, rows: Values, out: DeviceArray) -> Int32:
@@ -138,18 +132,17 @@ class DeviceForest:
         int32 array
             Features with values that are infinite, for which there is no prediction. Waits for the device.
         """
-        xp = self._runtime.xp
-        infinite = xp.zeros(max(rows.n_features, 1), np.uint8)
         if rows.n_rows == 0 or rows.n_features == 0:
             return np.empty(0, np.int32)
+        infinite = self.runtime.xp.zeros(rows.n_features, np.uint8)
         rows.walk(self, out, infinite)
         return np.flatnonzero(to_host(infinite)).astype(np.int32)
 
     def walk_dense(self, given: DeviceArray, missing: float, out: DeviceArray, infinite: DeviceArray) -> None:
         """Walk a matrix of any type, one of `parts`; see `DenseValues.walk`."""
-        values = as_float32(self._runtime, given)
+        values = as_float32(self.runtime, given)
         if self._ranked is None:
-            self._check(values, missing, infinite)
+            self._find_infinite(values, None, (values.size, *_inner_axis(values)), missing, infinite)
             self._walk_keys(values, (0, *_strides(values)), (None, None), missing, out)
         else:
             self._walk_ranks(*self._ranked, values, missing, out, infinite)
@@ -165,7 +158,7 @@ class DeviceForest:
         room, row_bytes = float("inf"), 0
         if self._ranked is not None:
             row_bytes = self._ranked[0].n_columns * self._ranked[0].rank_bytes
-            room = min(RANK_BYTES, self._runtime.free_bytes // 4) / max(row_bytes, 1)
+            room = min(RANK_BYTES, self.runtime.free_bytes // 4) / max(row_bytes, 1)
         if rows.values.dtype != np.float32:
             room = min(room, CONVERTED_BYTES / (4 * rows.n_features))
         tiles = -(-rows.n_rows // TILE_ROWS)
@@ -175,23 +168,23 @@ class DeviceForest:
 
     def _walk_ranks(self, host: RankForest, forest: RankForest, threads: int, values: DeviceArray, missing: float,
                     out: DeviceArray, infinite: DeviceArray) -> None:  # fmt: skip
-        runtime, n_rows = self._runtime, len(values)
+        runtime, n_rows = self.runtime, len(values)
         n_tiles = -(-n_rows // TILE_ROWS)
         tile = host.n_columns * TILE_ROWS * host.rank_bytes
         ranks = runtime.xp.empty(max(n_tiles * tile, 16), np.uint8)
         self._rank(host, forest, values, missing, ranks, infinite)
         warps = threads // 32
-        kernel = runtime.kernel("predict", "walk_ranks", RANK_BYTES=host.rank_bytes, LEAF=int(self._leaves),
+        kernel = runtime.kernel("predict", "walk_ranks", RANK_BYTES=host.rank_bytes, LEAF=int(self.leaves),
                                 THREADS=threads)  # fmt: skip
         kernel(
             -(-n_tiles // warps), threads, ranks, host.n_columns, n_rows, forest.groups, forest.group_trees,
-            len(host.group_trees), forest.deep, _bits(out, self._leaves), out.shape[1],
+            len(host.group_trees), forest.deep, _bits(out, self.leaves), out.shape[1],
             shared_bytes=_walk_bytes(threads, tile),
         )  # fmt: skip
 
     def _rank(self, host: RankForest, forest: RankForest, values: DeviceArray, missing: float, ranks: DeviceArray,
               infinite: DeviceArray) -> None:  # fmt: skip
-        runtime, (n_rows, n_features) = self._runtime, values.shape
+        runtime, (n_rows, n_features) = self.runtime, values.shape
         n_groups = -(-n_features // FEATURE_GROUP)
         bounds = np.concatenate([[0], host.threshold_ends])
         starts = np.minimum(np.arange(n_groups + 1) * FEATURE_GROUP, len(host.threshold_ends))
@@ -200,7 +193,7 @@ class DeviceForest:
         most = BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors // n_groups + 1
         kernel = runtime.kernel("rank_rows", "rank_rows", RANK_BYTES=host.rank_bytes, STAGED=int(staged))
         kernel(
-            n_groups * min(most, -(-n_rows // TILE_ROWS)), RANK_THREADS, values, *_strides(values), n_rows, n_features,
+            n_groups * min(most, -(-n_rows // TILE_ROWS)), THREADS, values, *_strides(values), n_rows, n_features,
             missing, forest.thresholds, forest.threshold_ends, forest.feature_columns, len(host.threshold_ends),
             host.n_columns, ranks, infinite, shared_bytes=own_bytes if staged else STAGED_BYTES,
         )  # fmt: skip
@@ -210,40 +203,31 @@ class DeviceForest:
                    ) -> None:  # fmt: skip
         """`how` : whether values are entries, and strides of a matrix. `pointers` : row pointers and features."""
         if self._keyed is None:
-            self._keyed = _upload(self._runtime, key_forest(self._packed, self._places, self._leaves))
-        kernel = self._runtime.kernel("predict_wide", "walk_keys", SPARSE=how[0], LEAF=int(self._leaves))
+            self._keyed = _upload(self.runtime, key_forest(self.packed, self.places, self.leaves))
+        kernel = self.runtime.kernel("predict_wide", "walk_keys", SPARSE=how[0], LEAF=int(self.leaves))
         keyed = self._keyed
         kernel(
-            -(-len(out) // WIDE_THREADS), WIDE_THREADS, values, *how[1:], *pointers, missing, len(out),
-            keyed.column_feature, keyed.column_missing, keyed.nodes, keyed.roots, keyed.places, len(self._places),
-            _bits(out, self._leaves), out.shape[1],
+            -(-len(out) // THREADS), THREADS, values, *how[1:], *pointers, missing, len(out),
+            keyed.column_feature, keyed.column_missing, keyed.nodes, keyed.roots, keyed.places, len(self.places),
+            _bits(out, self.leaves), out.shape[1],
         )  # fmt: skip
-
-    def _check(self, values: DeviceArray, missing: float, infinite: DeviceArray) -> None:
-        """Along the axis whose elements lie closest."""
-        how = (values.size, *_inner_axis(values))
-        self._find_infinite(values, None, (*how, int(not _along_rows(values))), missing, infinite)
 
     def _find_infinite(self, values: DeviceArray, indices: DeviceArray | None, how: tuple[int, ...], missing: float,
                        infinite: DeviceArray) -> None:  # fmt: skip
-        kernel = self._runtime.kernel("rank_rows", "find_infinite", RANK_BYTES=1)
-        kernel(_blocks(self._runtime, how[0]), RANK_THREADS, values, indices, *how, missing, infinite)
+        kernel = self.runtime.kernel("rank_rows", "find_infinite", RANK_BYTES=1)
+        kernel(_blocks(self.runtime, how[0]), THREADS, values, indices, *how, missing, infinite)
 
 
 def _blocks(runtime: Runtime, n: int) -> int:
-    return min(-(-n // RANK_THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
+    return min(-(-n // THREADS), BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)
 
 
-def _along_rows(matrix: DeviceArray) -> bool:
-    """Whether the rows of a feature lie closer to each other than the features of a row."""
-    return bool(matrix.strides[0] < matrix.strides[1])
-
-
-def _inner_axis(matrix: DeviceArray) -> tuple[int, int, int]:
-    """Elements along the axis whose neighbours lie closest; strides of the other axis and of this one."""
+def _inner_axis(matrix: DeviceArray) -> tuple[int, int, int, int]:
+    """Elements along the axis whose neighbours lie closest; strides of the other axis and of this one; whether it is
+    a row's."""
     rows, features = _strides(matrix)
     n_rows, n_features = matrix.shape
-    return (n_rows, features, rows) if _along_rows(matrix) else (n_features, rows, features)
+    return (n_rows, features, rows, 0) if rows < features else (n_features, rows, features, 1)
 
 
 def _walk_bytes(threads: int, tile_bytes: int) -> int:
@@ -252,7 +236,7 @@ def _walk_bytes(threads: int, tile_bytes: int) -> int:
 
 def _strides(matrix: DeviceArray) -> tuple[int, int]:
     """Elements from row to row and from feature to feature."""
-    return element_stride(matrix), int(matrix.strides[1]) // int(matrix.dtype.itemsize)
+    return element_stride(matrix), element_stride(matrix.T)
 
 
 def _bits(out: DeviceArray, leaves: bool) -> DeviceArray:
@@ -272,20 +256,12 @@ def _upload(runtime: Runtime, forest: ForestT) -> ForestT:
 
 # Margins of rows on a GPU by trees whose leaves are vectors: launches of `kernels/predict_vectors.cu`.
 
-THREADS = 256
-"""Threads of a block, as in `kernels/predict_vectors.cu`."""
 LEAF_BYTES = 2**28
 """Leaves of so many bytes are found at a time."""
 
 
 class VectorForest:
-    """A forest of trees of all outputs on a device.
-
-    Parameters
-    ----------
-    runtime : Runtime
-    forest : PackedForest
-    """
+    """A forest of trees of all outputs on a device."""
 
     def __init__(self, runtime: Runtime, forest: PackedForest) -> None:
         self._runtime, self._n_trees = runtime, len(forest.node_start)
@@ -302,9 +278,8 @@ class VectorForest:
             leaves = runtime.xp.zeros((part.n_rows, self._n_trees), np.int32)
             infinite = np.union1d(infinite, self._leaves.run(part, leaves)).astype(np.int32)
             margin = out[begin : begin + part.n_rows]
-            most = BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors
             runtime.kernel("predict_vectors", "add_vectors")(
-                min(-(-margin.size // THREADS), most), THREADS, leaves, self._n_trees, self._values, self._starts,
+                _blocks(runtime, margin.size), THREADS, leaves, self._n_trees, self._values, self._starts,
                 n_outputs, part.n_rows, margin,
             )  # fmt: skip
         return infinite

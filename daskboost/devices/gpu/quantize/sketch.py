@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.devices.gpu.quantize.bins import THREADS, Matrix
-from daskboost.devices.gpu.runtime.download import Download
 from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, to_device, to_host
 from daskboost.devices.gpu.runtime.stretches import true_places
+from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.dtypes import ArrayModule, Bool, Int32, Int64, UInt8, UInt32
 
 KEY_BITS = 32

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -142,14 +143,15 @@ class Runtime(Protocol):
         """
 
 
-def cuda_of(runtime: Runtime) -> Any:
-    """Return CuPy's functions of CUDA; None under emulation."""
-    return getattr(runtime.xp, "cuda", None)
+def cuda_of(runtime: Runtime) -> ModuleType:
+    """Return CuPy's functions of CUDA, which an emulated device lacks."""
+    found: ModuleType = cast(Any, runtime.xp).cuda
+    return found
 
 
 def active(runtime: Runtime) -> AbstractContextManager[Any]:
     """Within it, the device is this thread's current one, on which arrays are made and kernels run."""
-    cuda = cuda_of(runtime)
+    cuda = getattr(runtime.xp, "cuda", None)
     return nullcontext() if cuda is None else cuda.Device(runtime.device)
 
 
