@@ -186,7 +186,8 @@ def test_what_is_built_elsewhere_is_copied_by_the_search(name: str, runtime: Run
 
     def search(*addresses: Any) -> Any:
         rest = (np.zeros((3, 2), np.uint64), nodes.sums, nodes.bounds, nodes.allowed, np.array(UNITS))
-        return to_host(kernels.best_per_node(kernels.upload(HostNodes(np.stack(addresses), *rest)), regular_of(rules)))
+        level = kernels.upload(HostNodes(np.stack(addresses), *rest))
+        return to_host(kernels.best_per_node(level, regular_of(rules), kernels.room(2)))
 
     places, copies = (
         (address_of(each) + np.arange(2) * node_bytes(each)).astype(np.uint64) for each in (there, own)

@@ -135,12 +135,13 @@ def test_rough_gains_are_as_near_as_proved(
     n_bins = [256, 33, 1, 257, 7, 7]
     layout = make_layout(n_bins)
     kernels = SplitKernels(DeviceLayout(runtime, layout))
+    room = kernels.room(1)
     for reg_lambda, how in ((0.0, "none"), (1.0, "met"), (1e6, "above")):
         built, total = make_histogram(kind, n_bins, rng)
         least = least_of(how, built, units[1], rng)
         memory = to_device(runtime, built)
         level = level_of(runtime, kernels, [[address_of(memory)], [0], [0]], total[None], units)
-        (tops,) = to_host(kernels.tops_of_features(level, regular_of(rules_of(len(n_bins), reg_lambda, least))))
+        (tops,) = to_host(kernels.tops_of_features(level, regular_of(rules_of(len(n_bins), reg_lambda, least)), room))
         for f, slot in enumerate(layout.offsets[:-1]):
             rules = reference.Rules(reg_lambda, least_h=least)
             bins = built[slot : slot + n_bins[f]]
@@ -182,7 +183,7 @@ def test_empty_bins_change_no_rough_gain(largest: int, runtime: Runtime, rng: np
     memory = to_device(runtime, np.concatenate([np.append(bins, [[0, 0]], axis=0) for bins in features]))
     kernels = SplitKernels(DeviceLayout(runtime, layout))
     level = level_of(runtime, kernels, [[address_of(memory)], [0], [0]], [total], UNITS[0])
-    (tops,) = to_host(kernels.tops_of_features(level, regular_of(rules_of(1, 1.0, 0.0))))
+    (tops,) = to_host(kernels.tops_of_features(level, regular_of(rules_of(1, 1.0, 0.0)), kernels.room(1)))
     np.testing.assert_array_equal(tops[::2], tops[1::2])
     for bins, top in zip(features[::2], tops[::2], strict=True):
         both = [reference.rough_top(reference.Rules(1.0), bins, total, UNITS[0], empty) for empty in (True, False)]
@@ -199,7 +200,7 @@ def test_the_best_feature_is_found_behind_others_of_greater_rough_gain() -> None
         expected = SplitSearch(layout, rules, EagerThreads(1), (0, 200)).search(nodes, built[None])
         assert_same(searching(runtime, rules, layout).search(nodes, built[None]), expected)
         level = level_of(runtime, kernels, [[address_of(built)], [0], [0]], total[None], UNITS[0])
-        (tops,) = kernels.tops_of_features(level, regular_of(rules))
+        (tops,) = kernels.tops_of_features(level, regular_of(rules), kernels.room(1))
         n_behind += tops[expected.feature[0]] < tops.max()
     assert n_behind > 0
 
@@ -209,7 +210,7 @@ def test_units_beyond_the_proof_leave_all_to_the_exact_gains(runtime: Runtime, r
     kernels, memory = SplitKernels(DeviceLayout(runtime, make_layout([9, 9]))), to_device(runtime, built)
     for units, reg_lambda in (((1e-170, 1e-3), 1.0), ((1.0, 1e100), 1.0), ((1.0, 1.0), 1e60)):
         level = level_of(runtime, kernels, [[address_of(memory)], [0], [0]], total[None], units)
-        tops = to_host(kernels.tops_of_features(level, regular_of(rules_of(2, reg_lambda, 0.0))))
+        tops = to_host(kernels.tops_of_features(level, regular_of(rules_of(2, reg_lambda, 0.0)), kernels.room(1)))
         assert np.isposinf(tops).all()
 
 
@@ -238,7 +239,7 @@ def test_histograms_that_no_child_needs_are_not_written(
         at = parent if how == "in place" else spare
         level = level_of(runtime, kernels, [[at, built], [parent, 0], [built, 0]], [own_total, total], UNITS[0])
         level = dataclasses.replace(level, keeps=how != "nowhere")
-        found.append(to_host(kernels.best_per_node(level, regular_of(rules))))
+        found.append(to_host(kernels.best_per_node(level, regular_of(rules), kernels.room(level.n_nodes))))
         after = to_host(memory)
         np.testing.assert_array_equal(after[2], own if how == "apart" else np.full_like(own, -7))
         np.testing.assert_array_equal(after[0], own if how == "in place" else own + sibling)

@@ -233,7 +233,7 @@ def test_what_plans_say(rows: dict[str, Any]) -> None:
     assert shape.fits
     assert shape.resident is not None
     assert 0 < shape.resident[0] * 2**25 < 10e9
-    evaluated = plan({**PARAMS, "max_bin": 256}, n_rows=30_000_000, n_features=200, evals=[10_000_000], memory="9.5GB")
+    evaluated = plan({**PARAMS, "max_bin": 256}, n_rows=30_000_000, n_features=200, evals=[10_000_000], memory="9.2GB")
     assert evaluated.resident is not None
     assert evaluated.resident[0] == 179, "training rows first: they are read once a level"
     assert evaluated.resident[1] < 60

@@ -11,16 +11,23 @@ from typing import NamedTuple
 from daskboost.devices.budget.gpu_streaming import loading_bytes, ring_bytes
 from daskboost.devices.budget.plan import FitSize
 from daskboost.devices.budget.set_size import SetSize
-from daskboost.devices.gpu.rows.feature_groups import LEAST_TILE_ROWS, MOST_TILE_ROWS, room_bytes
+from daskboost.devices.gpu.rows.feature_groups import room_bytes
 from daskboost.devices.gpu.rows.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
-from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS
+from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
-from daskboost.devices.gpu.trees.best_first import STEPS, kept_histograms, most_splits, step_width, usual_steps
+from daskboost.devices.gpu.runtime.launches import bytes_of
+from daskboost.devices.gpu.trees.best_first import (
+    best_first_bytes,
+    kept_histograms,
+    most_splits,
+    step_width,
+    usual_steps,
+)
 from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
-from daskboost.devices.gpu.trees.growth import histogram_nodes, tables_bytes
+from daskboost.devices.gpu.trees.growth import frontier_bytes, histogram_nodes, tables_bytes
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
-from daskboost.devices.gpu.trees.split import RESULTS, n_chunks
+from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
 
 LAYOUT_BYTES = 12
 """Bytes of a feature in `DeviceLayout`."""
@@ -32,16 +39,10 @@ SEGMENT_BYTES = 16
 """First and last row of a node."""
 ID_BYTES = 8
 """Global id of a row that was chosen alone."""
-LEVEL_SLOT_BYTES = 4 + 3 * 8 + 2 * 16 + 6 * 4 + 4
-"""Bytes of `_TreeLevel`."""
-LEAF_BYTES = 4
-"""Bytes of `TreeGrower.leaves`."""
-GROWN_BYTES = 8 * RESULTS + 3 * 4 + 8
-"""Bytes of `_Grown`."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
-LEAST_TILES = 256
-"""No GPU has so few multiprocessors that `rows_per_tile` would cut a chunk into fewer tiles."""
+LEAST_MULTIPROCESSORS = 10
+"""A GPU that is not there is taken to have so many, as no GPU has fewer: tiles are largest then."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
 """float32 arrays of (rows, outputs) that making gradients takes at the same time, results among them."""
 EVALUATION_TEMPORARIES = 4
@@ -157,23 +158,20 @@ def histograms_bytes(size: FitSize) -> int:
 
 
 def search_bytes(size: FitSize, n_nodes: int) -> int:
-    """Return the bytes of `SplitKernels`: a gain of each node and feature, for symmetric trees a level's running sums.
-    Of `EntrySearch` results alone."""
-    n_features = 0 if searches_entries(size) else size.train.n_features
+    """Return the bytes of a search's arrays; `EntrySearch` has its own."""
+    if searches_entries(size):
+        return 0
+    shape, symmetric = (n_nodes, size.train.n_features, size.n_slots), size.grow_policy == "symmetric"
     if size.width > 1:
-        sums_before = PAIR_SLOT_BYTES * n_chunks(size.n_slots, n_features) * size.width
-        return n_nodes * (sums_before + 12 * n_features + 8 * (RESULTS + 2 * size.width))
-    if size.grow_policy == "symmetric":
-        return n_nodes * (PAIR_SLOT_BYTES * size.n_slots + 8 * RESULTS) + 12 * n_features
-    return n_nodes * 8 * (n_features + RESULTS)
+        return bytes_of(vector_shapes(*shape, size.width, symmetric=symmetric))
+    return bytes_of(search_shapes(*shape, size.trees_together * symmetric))
 
 
 def split_bytes(size: FitSize) -> int:
-    """Return the bytes of `SplitScratch`: a bit for each row of a tile, and a count for each tile."""
+    """Return the bytes of `SplitScratch`."""
     n_splits = max(USUAL_SPLITS, growth_of(size).n_splits)
     n_rows = size.trees_together * size.train.n_rows
-    tile_rows = min(max(1 << (n_rows // LEAST_TILES).bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
-    return n_rows // 8 + n_splits * tile_rows // 8 + 4 * (n_rows // LEAST_TILE_ROWS + n_splits)
+    return bytes_of(scratch_shapes(size.multiprocessors or LEAST_MULTIPROCESSORS, n_rows, n_splits))
 
 
 class Growth(NamedTuple):
@@ -183,16 +181,10 @@ class Growth(NamedTuple):
     """Histograms that are there at a time."""
     n_splits: int
     """Nodes that are split at a time."""
-    step_bytes: int
-    """Bytes of searching nodes."""
     tree_bytes: int
     """Bytes of what is kept of nodes beside histograms."""
-    stays: bool
-    """Whether all that stays between trees: CUDA graphs have recorded the arrays of their steps."""
-
-    def beside(self, passing: int) -> int:
-        """Return the bytes of steps and of what is needed before and after trees."""
-        return passing + self.step_bytes if self.stays else max(passing, self.step_bytes)
+    step_bytes: int = 0
+    """Bytes of searching nodes, where these come and go with every step."""
 
 
 def growth_of(size: FitSize) -> Growth:
@@ -207,42 +199,36 @@ def _host_growth(size: FitSize) -> Growth:
     leaf_bytes = LEAF_VECTOR_BYTES * size.leaf_vector * size.most_leaves
     segments_bytes = SEGMENT_BYTES * 4 * size.open_histograms * (1 + len(size.train.groups))
     n_splits = max(size.deepest_nodes, step_width(size.max_leaves) if size.grow_policy == "lossguide" else 0)
-    return Growth(
-        size.open_histograms, n_splits, search_bytes(size, size.deepest_nodes), segments_bytes + leaf_bytes, False
-    )
+    return Growth(size.open_histograms, n_splits, segments_bytes + leaf_bytes, search_bytes(size, size.deepest_nodes))
 
 
 def _level_growth(size: FitSize) -> Growth:
-    """Return what `TreeGrower` takes, with the trees that wait to be fetched; each output's tree is in one graph."""
-    capacity, together = (2 << size.depth) - 1, size.trees_together
-    growing = together + size.n_outputs % together
-    of_nodes = capacity * (SEGMENT_BYTES * together + (LEVEL_SLOT_BYTES + LEAF_BYTES) * growing)
+    """Return what `TreeGrower` takes, with the trees that wait to be fetched; the last trees of a round may have one of
+    their own."""
+    capacity, together, rest = (2 << size.depth) - 1, size.trees_together, size.n_outputs % size.trees_together
+    growers = [n for n in (together, rest) if n]
+    most = together << (size.depth - 1)
     return Growth(
-        sum(histogram_nodes(together, size.depth)), together << (size.depth - 1),
-        size.n_outputs * sum(search_bytes(size, 1 << depth) for depth in range(size.depth)),
-        tables_bytes(growing + _waiting(size), capacity) + of_nodes + _allowed_bytes(size), True,
+        sum(histogram_nodes(together, size.depth)), most,
+        sum(frontier_bytes(n, size.depth) for n in growers) + search_bytes(size, most) + _kept_bytes(size, capacity)
+        + SEGMENT_BYTES * together * capacity,
     )  # fmt: skip
 
 
 def _best_first_growth(size: FitSize) -> Growth:
-    """Return the same of `BestFirstGrower`, whose graphs have a step each."""
-    most, capacity = 2 * most_splits(size.max_leaves) + 1, 2 * size.max_leaves - 1
-    grown = tables_bytes(1, most) + most * (SEGMENT_BYTES + GROWN_BYTES)
+    """Return the same of `BestFirstGrower`."""
+    grown = 2 * most_splits(size.max_leaves) + 1
     return Growth(
         kept_histograms(size.max_leaves), step_width(size.max_leaves),
-        size.n_outputs * (STEPS + 1) * search_bytes(size, _searched_nodes(size)),
-        tables_bytes(1 + _waiting(size), capacity) + grown + _allowed_bytes(size), True,
+        best_first_bytes(size.max_leaves) + search_bytes(size, _searched_nodes(size))
+        + _kept_bytes(size, 2 * size.max_leaves - 1) + SEGMENT_BYTES * grown,
     )  # fmt: skip
 
 
-def _waiting(size: FitSize) -> int:
-    """Trees that wait to be fetched."""
-    return min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
-
-
-def _allowed_bytes(size: FitSize) -> int:
-    """Return the bytes of the features that trees may use."""
-    return size.n_outputs * size.drawn_sets * size.train.n_features
+def _kept_bytes(size: FitSize, capacity: int) -> int:
+    """Return the bytes of trees of so many nodes that wait to be fetched, and of the features that trees may use."""
+    waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
+    return tables_bytes(waiting, capacity) + size.n_outputs * size.drawn_sets * size.train.n_features
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
@@ -292,7 +278,7 @@ def opening_bytes(size: FitSize, *, has_columns: bool) -> int:
 def scratch_bytes(size: FitSize, passing: int) -> int:
     """Return the bytes of trees and steps, and what is needed before and after them."""
     growth, of_layout = growth_of(size), LAYOUT_BYTES * size.train.n_features
-    return of_layout + growth.tree_bytes + split_bytes(size) + growth.beside(passing)
+    return of_layout + growth.tree_bytes + split_bytes(size) + max(passing, growth.step_bytes)
 
 
 def passing_bytes(size: FitSize, *, has_columns: bool) -> int:

@@ -72,6 +72,8 @@ def tree_groups(n_outputs: int, n_trees: int) -> int:
 
 POOL_SHARE = 16
 """CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
+POOL_STILL_SHARE = 32
+"""The same part of fits whose trees grow without the host, which take no large arrays once they have begun."""
 POOL_SCRATCH_SHARE = 3
 """Part of the bytes of arrays that come and go that the pool loses: what a freed block leaves may be too small for the
 next."""
@@ -247,8 +249,11 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         scratch_bytes=scratch_bytes(size, passing), **streaming_parts(size),
         turned_bytes=turned,
     )  # fmt: skip
-    lost = arrays.total_bytes // POOL_SHARE + (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
-    lost += 0 if growth.stays else arrays.histograms_bytes // POOL_LEVEL_SHARE
+    lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
+    if size.without_host:
+        lost += arrays.total_bytes // POOL_STILL_SHARE
+    else:
+        lost += arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 

@@ -73,7 +73,12 @@ def rows_per_tile(runtime: Runtime, n_rows: int) -> int:
     And no more: a block that moves rows reads the counts of all tiles of its segment. It follows from the rows of the
     chunk alone, so that the memory that tiles need grows with the segments.
     """
-    rows = n_rows // (runtime.multiprocessors * TILES_PER_PROCESSOR)
+    return rows_of_tile(runtime.multiprocessors, n_rows)
+
+
+def rows_of_tile(multiprocessors: int, n_rows: int) -> int:
+    """Return `rows_per_tile` of a GPU with so many multiprocessors."""
+    rows = n_rows // (multiprocessors * TILES_PER_PROCESSOR)
     return min(max(1 << rows.bit_length(), LEAST_TILE_ROWS), MOST_TILE_ROWS)
 
 

@@ -14,11 +14,11 @@ import numpy as np
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.rows.feature_groups import count_tiles, map_tiles, rows_per_tile
+from daskboost.devices.gpu.rows.feature_groups import count_tiles, map_tiles, rows_of_tile, rows_per_tile
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_device, to_host
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees.known_tree import (
     KnownTree,
     ScalarTree,
@@ -109,25 +109,33 @@ class SplitScratch:
     """What splitting passes from one launch to the next; used again from level to level."""
 
     runtime: Runtime
-    flags: DeviceArray = field(init=False)
-    counts: DeviceArray = field(init=False)
+    arrays: dict[str, DeviceArray] = field(default_factory=dict)
+    """See `scratch_shapes`."""
     n_grown: int = 0
     """How often they became other memory."""
 
-    def __post_init__(self) -> None:
-        self.flags = self.runtime.xp.empty(0, np.uint32)
-        self.counts = self.runtime.xp.empty(0, np.int32)
+    @property
+    def flags(self) -> DeviceArray:
+        return self.arrays["flags"]
+
+    @property
+    def counts(self) -> DeviceArray:
+        return self.arrays["counts"]
 
     def reserve(self, n_rows: int, n_splits: int) -> None:
         """Have room for splitting a chunk."""
-        tile_rows = rows_per_tile(self.runtime, n_rows)
-        most = n_rows // tile_rows + n_splits
-        if most > len(self.counts):
-            self.counts = self.runtime.xp.empty(most, np.int32)
-            self.n_grown += 1
-        if most * (tile_rows // 32) > len(self.flags):
-            self.flags = self.runtime.xp.empty(most * (tile_rows // 32), np.uint32)
-            self.n_grown += 1
+        for name, (shape, dtype) in scratch_shapes(self.runtime.multiprocessors, n_rows, n_splits).items():
+            if name not in self.arrays or shape[0] > len(self.arrays[name]):
+                self.arrays[name] = self.runtime.xp.empty(shape, dtype)
+                self.n_grown += 1
+
+
+def scratch_shapes(multiprocessors: int, n_rows: int, n_splits: int) -> Shapes:
+    """Return the shapes of `SplitScratch` for so many splits at a time of a chunk on a GPU with so many
+    multiprocessors: a bit for each row of a tile, and a count for each tile."""
+    of_tile = rows_of_tile(multiprocessors, n_rows)
+    most = n_rows // of_tile + n_splits
+    return {"counts": ((most,), np.int32), "flags": ((most * (of_tile // 32),), np.uint32)}
 
 
 class GpuRows:

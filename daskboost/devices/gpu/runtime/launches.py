@@ -5,7 +5,8 @@ Whatever is written against this protocol knows no CuPy and runs on both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -159,6 +160,20 @@ def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
     overwrite(runtime, made, array)
     found: DeviceArray = made
     return found
+
+
+Shapes = Mapping[str, tuple[tuple[int, ...], type[np.generic]]]
+"""Shape and type of each of some arrays, by name: what makes them and what plans their bytes go by the same shapes."""
+
+
+def make_arrays(runtime: Runtime, shapes: Shapes) -> dict[str, DeviceArray]:
+    """Return new arrays of any content, each of them in memory of its own."""
+    return {name: runtime.xp.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
+
+
+def bytes_of(shapes: Shapes) -> int:
+    """Return the bytes of arrays of these shapes."""
+    return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
 
 
 def overwrite(runtime: Runtime, array: DeviceArray, values: npt.NDArray[Any]) -> None:

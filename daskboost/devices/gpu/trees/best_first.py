@@ -12,10 +12,27 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.rows.row_state import ChunkRows
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Kernel, Recorder, to_host
+from daskboost.devices.gpu.runtime.launches import (
+    DeviceArray,
+    Kernel,
+    Recorder,
+    Shapes,
+    bytes_of,
+    make_arrays,
+    to_host,
+)
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
-from daskboost.devices.gpu.trees.growth import ROUNDING, GrowthRules, TreeInputs, empty_slots, make_tables, node_bytes
-from daskboost.devices.gpu.trees.split import RESULTS, Level, SplitKernels, address_of
+from daskboost.devices.gpu.trees.growth import (
+    ROUNDING,
+    GrowthRules,
+    Slots,
+    TreeInputs,
+    make_tables,
+    node_bytes,
+    slot_shapes,
+    tables_bytes,
+)
+from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels, address_of
 
 THREADS = 256
 """Threads of a block, as in `kernels/best_first.cu`."""
@@ -78,14 +95,12 @@ class BestFirstGrower:
         self._unasked = 1  # how often steps are queued up before the first question: as the last tree took, but for one
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
         self._grown = make_tables(self._runtime, 1, self._capacity)
-        self._more = _Grown(
-            xp.empty((self._capacity, RESULTS), np.int64), xp.empty(self._capacity, np.int32),
-            xp.empty(self._capacity, np.int32), xp.empty(self._capacity, np.int32),
-            xp.empty(self._capacity, np.uint64), xp.empty(5, np.int32),
-        )  # fmt: skip
-        self._slots = empty_slots(self._runtime, 2 * self._width)
-        self._splits = xp.empty((6, self._width), np.int32)
-        self._built = xp.empty(self._width, np.int32)
+        self._more = _Grown(**make_arrays(self._runtime, _grown_shapes(self._capacity)))
+        self._slots = Slots(**make_arrays(self._runtime, slot_shapes(2 * self._width)))
+        step = make_arrays(self._runtime, _step_shapes(self._width))
+        self._splits, self._built = step["splits"], step["built"]
+        self._room: SearchRoom = kernels.room(2 * self._width) if entries is None else {}
+        """Arrays that the searches of all steps take in turn."""
         if entries is not None:
             self._addresses = (1, 1, 0)  # any but 0 says that a node is there
             return
@@ -150,7 +165,7 @@ class BestFirstGrower:
         if self._entries is not None:
             return self._entries.best_per_node(level, self._rules.regular, slots.nodes, rows, is_root=is_root)
         rows.build(self._built, self._added, is_root=is_root)
-        return self._kernels.best_per_node(level, self._rules.regular)
+        return self._kernels.best_per_node(level, self._rules.regular, self._room)
 
     def _finish(self, learning_rate: DeviceArray) -> None:
         regular, tables = self._rules.regular, self.tables
@@ -177,3 +192,25 @@ class _Grown:
     @property
     def arguments(self) -> tuple[Any, ...]:
         return (self.found, self.chosen_as, self.places, self.waiting, self.keys, self.counts)
+
+
+def _grown_shapes(capacity: int) -> Shapes:
+    """Return the shapes of `_Grown` of so many nodes."""
+    return {
+        "found": ((capacity, RESULTS), np.int64), "chosen_as": ((capacity,), np.int32),
+        "places": ((capacity,), np.int32), "waiting": ((capacity,), np.int32), "keys": ((capacity,), np.uint64),
+        "counts": ((5,), np.int32),
+    }  # fmt: skip
+
+
+def _step_shapes(width: int) -> Shapes:
+    """Return the shapes of a step's splits, and of the nodes whose histograms rows build for it."""
+    return {"splits": ((6, width), np.int32), "built": ((width,), np.int32)}
+
+
+def best_first_bytes(max_leaves: int) -> int:
+    """Return the bytes of what `BestFirstGrower` keeps of nodes, beside histograms and the arrays of searches."""
+    capacity, width = 2 * most_splits(max_leaves) + 1, step_width(max_leaves)
+    of_steps = bytes_of(slot_shapes(2 * width)) + bytes_of(_step_shapes(width))
+    of_tables = tables_bytes(1, 2 * max_leaves - 1) + tables_bytes(1, capacity)
+    return of_tables + bytes_of(_grown_shapes(capacity)) + of_steps

@@ -46,6 +46,7 @@ class EntrySearch:
         xp = self._runtime.xp
         self._before = xp.empty((entries.n_sums * n_nodes, 2), np.int64)
         self._found = xp.empty((self._blocks * n_nodes, BEST_BYTES // 8), np.int64)
+        self._results: DeviceArray = xp.empty((n_nodes, RESULTS), np.int64)
 
     def best_per_node(self, level: Level, regular: Regular, nodes: DeviceArray, rows: ChunkRows, *, is_root: bool
                       ) -> DeviceArray:  # fmt: skip
@@ -57,7 +58,7 @@ class EntrySearch:
         blocks = min(self._blocks, (EXACT_BLOCKS if exact else BLOCKS) * self._runtime.multiprocessors)
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, STATE_ROWS, chunk.kept)
         place_rows(self._runtime, tiles, 0, entries.n_rows, order, chunk.pairs, entries.states, small)
-        results = self._runtime.xp.empty((n, RESULTS), np.int64)
+        results = self._results[:n]
 
         def launch(kernel: str, grid: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
             if grid:
@@ -77,14 +78,14 @@ class EntrySearch:
             shared_bytes=entry_tile_bytes(n, bool(small)),
         )  # fmt: skip
         launch("best_of_blocks", -(-n * WARP // THREADS), self._found, blocks, n, level.own, results)
-        found: DeviceArray = results
-        return found
+        return results
 
 
 def entry_search_bytes(rows: SetSize, n_nodes: int, multiprocessors: int | None) -> int:
-    """Return the bytes of sums of slices, at most, and of what blocks find; without multiprocessors, on any GPU."""
+    """Return the bytes of sums of slices, at most, of what blocks find, and of results; without multiprocessors, on any
+    GPU."""
     n_blocks = min(MOST_BLOCKS, BLOCKS * (multiprocessors or MOST_BLOCKS), most_tiles(rows.n_entries))
-    return n_nodes * (SUM_BYTES * most_sums(*rows.features_above(TILE)) + BEST_BYTES * n_blocks)
+    return n_nodes * (SUM_BYTES * most_sums(*rows.features_above(TILE)) + BEST_BYTES * n_blocks + 8 * RESULTS)
 
 
 def entry_tile_bytes(n_nodes: int, small: bool) -> int:

@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.rows.row_state import ChunkRows
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Kernel, Recorder, Runtime
+from daskboost.devices.gpu.runtime.launches import (
+    DeviceArray,
+    Kernel,
+    Recorder,
+    Runtime,
+    Shapes,
+    bytes_of,
+    make_arrays,
+)
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
-from daskboost.devices.gpu.trees.split import Level, Regular, SplitKernels, address_of
+from daskboost.devices.gpu.trees.split import Level, Regular, SearchRoom, SplitKernels, address_of
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
@@ -55,23 +63,23 @@ class TreeTables:
 
     def __init__(self, memory: DeviceArray, n_trees: int, capacity: int) -> None:
         self.memory, self.capacity = memory, capacity
-        views = iter(_cut(memory, _shapes(n_trees, capacity)))
-        self.sums = next(views)
+        views = _cut(memory, _table_shapes(n_trees, capacity))
+        self.sums = views["sums"]
         """Sums of g and h; int64, shape (trees, capacity, 2)."""
-        self.limits = next(views)
+        self.limits = views["limits"]
         """Limits of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
-        self.gains = next(views)
+        self.gains = views["gains"]
         """float64, shape (trees, capacity)."""
-        self.rounding = next(views)
+        self.rounding = views["rounding"]
         """What a quantum of g and of h is worth, the largest |g| and h, and the gain of noise; float64, shape
         (trees, ROUNDING)."""
-        self.links = next(views)
+        self.links = views["links"]
         """Parent, depth, left and right child, feature, bin; int32, shape (trees, 6, capacity)."""
-        self.values = next(views)
+        self.values = views["values"]
         """float32, shape (trees, capacity)."""
-        self.sizes = next(views)
+        self.sizes = views["sizes"]
         """Nodes and leaves; int32, shape (trees, 2)."""
-        self.default_left = next(views)
+        self.default_left = views["default_left"]
         """uint8, shape (trees, capacity)."""
 
     @property
@@ -86,28 +94,30 @@ class TreeTables:
         return (self.capacity, self.sizes, *nodes, self.rounding)
 
 
-def _shapes(n: int, capacity: int) -> list[tuple[tuple[int, ...], type]]:
-    return [
-        ((n, capacity, 2), np.int64), ((n, capacity, 2), np.float64), ((n, capacity), np.float64),
-        ((n, ROUNDING), np.float64),
-        ((n, 6, capacity), np.int32), ((n, capacity), np.float32), ((n, 2), np.int32), ((n, capacity), np.uint8),
-    ]  # fmt: skip
+def _table_shapes(n: int, capacity: int) -> Shapes:
+    """Return the shapes of the arrays of `TreeTables`; the widest types come first, so that all are aligned."""
+    return {
+        "sums": ((n, capacity, 2), np.int64), "limits": ((n, capacity, 2), np.float64),
+        "gains": ((n, capacity), np.float64), "rounding": ((n, ROUNDING), np.float64),
+        "links": ((n, 6, capacity), np.int32), "values": ((n, capacity), np.float32), "sizes": ((n, 2), np.int32),
+        "default_left": ((n, capacity), np.uint8),
+    }  # fmt: skip
 
 
-def _cut(memory: DeviceArray, shapes: list[tuple[tuple[int, ...], type]]) -> list[DeviceArray]:
-    """Arrays one after the other; the widest types come first, so that all are aligned."""
-    views: list[DeviceArray] = []
+def _cut(memory: DeviceArray, shapes: Shapes) -> dict[str, DeviceArray]:
+    """Return arrays that lie one after the other."""
+    views: dict[str, DeviceArray] = {}
     begin = 0
-    for shape, dtype in shapes:
-        end = begin + int(np.prod(shape)) * np.dtype(dtype).itemsize
-        views.append(memory[begin:end].view(dtype).reshape(shape))
+    for name, shape in shapes.items():
+        end = begin + bytes_of({name: shape})
+        views[name] = memory[begin:end].view(shape[1]).reshape(shape[0])
         begin = end
     return views
 
 
 def tables_bytes(n_trees: int, capacity: int) -> int:
     """Size of the memory of `TreeTables`."""
-    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in _shapes(n_trees, capacity))
+    return bytes_of(_table_shapes(n_trees, capacity))
 
 
 def make_tables(runtime: Runtime, n_trees: int, capacity: int) -> TreeTables:
@@ -144,7 +154,7 @@ class TreeGrower:
     rules : GrowthRules
     n_trees : int
     larger : TreeGrower, optional
-        One of more trees, whose histograms' memory is used again.
+        One of more trees, whose memory of histograms and searches is used again.
     entries : EntrySearch, optional
         What finds splits of a single tree without histograms.
     """
@@ -156,17 +166,22 @@ class TreeGrower:
         self._entries = entries
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
-        self.leaves = xp.empty((n_trees, rules.capacity), np.int32)
+        self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, rules.capacity))["leaves"]
         """The trees' leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
         n_slots = kernels.layout.host.n_slots
         n_nodes = histogram_nodes(n_trees, rules.depth)
+        self._room: SearchRoom = {}
+        """Arrays that the searches of all levels take in turn."""
         if entries is not None:
             self._histograms = []
         elif larger is None:
             self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
+            self._room = kernels.room(n_trees << (rules.depth - 1), n_trees * rules.symmetric)
         else:
             self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
-        self._levels = [_make_level(self._runtime, n_trees << depth) for depth in range(rules.depth + 1)]
+            self._room = larger._room
+        shapes = [_level_shapes(n_trees << depth) for depth in range(rules.depth + 1)]
+        self._levels = [_TreeLevel(**make_arrays(self._runtime, each)) for each in shapes]
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
              after: Callable[[], None]) -> None:  # fmt: skip
@@ -211,14 +226,14 @@ class TreeGrower:
         rules, root = self._rules, self._levels[0]
         address, _, n_bytes = self._addresses(0)
         self._launch("start_trees")(
-            self._n_trees, THREADS, *self.tables.arguments, *root.slots.arguments, inputs.root_sums,
+            self._n_trees, THREADS, *self.tables.arguments, *root.arguments, inputs.root_sums,
             _row_stride(inputs.root_sums), inputs.rounding, _row_stride(inputs.rounding), int(rules.max_leaves != 1),
             rules.regular.least_h, int(rules.symmetric), address, n_bytes, root.built,
         )  # fmt: skip
 
     def _search(self, depth: int, allowed: DeviceArray, rows: ChunkRows) -> DeviceArray:
         """The best split of each node of a level, or of all of them together."""
-        slots, per_tree = self._levels[depth].slots, 1 << depth
+        slots, per_tree = self._levels[depth], 1 << depth
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
             allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=ROUNDING,
@@ -228,19 +243,19 @@ class TreeGrower:
         if self._entries is not None:
             return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
         built, _ = self._places(depth)
-        rows.build(self._levels[depth].built[: len(built)], built, is_root=is_root, n_trees=self._n_trees)
+        rows.build(slots.built[: len(built)], built, is_root=is_root, n_trees=self._n_trees)
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
-        return search(level, regular)
+        return search(level, regular, self._room)
 
     def _choose(self, depth: int, results: DeviceArray) -> None:
         rules, regular = self._rules, self._rules.regular
         level, below = self._levels[depth], self._levels[depth + 1]
         is_last = depth + 1 == rules.depth
         self._launch("choose_splits")(
-            self._n_trees, THREADS, *self.tables.arguments, *level.slots.arguments, 1 << depth, results,
+            self._n_trees, THREADS, *self.tables.arguments, *level.arguments, 1 << depth, results,
             *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
-            self._kernels.layout.n_bins, level.splits, *below.slots.arguments, below.built,
+            self._kernels.layout.n_bins, level.splits, *below.arguments, below.built,
             *self._addresses(depth + 1),
         )  # fmt: skip
 
@@ -269,25 +284,39 @@ class Slots:
         return (self.nodes, *self.addresses, self.sums, self.bounds)
 
 
-def empty_slots(runtime: Runtime, n: int) -> Slots:
-    """Room for `n` nodes."""
-    xp = runtime.xp
-    return Slots(xp.empty(n, np.int32), xp.empty((3, n), np.uint64), xp.empty((n, 2), np.int64), xp.empty((n, 2)))
+def slot_shapes(n: int) -> Shapes:
+    """Return the shapes of `Slots` of `n` nodes."""
+    return {
+        "nodes": ((n,), np.int32), "addresses": ((3, n), np.uint64), "sums": ((n, 2), np.int64),
+        "bounds": ((n, 2), np.float64),
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _TreeLevel:
+class _TreeLevel(Slots):
     """A level; slots of one tree after the other."""
 
-    slots: Slots
     splits: DeviceArray
     """Splits as `kernels/partition.cu` takes them; int32, shape (6, slots)."""
     built: DeviceArray
     """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
 
 
-def _make_level(runtime: Runtime, n: int) -> _TreeLevel:
-    return _TreeLevel(empty_slots(runtime, n), runtime.xp.empty((6, n), np.int32), runtime.xp.empty(n, np.int32))
+def _level_shapes(n: int) -> Shapes:
+    """Return the shapes of `_TreeLevel` of `n` nodes."""
+    return {**slot_shapes(n), "splits": ((6, n), np.int32), "built": ((n,), np.int32)}
+
+
+def _leaf_shapes(n_trees: int, capacity: int) -> Shapes:
+    """Return the shapes of what a grower keeps of finished trees beside their tables."""
+    return {"leaves": ((n_trees, capacity), np.int32)}
+
+
+def frontier_bytes(n_trees: int, depth: int) -> int:
+    """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches."""
+    capacity = (2 << depth) - 1
+    of_levels = sum(bytes_of(_level_shapes(n_trees << level)) for level in range(depth + 1))
+    return tables_bytes(n_trees, capacity) + bytes_of(_leaf_shapes(n_trees, capacity)) + of_levels
 
 
 def _row_stride(array: DeviceArray) -> int:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from daskboost.devices.gpu.rows.views import DeviceLayout
-from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, to_device
+from daskboost.devices.gpu.runtime.launches import (
+    DeviceArray,
+    KernelArgument,
+    Runtime,
+    Shapes,
+    make_arrays,
+    to_device,
+)
 from daskboost.dtypes import Float64, Int32, Int64, UInt8, UInt64
 
 THREADS = 128
@@ -101,6 +109,24 @@ class HostNodes:
     """Shape (2 * outputs,)."""
 
 
+SearchRoom = Mapping[str, DeviceArray]
+"""Arrays of a search, of as many nodes as it has or more: `search_shapes`."""
+
+
+def search_shapes(n_nodes: int, n_features: int, n_slots: int, n_trees: int = 0) -> Shapes:
+    """Return the shapes of a search's arrays.
+
+    `n_trees` : of trees each level of which has one split, which takes more; 0 of others.
+    """
+    results: Shapes = {"results": ((n_nodes, RESULTS), np.int64)}
+    if not n_trees:
+        return {**results, "tops": ((n_nodes, n_features), np.float64)}
+    return {
+        **results, "prefix": ((n_nodes, n_slots, 2), np.int64),
+        "gains": ((n_trees, n_features), np.float64), "places": ((n_trees, n_features), np.int32),
+    }  # fmt: skip
+
+
 @dataclass
 class SplitKernels:
     """Searches all features of histograms in one GPU's memory."""
@@ -119,7 +145,12 @@ class SplitKernels:
         int64, shape (nodes, RESULTS - 2 + 2 * outputs), on the device: as `RESULTS`, with the sums of all outputs.
         """
         search = self.best_of_level if symmetric else self.best_per_node
-        return search(self.upload(nodes), regular)
+        return search(self.upload(nodes), regular, self.room(len(nodes.sums), int(symmetric)))
+
+    def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
+        """Return arrays for searches of up to so many nodes, one after the other; see `search_shapes`."""
+        layout = self.layout.host
+        return make_arrays(self.runtime, search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
 
     def upload(self, nodes: HostNodes) -> Level:
         """The nodes of one tree, in one copy."""
@@ -134,34 +165,30 @@ class SplitKernels:
             floats[2 * n :], n,
         )  # fmt: skip
 
-    def best_per_node(self, level: Level, regular: Regular) -> DeviceArray:
-        """Each node's best split; int64, shape (nodes, RESULTS), on the device."""
-        results = self.runtime.xp.empty((level.n_nodes, RESULTS), np.int64)
+    def best_per_node(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
+        """Each node's best split; int64, shape (nodes, RESULTS), in `room`."""
+        results = room["results"][: level.n_nodes]
         self.runtime.kernel("split", "best_of_nodes")(
             level.n_nodes, NODE_THREADS, *self._searched(level, regular), int(level.keeps),
-            self.tops_of_features(level, regular), int(regular.is_rough), results,
+            self.tops_of_features(level, regular, room), int(regular.is_rough), results,
         )  # fmt: skip
-        found: DeviceArray = results
-        return found
+        return results
 
-    def tops_of_features(self, level: Level, regular: Regular) -> DeviceArray:
+    def tops_of_features(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
         """The largest gain of every feature, roughly where `regular.is_rough`; float64, shape (nodes, features)."""
         n, n_features = level.n_nodes, len(self.layout.host.n_bins)
-        tops = self.runtime.xp.empty((n, n_features))
+        tops = room["tops"][:n]
         blocks = -(-n // 2) * -(-n_features * 2 * WARP // THREADS)  # of two nodes and as many features
         self.runtime.kernel("split", "rough_of_features" if regular.is_rough else "best_of_features")(
             blocks, THREADS, *self._searched(level, regular), int(level.keeps), tops
         )
-        found: DeviceArray = tops
-        return found
+        return tops
 
-    def best_of_level(self, level: Level, regular: Regular) -> DeviceArray:
-        """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS)."""
-        xp, n, layout = self.runtime.xp, level.n_nodes, self.layout
-        n_features, n_trees = len(layout.host.n_bins), level.n_trees
-        prefix = xp.empty((n, layout.host.n_slots, 2), np.int64)
-        gains, places = xp.empty((n_trees, n_features)), xp.empty((n_trees, n_features), np.int32)
-        results = xp.empty((n, RESULTS), np.int64)
+    def best_of_level(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
+        """For each tree the one split that gains most over all its nodes; int64, shape (nodes, RESULTS), in `room`."""
+        n, n_trees, layout = level.n_nodes, level.n_trees, self.layout
+        n_features, prefix, results = len(layout.host.n_bins), room["prefix"][:n], room["results"][:n]
+        gains, places = room["gains"][:n_trees], room["places"][:n_trees]
         shape = (layout.offsets, layout.n_bins, n_features)
         threads = FEW_THREADS if n_trees * n_features <= FEW_FEATURES else THREADS
 
@@ -175,8 +202,7 @@ class SplitKernels:
         )  # fmt: skip
         launch("best_of_features", n_trees * n_features, *self._searched(level, regular), gains, places)
         launch("best_of_level", n_trees, level.own, level.sums, *shape, level.per_tree, gains, places, results)
-        found: DeviceArray = results
-        return found
+        return results
 
     def _searched(self, level: Level, regular: Regular) -> tuple[Any, ...]:
         """The arguments that the searching kernels share (`kernels/searched.cuh`)."""
@@ -222,6 +248,16 @@ def n_chunks(n_slots: int, n_features: int) -> int:
     return n_slots // WARP + 2 * n_features
 
 
+def vector_shapes(n_nodes: int, n_features: int, n_slots: int, width: int, *, symmetric: bool) -> Shapes:
+    """Return the shapes of the arrays of a search for vectors of `width` outputs."""
+    rows = 1 if symmetric else n_nodes
+    return {
+        "sums_before": ((n_nodes, n_chunks(n_slots, n_features), width, 2), np.int64),
+        "gains": ((rows, n_features), np.float64), "places": ((rows, n_features), np.int32),
+        "results": ((n_nodes, RESULTS - 2 + 2 * width), np.int64),
+    }  # fmt: skip
+
+
 class VectorKernels(SplitKernels):
     """Searches the histograms of several outputs."""
 
@@ -232,10 +268,10 @@ class VectorKernels(SplitKernels):
 def best_splits(kernels: SplitKernels, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
     """Find what `SplitKernels.search` gives, by the gains of all outputs."""
     runtime, layout = kernels.runtime, kernels.layout
-    xp, n, width = runtime.xp, len(nodes.sums), len(nodes.units) // 2
-    n_features = len(layout.host.n_bins)
+    n, width, n_features = len(nodes.sums), len(nodes.units) // 2, len(layout.host.n_bins)
     own, parents, siblings, own_steps, parent_steps, sibling_steps, totals, units = _upload(runtime, nodes)
-    sums_before = xp.empty((n, n_chunks(layout.host.n_slots, n_features), width, 2), np.int64)
+    room = make_arrays(runtime, vector_shapes(n, n_features, layout.host.n_slots, width, symmetric=symmetric))
+    sums_before, gains, places, results = (room[name] for name in ("sums_before", "gains", "places", "results"))
 
     def launch(entry: str, grid: int, *arguments: KernelArgument) -> None:
         runtime.kernel("split_vectors", entry)(grid, THREADS, *arguments)
@@ -245,19 +281,15 @@ def best_splits(kernels: SplitKernels, nodes: HostNodes, regular: Regular, *, sy
         "sum_chunks", -(-n * n_features * width * WARP // THREADS), own, own_steps, parents, parent_steps, siblings,
         sibling_steps, *shape, width, n, sums_before,
     )  # fmt: skip
-    rows = 1 if symmetric else n
-    gains, places = xp.empty((rows, n_features)), xp.empty((rows, n_features), np.int32)
     launch(
-        "best_of_level_features" if symmetric else "best_of_features", rows * n_features, own, own_steps, totals,
+        "best_of_level_features" if symmetric else "best_of_features", gains.size, own, own_steps, totals,
         kernels.allowed_of(nodes.allowed), n if len(nodes.allowed) == 1 else 1, units, width, *shape, n,
         *regular.numbers, int(regular.plain), sums_before, gains, places,
     )  # fmt: skip
-    results = xp.empty((n, RESULTS - 2 + 2 * width), np.int64)
     launch(
         "best_of_nodes", n, own, own_steps, totals, *shape, width, sums_before, gains, places, int(symmetric), results
     )
-    found: DeviceArray = results
-    return found
+    return results
 
 
 def _upload(runtime: Runtime, nodes: HostNodes) -> list[DeviceArray]:
