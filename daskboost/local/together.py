@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
-from daskboost.devices.budget.gpu_plans import POOL_SHARE, gpu_plan
+from daskboost.devices.budget.gpu_plans import POOL_SHARE, gpu_plan, pool_bytes
 from daskboost.devices.budget.plan import FitSize, Plan
 from daskboost.devices.choose import finds_gpu
 from daskboost.devices.cpu.threads import Threads
@@ -243,6 +243,8 @@ def _fitting(plans: Sequence[Plan], free: int, most: int) -> tuple[int, int]:
     """How many of the fits fit beside what they share, at least one, and bytes of each, at most. Of what is shared the
     pool loses its part once."""
     shared = [plan.chunks_bytes + plan.columns_bytes + plan.ring_bytes + plan.planes_bytes for plan in plans]
-    shared = [part + part // POOL_SHARE for part in shared]
+    shared = [
+        part + pool_bytes(part, without_host=plan.without_host) for plan, part in zip(plans, shared, strict=True)
+    ]
     own = max(plan.total_bytes - plan.turned_bytes - part for plan, part in zip(plans, shared, strict=True))
     return max(1, min(most, (free - max(shared)) // own)), own

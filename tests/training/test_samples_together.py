@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from training.test_plan_held import LimitedPool
 from training.test_train_many import Note, assert_same, disk_reads, made, pairs, rows, separate
 
 from daskboost import Plan, QuantizedDataset, cv, plan, train, train_many
-from daskboost.devices.budget.gpu_plans import POOL_SHARE, gpu_plan
+from daskboost.devices.budget.gpu_plans import gpu_plan, pool_bytes
 from daskboost.devices.budget.plan import SMALL_ROWS, FitSize
 from daskboost.devices.gpu.runtime.cuda import CudaRuntime
 from daskboost.errors import DeviceError
@@ -147,7 +148,19 @@ def promised_bytes(sizes: Sequence[FitSize], room: Room, more_chunks: int = 0) -
 def shared_bytes(planned: Plan) -> int:
     """Chunks, and what they pass through, with the pool's part of it."""
     shared = planned.chunks_bytes + planned.ring_bytes + planned.planes_bytes
-    return shared + shared // POOL_SHARE
+    return shared + pool_bytes(shared, without_host=planned.without_host)
+
+
+def test_exact_models_have_all_that_each_plans_beside_what_they_share() -> None:
+    """The pool's part of the shared rows counts once, and is that of fits that grow without the host."""
+    params = TrainParams.from_mapping({**EXACT, "max_bin": 250, "device": "cuda"})
+    size = _size_of_shapes(params, [(20_000_000, 400, None)], False, False, 1, 1)
+    alone = gpu_plan(size, 10**12)
+    assert alone.without_host and alone.turned_bytes == 0
+    shared = shared_bytes(replace(alone, chunks_bytes=alone.chunks_bytes + alone.columns_bytes))
+    own = alone.total_bytes - shared
+    for n_models in (1, 2, 5):
+        assert room_of([size] * 9, shared + n_models * own, 9).at_once == n_models
 
 
 @pytest.mark.parametrize("name", ["certified", "own loss", "an exact one", "sampled"])

@@ -95,6 +95,11 @@ DISK_PASSES = 8
 (`array_file.py`), and the bus takes 55.5."""
 
 
+def pool_bytes(n_bytes: int, *, without_host: bool) -> int:
+    """Return what the pool loses of so many bytes of arrays that stay, by whether trees grow without the host."""
+    return n_bytes // (POOL_STILL_SHARE if without_host else POOL_SHARE)
+
+
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
@@ -250,10 +255,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         turned_bytes=turned,
     )  # fmt: skip
     lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
-    if size.without_host:
-        lost += arrays.total_bytes // POOL_STILL_SHARE
-    else:
-        lost += arrays.total_bytes // POOL_SHARE + arrays.histograms_bytes // POOL_LEVEL_SHARE
+    lost += pool_bytes(arrays.total_bytes, without_host=size.without_host)
+    lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
 
