@@ -28,13 +28,13 @@ from benchmarks.harness import RESULTS, Run, comparison_rows, interleave, record
 from daskboost import QuantizedDataset
 from daskboost.data.chunks import quantizer
 from daskboost.data.cuts import sketch as device_sketch
-from daskboost.data.input import read
+from daskboost.data.input import read, row_columns
 
 CHECKED_ROWS = 200_000
 Steps = Mapping[str, tuple[Any, str]]
 STEPS: Steps = {
     "look at values": (read, "dense_rows"),
-    "look at labels": (read, "device_column"),
+    "look at labels": (row_columns, "device_column"),
     "sketch": (device_sketch, "count_keys"),
     "quantize": (quantizer, "quantize_rows"),
 }

@@ -154,7 +154,7 @@ def shared_bytes(planned: Plan) -> int:
 def test_exact_models_have_all_that_each_plans_beside_what_they_share() -> None:
     """The pool's part of the shared rows counts once, and is that of fits that grow without the host."""
     params = TrainParams.from_mapping({**EXACT, "max_bin": 250, "device": "cuda"})
-    size = _size_of_shapes(params, [(20_000_000, 400, None)], False, False, 1, 1)
+    size = _size_of_shapes(params, objective_of(params), [(20_000_000, 400, None)], False, False, 1, 1)
     alone = gpu_plan(size, 10**12)
     assert alone.without_host and alone.turned_bytes == 0
     shared = shared_bytes(replace(alone, chunks_bytes=alone.chunks_bytes + alone.columns_bytes))

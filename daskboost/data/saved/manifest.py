@@ -10,7 +10,7 @@ import itertools
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -51,6 +51,9 @@ class ArrayRecord:
     shape: tuple[int, ...]
     crc32: int
 
+    def to_json(self) -> Json:
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "crc32": self.crc32}
+
 
 @dataclass(frozen=True)
 class ChunkRecord:
@@ -66,7 +69,7 @@ class ChunkRecord:
         return f"rows-{self.first_row:019d}.bin"
 
     def to_json(self) -> Json:
-        arrays = [asdict(array) for array in self.arrays]
+        arrays = [array.to_json() for array in self.arrays]
         return {"file": self.file, "first_row": self.first_row, "n_rows": self.n_rows, "arrays": arrays}
 
     @classmethod
@@ -125,7 +128,7 @@ class Manifest:
             "n_rows": sum(chunk.n_rows for chunk in self.chunks),
             "schema": {"names": self.schema.names, "kinds": self.schema.kinds},
             "layout": {"encoding": "dense"} if self.csr_bits is None else csr,
-            "cuts": {"file": CUTS_FILE, "arrays": [asdict(array) for array in self.cuts]},
+            "cuts": {"file": CUTS_FILE, "arrays": [array.to_json() for array in self.cuts]},
             "chunks": [chunk.to_json() for chunk in self.chunks],
             "metadata": self.metadata,
         }

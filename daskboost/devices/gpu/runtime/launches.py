@@ -179,20 +179,6 @@ def bytes_of(shapes: Shapes) -> int:
     return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
 
 
-Shapes = Mapping[str, tuple[tuple[int, ...], type[np.generic]]]
-"""Shape and type of each of some arrays, by name: what makes them and what plans their bytes go by the same shapes."""
-
-
-def make_arrays(runtime: Runtime, shapes: Shapes) -> dict[str, DeviceArray]:
-    """Return new arrays of any content, each of them in memory of its own."""
-    return {name: runtime.xp.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}
-
-
-def bytes_of(shapes: Shapes) -> int:
-    """Return the bytes of arrays of these shapes."""
-    return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
-
-
 def overwrite(runtime: Runtime, array: DeviceArray, values: npt.NDArray[Any]) -> None:
     """Give a C-contiguous device array other values, without waiting for what runs on the device."""
     if isinstance(array, np.ndarray):
