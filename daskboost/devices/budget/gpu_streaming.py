@@ -1,5 +1,5 @@
 """Bytes that packed chunks take on their way to a GPU, there and, page-locked, of its host: parts of the plan of
-`plans.py`."""
+`gpu_plans.py`."""
 
 from __future__ import annotations
 
