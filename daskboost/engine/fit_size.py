@@ -130,7 +130,10 @@ def engine_size(spec: FitSpec, train: Shard, evals: Sequence[Shard], place: Engi
     found = fit_size(
         FitOutline.of(spec), replace(shard_size(train, n_features), feature_sizes=spec.feature_sizes),
         [shard_size(shard, n_features, train) for shard in evals],
-        has_weight=any(entry.rows.weight is not None or entry.selected is not None for entry in train.entries),
+        has_weight=any(
+            entry.rows.weight is not None or entry.selected is not None
+            for shard in (train, *evals) for entry in shard.entries
+        ),
         place=place,
     )  # fmt: skip
     if place.shares_views:
@@ -143,7 +146,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
     """Put together what is known of one engine's fit."""
     params, objective, recipe = outline.params, outline.objective, outline.recipe
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
-    margins = np.zeros((1, objective.n_outputs), np.float32)
+    margins = np.zeros((2, objective.n_outputs), np.float32)  # of one row, a copy might be a view
     return FitSize(
         train=train, evals=tuple(evals), n_slots=outline.n_slots, most_slots=outline.most_slots,
         n_outputs=recipe.n_outputs, grow_policy=params.grow_policy, depth=params.depth_limit,

@@ -244,7 +244,7 @@ def _fitting(plans: Sequence[Plan], free: int, most: int) -> tuple[int, int]:
     pool loses its part once."""
     shared = [plan.chunks_bytes + plan.columns_bytes + plan.ring_bytes + plan.planes_bytes for plan in plans]
     shared = [
-        part + pool_bytes(part, without_host=plan.without_host) for plan, part in zip(plans, shared, strict=True)
+        part + pool_bytes(part, takes_anew=not plan.without_host) for plan, part in zip(plans, shared, strict=True)
     ]
     own = max(plan.total_bytes - plan.turned_bytes - part for plan, part in zip(plans, shared, strict=True))
     return max(1, min(most, (free - max(shared)) // own)), own

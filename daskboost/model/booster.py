@@ -268,7 +268,7 @@ class Booster:
         ------
         ModelFormatError
             Data that is truncated, corrupt, hostile, from a newer version, or a model that this library cannot
-            represent (categorical splits, DART, linear boosters).
+            represent (categorical splits, linear boosters).
         """
         from daskboost.model.serialize import from_bytes
 

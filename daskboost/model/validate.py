@@ -91,12 +91,12 @@ def _check_version(root: Mapping[str, Any]) -> None:
         )
 
 
-def _trees_and_weights(learner: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[Any] | None]:
-    """Return the section that has the trees, and the weight of each where they were trained by DART."""
+def _trees_and_weights(learner: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Return the section that has the trees, and the one with the weight of each where they were trained by DART."""
     booster = _child(learner, "gradient_booster")
     name = _text(booster, "name")
     if name == "dart":
-        return _child(_child(booster, "gbtree"), "model"), _list(booster, "weight_drop")
+        return _child(_child(booster, "gbtree"), "model"), booster
     if name in _UNSUPPORTED:
         raise ModelFormatError(f"booster {name!r} is not supported: {_UNSUPPORTED[name]}; train with booster='gbtree'")
     if name != "gbtree":
@@ -104,15 +104,15 @@ def _trees_and_weights(learner: Mapping[str, Any]) -> tuple[Mapping[str, Any], S
     return _child(booster, "model"), None
 
 
-def _weighted(trees: tuple[TreeTable, ...], given: Sequence[Any]) -> tuple[TreeTable, ...]:
+def _weighted(trees: tuple[TreeTable, ...], section: Mapping[str, Any]) -> tuple[TreeTable, ...]:
     """Return the trees of a DART model with their weights in their values, so that they are those of any model.
 
     Source: Vinayak and Gilad-Bachrach, "DART: Dropouts meet Multiple Additive Regression Trees", 2015.
     """
-    weights = _floats({"weight_drop": list(given)}, "weight_drop", len(trees))
+    weights = _floats(section, "weight_drop", len(trees))
     with np.errstate(over="ignore", invalid="ignore"):
         found = tuple(replace(tree, value=tree.value * weight) for tree, weight in zip(trees, weights, strict=True))
-    if not all(np.isfinite(tree.value).all() for tree in found):
+    if not all(np.isfinite(tree.value[tree.is_leaf]).all() for tree in found):
         fail("'weight_drop' makes leaf values that are not finite")
     return found
 

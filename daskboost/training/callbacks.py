@@ -163,7 +163,7 @@ def evaluation_log(verbose: object) -> list[Callback]:
     ParameterError where it is neither a truth value, nor a number of rounds, nor None."""
     if verbose is None:
         return []
-    if not isinstance(verbose, int | np.integer | np.bool_) or not 0 <= verbose < 2**31:
+    if not isinstance(verbose, int | np.integer | np.bool_) or verbose < 0:
         raise ParameterError(f"verbose={shown(verbose)} must be True, False or a number of rounds of at least 1")
     return [EvaluationLog(int(verbose))] if verbose else []
 

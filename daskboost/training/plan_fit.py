@@ -134,7 +134,8 @@ def _size_of_dataset(params: TrainParams, objective: Objective, data: QuantizedD
         others = [each.shards.shards[rank] for each, _ in evals]
         return engine_size(spec, shards[rank], others, place)
     train, *others = (_largest_share(each.info, each.shards.owners) for each in (data, *(each for each, _ in evals)))
-    return fit_size(FitOutline.of(spec), train, others, has_weight=data.info.has("weight"), place=place)
+    has_weight = any(each.info.has("weight") for each in (data, *(each for each, _ in evals)))
+    return fit_size(FitOutline.of(spec), train, others, has_weight=has_weight, place=place)
 
 
 def _largest_share(info: DatasetInfo, owners: Sequence[str]) -> SetSize:

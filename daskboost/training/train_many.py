@@ -183,7 +183,8 @@ def as_candidates(params: Any) -> list[TrainParams]:
 def as_candidate(params: Any) -> TrainParams:
     """Return the checked parameters of the one candidate of a function that takes no more."""
     if not isinstance(params, Mapping | TrainParams):
-        raise ParameterError(f"params is of type {type(params).__name__}; give one mapping, and several to train_many")
+        raise ParameterError(f"params is of type {type(params).__name__}; give one mapping such as "
+            "{'max_depth': 6} (several: train_many)")
     return as_candidates(params)[0]
 
 

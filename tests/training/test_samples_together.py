@@ -148,7 +148,7 @@ def promised_bytes(sizes: Sequence[FitSize], room: Room, more_chunks: int = 0) -
 def shared_bytes(planned: Plan) -> int:
     """Chunks, and what they pass through, with the pool's part of it."""
     shared = planned.chunks_bytes + planned.ring_bytes + planned.planes_bytes
-    return shared + pool_bytes(shared, without_host=planned.without_host)
+    return shared + pool_bytes(shared, takes_anew=not planned.without_host)
 
 
 def test_exact_models_have_all_that_each_plans_beside_what_they_share() -> None:

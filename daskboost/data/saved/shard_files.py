@@ -60,7 +60,8 @@ class SavedDataset:
     @property
     def columns(self) -> ColumnSummary:
         """The columns that the rows of all chunks have beside features."""
-        return ColumnSummary(frozenset(array.name for chunk in self.chunks for array in chunk.arrays) & COLUMNS.keys())
+        names = frozenset(array.name for chunk in self.chunks for array in chunk.arrays)
+        return ColumnSummary(names.intersection(COLUMNS))
 
     @property
     def chunk_bytes(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from daskboost.data.chunks.shard import Shard
 from daskboost.data.input.labels import LabelStats
 from daskboost.data.input.row_batch import DenseRows
-from daskboost.data.input.row_columns import RowBatch
+from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.dtypes import Bool
 from daskboost.errors import ParameterError
 
@@ -74,5 +74,5 @@ def selected_stats(shards: Iterable[Shard]) -> LabelStats:
         for entry in shard.entries:
             rows = np.ones(entry.n_rows, np.bool_) if entry.selected is None else entry.selected
             nothing = DenseRows(np.empty((int(rows.sum()), 0), np.float32))
-            total += LabelStats.of(RowBatch(nothing, entry.rows.taken(rows)))
+            total += LabelStats.of(RowBatch(nothing, RowColumns(entry.rows.label, entry.rows.weight).taken(rows)))
     return total

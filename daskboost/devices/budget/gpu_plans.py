@@ -73,7 +73,8 @@ def tree_groups(n_outputs: int, n_trees: int) -> int:
 POOL_SHARE = 16
 """CuPy's pool loses about this part: it rounds up, and cuts what it had for larger arrays."""
 POOL_STILL_SHARE = 32
-"""The same part of fits whose trees grow without the host, which take no large arrays once they have begun."""
+"""The same part of fits whose trees grow without the host by built-in losses, which take no large arrays once they have
+begun."""
 POOL_SCRATCH_SHARE = 3
 """Part of the bytes of arrays that come and go that the pool loses: what a freed block leaves may be too small for the
 next."""
@@ -95,9 +96,9 @@ DISK_PASSES = 8
 (`array_file.py`), and the bus takes 55.5."""
 
 
-def pool_bytes(n_bytes: int, *, without_host: bool) -> int:
-    """Return what the pool loses of so many bytes of arrays that stay, by whether trees grow without the host."""
-    return n_bytes // (POOL_STILL_SHARE if without_host else POOL_SHARE)
+def pool_bytes(n_bytes: int, *, takes_anew: bool) -> int:
+    """Return what the pool loses of so many bytes of arrays that stay, by whether a round takes large arrays anew."""
+    return n_bytes // (POOL_SHARE if takes_anew else POOL_STILL_SHARE)
 
 
 def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
@@ -255,7 +256,7 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
         turned_bytes=turned,
     )  # fmt: skip
     lost = (passing + growth.step_bytes) // POOL_SCRATCH_SHARE
-    lost += pool_bytes(arrays.total_bytes, without_host=size.without_host)
+    lost += pool_bytes(arrays.total_bytes, takes_anew=size.by_expressions or not size.without_host)
     lost += 0 if size.without_host else arrays.histograms_bytes // POOL_LEVEL_SHARE
     return replace(arrays, pool_bytes=lost + POOL_ROUNDING_BYTES + POOL_GROUP_BYTES * n_groups(size))
 
