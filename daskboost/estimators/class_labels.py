@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.classes import ClassWeights, class_array
+from daskboost.data.input.kinds import DEVICE_KINDS, kind_of
 from daskboost.data.input.labels import count_classes, find_classes
 from daskboost.data.input.source import Source
 from daskboost.devices.gpu.runtime.launches import to_host
@@ -18,10 +20,69 @@ from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.model.booster import Booster
 from daskboost.model.output import class_codes, class_probabilities
-from daskboost.model.route import array_module
+from daskboost.model.route import array_module, frame_of
 from daskboost.objectives.objective import Objective
 from daskboost.objectives.own_objective import CustomObjective
 from daskboost.params import shown
+
+if TYPE_CHECKING:
+    import cudf
+    import pandas as pd
+
+# Functions of rows, applied to what `Booster.predict` returns: at once to arrays, lazily to Dask collections.
+
+RowFunction = Callable[[Any], Any]
+_IN, _OUT = "xy", "op"
+"""Names of an array's axes behind its rows, before and after."""
+
+
+def map_rows(result: Any, function: RowFunction, names: str | Sequence[Any]) -> Any:
+    """Apply a function to every row.
+
+    Parameters
+    ----------
+    result : numpy or CuPy array, Dask Array, Dask Series or DataFrame
+    function : callable
+        Arrays of shape (rows, ...) to arrays of as many rows; picklable; also called with no rows, for the dtype.
+    names : str or sequence
+        Of the resulting Series, or of the resulting DataFrame's columns.
+    """
+    kind = kind_of(result)
+    if kind == "numpy" or kind in DEVICE_KINDS:
+        return function(result)
+    if kind == "dask_dataframe":
+        return result.map_partitions(
+            _map_frame, function, names, meta=_map_frame(result._meta, function, names), enforce_metadata=False
+        )
+    import dask.array as da
+
+    empty = function(np.empty_like(result._meta, shape=(0, *result.shape[1:]), dtype=result.dtype))
+    return da.blockwise(
+        function,
+        "r" + _OUT[: empty.ndim - 1],
+        result,
+        "r" + _IN[: result.ndim - 1],
+        new_axes=dict(zip(_OUT, empty.shape[1:], strict=False)),
+        concatenate=True,
+        dtype=empty.dtype,
+        meta=empty,
+    )
+
+
+def _map_frame(
+    frame: pd.DataFrame | pd.Series | cudf.DataFrame, function: RowFunction, names: str | Sequence[Any]
+) -> pd.DataFrame | pd.Series | cudf.DataFrame:
+    if kind_of(frame) == "cudf":
+        return frame_of(function(frame.to_cupy()), frame.index, names if isinstance(names, str) else list(names))
+    import pandas as pd
+
+    values = function(np.asarray(frame))
+    if not isinstance(names, str):
+        return pd.DataFrame(values, index=frame.index, columns=list(names))
+    # a Series of strings takes pandas' string type, also when it is empty and has nothing to infer it from
+    dtype = pd.Series(["a"]).dtype if values.dtype == object else values.dtype
+    return pd.Series(values, index=frame.index, name=names, dtype=dtype)
+
 
 ATTRIBUTE = "daskboost_classes"
 """Model attribute (`learner.attributes` in files) with the labels of the codes, where they are not 0, 1, 2, ..."""
@@ -149,20 +210,28 @@ class ClassLabels:
                 )
         return weights
 
-    def of_margins(self, margins: Float32) -> npt.NDArray[Any]:
-        """Return the most probable label of every row; `margins` as `Booster.predict` gives them.
+    def of_margins(self, margins: Any) -> Any:
+        """The most probable label of every row; `margins` as `Booster.predict` gives them.
 
         On a GPU where the margins lie there, but for labels that are strings, which NumPy alone has.
         """
-        codes = class_codes(margins)
-        is_text = self.classes.dtype.kind == "O"
-        known = self.classes if is_text else array_module(margins).asarray(self.classes)
-        found: npt.NDArray[Any] = known[to_host(codes) if is_text else codes]
-        return found
+        return map_rows(margins, partial(_labels, classes=self.classes), "prediction")
 
-    def probabilities(self, margins: Float32) -> Float32:
-        """Return the probability of every class, float32, shape (rows, classes); `margins` as of `of_margins`."""
-        return class_probabilities(margins, array_module(margins))
+    def probabilities(self, margins: Any) -> Any:
+        """The probability of every class, float32, shape (rows, classes)."""
+        return map_rows(margins, _probabilities, self.classes.tolist())
+
+
+def _labels(margins: Float32, classes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    codes = class_codes(margins)
+    labels = to_host(codes) if classes.dtype.kind == "O" else codes
+    known = classes if classes.dtype.kind == "O" else array_module(margins).asarray(classes)
+    found: npt.NDArray[Any] = known[labels]
+    return found
+
+
+def _probabilities(margins: Float32) -> Float32:
+    return class_probabilities(margins, array_module(margins))
 
 
 def _dtype(name: str) -> np.dtype[Any]:

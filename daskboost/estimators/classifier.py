@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster
+from daskboost.model.output import make_request
 from daskboost.params import TrainParams
 from daskboost.training.dataset import run_or_await
 
@@ -63,10 +63,8 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
 
         Parameters are those of `DaskBoostRegressor.predict`.
         """
-        request = self._request("margin", iteration_range)
-        if not output_margin:
-            request = replace(request, then=self._labels.of_margins, names="prediction")
-        return self._predict(X, request, base_margin)
+        margins = self._predict(X, "margin", iteration_range, base_margin)
+        return margins if output_margin else self._labels.of_margins(margins)
 
     def predict_proba(
         self, X: object, *, iteration_range: tuple[int, int] | None = None, base_margin: object = None
@@ -88,11 +86,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
             raise ParameterError(
                 f"objective {name!r} gives no probabilities; turn predict(X, output_margin=True) into them yourself"
             )
-        labels = self._labels
-        request = replace(
-            self._request("margin", iteration_range), then=labels.probabilities, names=tuple(labels.classes.tolist())
-        )
-        return self._predict(X, request, base_margin)
+        return self._labels.probabilities(self._predict(X, "margin", iteration_range, base_margin))
 
     def score(self, X: object, y: object, sample_weight: object = None) -> float:
         """Weighted share of rows whose label is predicted.
@@ -102,7 +96,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         X, y, sample_weight : as in `fit`, local or Dask
             Labels that the model does not know are never predicted.
         """
-        request = self._request("margin")
+        request = make_request(self.booster_, "margin", None, self.n_threads or None)
         source = self._source(RowSet(X, y, {"weight": sample_weight}), self.booster_.schema)
         known = self.classes_
 

@@ -23,8 +23,7 @@ from daskboost.estimators.parameters import EstimatorParameters, estimator, para
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.model.booster import Booster
 from daskboost.model.explain import ImportanceType, importance
-from daskboost.model.output import Output, PredictRequest, make_request
-from daskboost.model.route import predict
+from daskboost.model.output import Output
 from daskboost.objectives.objective import Objective
 from daskboost.params import TrainParams, check_count, shown
 from daskboost.training.callbacks import Callback, check_callbacks, evaluation_log
@@ -122,12 +121,12 @@ class BoostedTrees(EstimatorParameters):
             Float32 of shape (rows,), or (rows, outputs) for several quantiles or margins of several classes; a
             classifier's labels as they were in training.
         """
-        request = self._request("margin" if output_margin else "prediction", iteration_range)
-        return self._predict(X, request, base_margin)
+        output: Output = "margin" if output_margin else "prediction"
+        return self._predict(X, output, iteration_range, base_margin)
 
     def apply(self, X: object, *, iteration_range: tuple[int, int] | None = None) -> Any:
         """The leaf of every tree in which rows end: node numbers, int32, shape (rows, trees)."""
-        return self._predict(X, self._request("leaf", iteration_range), None)
+        return self._predict(X, "leaf", iteration_range, None)
 
     @property
     def booster_(self) -> Booster:
@@ -337,12 +336,12 @@ class BoostedTrees(EstimatorParameters):
         if booster.schema.names is not None:
             self.feature_names_in_ = np.array(booster.schema.names, dtype=object)
 
-    def _request(self, output: Output, iteration_range: tuple[int, int] | None = None) -> PredictRequest:
-        return make_request(self.booster_, output, iteration_range, self.n_threads or None)
-
-    def _predict(self, X: object, request: PredictRequest, base_margin: object) -> Any:
-        X = features_of(X, type(self).__name__, request.booster.n_features)
-        return predict(request, X, base_margin, self.missing)
+    def _predict(self, X: object, output: Output, iteration_range: tuple[int, int] | None, base_margin: object) -> Any:
+        booster = self.booster_
+        return booster.predict(
+            features_of(X, type(self).__name__, booster.n_features), output=output, iteration_range=iteration_range,
+            base_margin=base_margin, missing=self.missing, n_threads=self.n_threads or None,
+        )  # fmt: skip
 
     def _best(self, value: T | None) -> T:
         if value is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -92,11 +91,6 @@ class PredictRequest:
     """First tree and the one after the last."""
     n_threads: int | None
     """Threads for a batch; None for all the process may run on."""
-    then: Callable[[Array], Array] | None = None
-    """What becomes of margins in the end: arrays of shape (rows, ...) to arrays of as many rows, also of none. It is
-    pickled for tasks of Dask."""
-    names: str | tuple[Any, ...] | None = None
-    """Name of a resulting Series, or names of a DataFrame's columns; None for those that follow from `output`."""
 
     def run(self, batch: RowBatch) -> npt.NDArray[Any]:
         """Predict rows in memory."""
@@ -164,7 +158,7 @@ class PredictRequest:
         if self.output == "class":
             return class_codes(margins).astype(np.int32)
         if self.output == "margin":
-            return flat(margins) if self.then is None else self.then(flat(margins))
+            return flat(margins)
         return self.booster.objective.prediction(margins, xp)
 
     def empty(self) -> npt.NDArray[Any]:
@@ -176,12 +170,9 @@ class PredictRequest:
             return np.empty((0, n_columns) if n_outputs == 1 else (0, n_outputs, n_columns), np.float32)
         return self.finish(np.empty((0, n_outputs), np.float32))
 
-    def frame_names(self) -> str | list[Any]:
-        """Return the name of the Series or names of the DataFrame's columns that a result of frames has."""
-        empty = self.empty()
-        if empty.ndim == 1 or self.names is not None:
-            return list(self.names) if isinstance(self.names, tuple) else self.names or self.output
-        width = empty.shape[1]
+    def column_names(self) -> list[str]:
+        """Names of the columns of a two-dimensional result, for data frames."""
+        width = self.empty().shape[1]
         if self.output == "leaf":
             return [f"tree_{tree}" for tree in range(*self.trees)]
         if self.output == "contributions":

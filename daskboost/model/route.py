@@ -136,7 +136,7 @@ def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, 
             "output='contributions' of a model with several outputs has three dimensions, which a DataFrame lacks; "
             "pass a Dask Array, e.g. X.to_dask_array()"
         )
-    names = request.frame_names()
+    names = request.column_names() if empty.ndim == 2 else request.output
     margins = []
     if base_margin is not None:
         if not isinstance(base_margin, DaskFrameBlocks):
@@ -190,9 +190,7 @@ def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) 
     import pandas as pd
 
     if isinstance(names, str):
-        # a Series of strings takes pandas' string type, also when it is empty and has nothing to infer it from
-        dtype = pd.Series(["a"]).dtype if values.dtype == object else values.dtype
-        return pd.Series(values, index=index, name=names, dtype=dtype)
+        return pd.Series(values, index=index, name=names)
     return pd.DataFrame(values, index=index, columns=names)
 
 
@@ -201,7 +199,6 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
     import dask.array as da
 
     empty = request.empty()
-    on_device = is_device_array(x) and empty.dtype != object  # strings are NumPy's
     pairs: list[Any] = [x, "rf"]
     if base_margin is not None:
         margin = _margin_array(base_margin, x)
@@ -216,7 +213,7 @@ def _predict_array(request: PredictRequest, x: Any, base_margin: Blocks | None, 
         concatenate=True,
         align_arrays=False,
         dtype=empty.dtype,
-        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if on_device else empty,
+        meta=np.empty_like(x._meta, shape=empty.shape, dtype=empty.dtype) if is_device_array(x) else empty,
     )
 
 

@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -17,7 +18,9 @@ from strategies.models import tree_bytes
 from strategies.rows import classes
 
 from daskboost import Booster, DaskBoostClassifier
+from daskboost.data.input.row_columns import RowBatch
 from daskboost.errors import DataError, ModelFormatError, ParameterError
+from daskboost.model.output import PredictRequest
 
 X, CODES = classes(400, 3)
 TWO = (CODES > 0).astype(int)
@@ -240,3 +243,25 @@ def test_continuing_keeps_the_classes_also_where_the_new_rows_lack_some(kind: st
 def test_infinite_labels_are_no_classes() -> None:
     with pytest.raises(DataError, match="y has infinite labels, which name no class"):
         model().fit(X, np.where(TWO, np.inf, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["array", "frame"])
+def test_labels_and_probabilities_of_one_collection_walk_its_rows_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    model = DaskBoostClassifier(n_estimators=2, device="cpu").fit(x, x[:, 0] > 0)
+    rows = da.from_array(x, chunks=(30, 3))
+    if kind == "frame":
+        rows = dd.from_pandas(pd.DataFrame(x), npartitions=2)
+    runs: list[int] = []
+    run = PredictRequest.run
+
+    def counted(request: PredictRequest, batch: RowBatch) -> Any:
+        runs.append(batch.n_rows)
+        return run(request, batch)
+
+    monkeypatch.setattr(PredictRequest, "run", counted)
+    asked: Any = model.predict(rows), model.predict_proba(rows), model.predict(rows, output_margin=True)
+    dask.compute(*asked, scheduler="synchronous")
+    assert runs == [30, 30]

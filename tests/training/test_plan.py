@@ -312,3 +312,18 @@ def test_kinds_of_input(kind: str) -> None:
 def test_plan_is_public() -> None:
     assert {"plan", "Plan"} <= set(daskboost.__all__)
     assert daskboost.Plan is Plan
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_weights_of_evaluation_sets_count_where_training_rows_have_none(
+    device: str, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime())
+    x, n = rng.normal(size=(500, 2)).astype("f4"), 9_000
+    more, weight = rng.normal(size=(n, 2)).astype("f4"), rng.random(n)
+    with QuantizedDataset.from_dask(x, x[:, 0]) as rows:
+        found = []
+        for weights in (None, weight):
+            with QuantizedDataset.from_dask(more, more[:, 0], weight=weights, reference=rows) as other:
+                found.append(plan({"device": device}, rows, evals=[(other, "other")]))
+    assert found[1].evaluation_bytes - found[0].evaluation_bytes == 4 * n

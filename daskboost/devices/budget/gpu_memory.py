@@ -1,6 +1,6 @@
 """Bytes that a fit takes on a GPU: one function for each thing that is allocated; `gpu_plans.py` adds them up.
 
-Whoever changes what `views.py`, `rows.py`, `growth.py`, `split.py` or an engine allocates changes it here;
+Whoever changes what `views.py`, `rows/row_state.py`, `growth.py`, `split.py` or an engine allocates changes it here;
 `tests/training/test_plan_held.py` compares the plan with what engines take.
 """
 
