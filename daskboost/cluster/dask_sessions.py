@@ -143,7 +143,7 @@ class WorkerHost:
         return Status.dont_reply
 
     def close(self) -> None:
-        """Stop all engines and drop all shards. Does not wait for engines: it is called on the event loop."""
+        """Stop all sessions and drop all shards. Does not wait for engines: it is called on the event loop."""
         with self._lock:
             sessions = list(self._sessions.values())
         for session in sessions:

@@ -153,7 +153,7 @@ class EngineSession:
     open_engine: Callable[[], Engine]
     """Makes the engine; runs in the session's thread and may take its time."""
     peers: ChannelPeers
-    """Closed as soon as the engine fails, is stopped, or ends, and released after the last exchange."""
+    """Closed as soon as the engine fails or ends, or the session is stopped; released after the last exchange."""
     heartbeat_s: float = HEARTBEAT_S
     """Seconds between signs of life."""
 

@@ -96,7 +96,7 @@ class Progress:
     best_score: float | None = None
 
     def add_round(self, spec: FitSpec, trees: Sequence[TreeTable]) -> None:
-        """Take in the trees of the next round: nowhere else do they enter what a coordinator has, or a client of it."""
+        """Append a round's trees and their outputs; coordinators and clients add trees here alone."""
         self.trees += trees
         self.outputs += [outputs[0] for outputs in spec.recipe.tree_outputs]
 

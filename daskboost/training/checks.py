@@ -93,7 +93,7 @@ def check_score_function(params: TrainParams, objective: Objective) -> None:
 
 
 def _refuse_beside(what: str, others: Mapping[str, bool], remedy: str) -> None:
-    """Refuse what is not possible beside others, the first of those that are there."""
+    """Raise ParameterError for the first of `others` that is set, beside which `what` is not possible."""
     for other, is_there in others.items():
         if is_there:
             raise ParameterError(f"{what} does not go with {other}; {remedy}")
