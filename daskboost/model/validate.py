@@ -111,7 +111,10 @@ def _weighted(trees: tuple[TreeTable, ...], section: Mapping[str, Any]) -> tuple
     """
     weights = _floats(section, "weight_drop", len(trees))
     with np.errstate(over="ignore", invalid="ignore"):
-        found = tuple(replace(tree, value=tree.value * weight) for tree, weight in zip(trees, weights, strict=True))
+        found = tuple(  # values of inner nodes may be infinite, which times 0 is NaN
+            replace(tree, value=tree.value * weight if weight else np.zeros_like(tree.value))
+            for tree, weight in zip(trees, weights, strict=True)
+        )
     if not all(np.isfinite(tree.value[tree.is_leaf]).all() for tree in found):
         fail("'weight_drop' makes leaf values that are not finite")
     return found

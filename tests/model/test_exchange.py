@@ -85,6 +85,19 @@ def test_we_read_dart(rng: np.random.Generator, objective: str, file_format: str
     assert_same(again.predict(data, output_margin=True), model.predict(data, output_margin=True))
 
 
+def test_inner_nodes_of_dart_may_be_infinite_whatever_a_tree_weighs(rng: np.random.Generator) -> None:
+    """Only leaves are predicted; times a weight of 0, infinity would be no number, which files refuse."""
+    model, rows = train("reg:squarederror", rng, booster="dart", rate_drop=0.5)
+    raw = json.loads(model.save_raw("json"))
+    booster = raw["learner"]["gradient_booster"]
+    booster["weight_drop"][0] = 0.0
+    expected = Booster.from_bytes(json.dumps(raw).encode()).predict(rows)
+    booster["gbtree"]["model"]["trees"][0]["base_weights"][0] = np.inf
+    ours = Booster.from_bytes(json.dumps(raw).encode())
+    assert_same(ours.predict(rows), expected)
+    assert_same(Booster.from_bytes(ours.to_bytes()).predict(rows), expected)
+
+
 SCORES = ["0", "[0E0]", "[1E-8]", "[1E-6]", "[1.5E-6]", "[3E-1]", "[9.9998E-1]", "[9.99999E-1]", "[1E0]"]
 
 
