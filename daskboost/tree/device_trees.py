@@ -6,10 +6,11 @@ import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
 from daskboost.devices.cpu.views import WalkArrays
+from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import DeviceArray, to_host
 from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
 from daskboost.devices.gpu.trees.growth import GrowthRules, TreeTables
-from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, address_of, empty_histograms
+from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
 from daskboost.dtypes import UInt8, UInt64
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules

@@ -15,9 +15,10 @@ from reference import split as reference
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import Runtime, to_host
 from daskboost.devices.gpu.trees.growth import node_bytes
-from daskboost.devices.gpu.trees.split import FEW_FEATURES, HostNodes, SplitKernels, address_of
+from daskboost.devices.gpu.trees.split import FEW_FEATURES, HostNodes, SplitKernels
 from daskboost.dtypes import Int64
 from daskboost.tree.device_trees import DeviceSearch
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch

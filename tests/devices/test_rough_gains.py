@@ -16,8 +16,9 @@ from kernels.emulation import EmulatedRuntime
 from reference import split as reference
 
 from daskboost.devices.gpu.rows.views import DeviceLayout
+from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import Runtime, to_device, to_host
-from daskboost.devices.gpu.trees.split import HostNodes, Level, SplitKernels, address_of
+from daskboost.devices.gpu.trees.split import HostNodes, Level, SplitKernels
 from daskboost.dtypes import Int32, Int64
 from daskboost.tree.split_search import OpenNodes, SplitRules, SplitSearch
 

@@ -45,9 +45,8 @@ _of_parent: list[mmap.mmap] = []
 
 
 def address_of(array: DeviceArray) -> int:
-    """Return where in its device's memory a CuPy array begins."""
-    memory: Any = array.data  # CuPy's, which has an address
-    return int(memory.ptr)
+    """Return where a device array begins: CuPy's in its GPU's memory, or one of an emulated device."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 class CudaCopies:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.gpu.rows.row_state import ChunkRows
+from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     Kernel,
@@ -32,7 +33,7 @@ from daskboost.devices.gpu.trees.growth import (
     slot_shapes,
     tables_bytes,
 )
-from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels, address_of
+from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels
 
 THREADS = 256
 """Threads of a block, as in `kernels/best_first.cu`."""

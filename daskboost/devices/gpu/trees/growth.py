@@ -14,6 +14,7 @@ import numpy as np
 
 from daskboost.devices.cpu.split import Regular
 from daskboost.devices.gpu.rows.row_state import ChunkRows
+from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import (
     DeviceArray,
     Kernel,
@@ -24,7 +25,7 @@ from daskboost.devices.gpu.runtime.launches import (
     make_arrays,
 )
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
-from daskboost.devices.gpu.trees.split import Level, SearchRoom, SplitKernels, address_of
+from daskboost.devices.gpu.trees.split import Level, SearchRoom, SplitKernels
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""

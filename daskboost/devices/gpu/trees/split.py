@@ -213,11 +213,6 @@ def empty_histograms(runtime: Runtime, n_nodes: int, n_slots: int, width: int) -
     return found
 
 
-def address_of(array: DeviceArray) -> int:
-    """Where a device array begins."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
-
-
 # The best splits for leaves that are vectors, in histograms on a GPU: launches of `kernels/split_vectors.cu`.
 
 def n_chunks(n_slots: int, n_features: int) -> int:
