@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.cpu.threads import Threads
+from daskboost.engine.compiled_grower import CompiledGrower, why_not_compiled
 from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice
 from daskboost.engine.engine import Engine
 from daskboost.engine.setup import Answers
@@ -18,6 +19,7 @@ from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.messages import Outbox
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, grow_rounds, rounds_of
+from daskboost.fit.samplers import AllRows
 from daskboost.fit.spec import FitSpec
 
 R = TypeVar("R")
@@ -43,8 +45,12 @@ class WholeRounds:
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
         self._failure: Exception | None = None
         outbox = Outbox(Alone(engine))
-        self._rounds = _rounds_on_device(engine, spec, outbox) if engine.device.without_host else (
-            rounds_of(spec, outbox, threads))  # fmt: skip
+        if engine.device.without_host:
+            self._rounds = _rounds_on_device(engine, spec, outbox)
+        elif why_not_compiled(engine, spec.recipe):
+            self._rounds = rounds_of(spec, outbox, threads)
+        else:
+            self._rounds = _compiled_rounds(engine, spec, outbox)
 
     @property
     def answers(self) -> Answers:
@@ -76,6 +82,12 @@ class WholeRounds:
         """Forget the rounds, which hold the engine."""
         self._failure = None  # its traceback refers to the engine, whose arrays would wait for the garbage collector
         self._rounds = iter(())
+
+
+def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:
+    """Give the rounds of a fit whose trees grow on a CPU, in one call each."""
+    sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
+    return grow_rounds(spec, outbox, Parts(sampler, CompiledGrower(engine, spec), AsGrown()))
 
 
 def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:

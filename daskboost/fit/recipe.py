@@ -17,7 +17,7 @@ from daskboost.fit.scales import is_small
 from daskboost.hashing import Purpose, draws, key
 from daskboost.objectives.objective import Objective, scores_weights
 from daskboost.params import TrainParams
-from daskboost.tree.device_trees import needs_host
+from daskboost.tree.device_trees import beyond_gpus, needs_host
 
 # Few random combinations of many outputs' gradients, on which the structure of a vector-leaf tree is searched.
 #
@@ -70,6 +70,8 @@ class Recipe:
     """What grows trees on a GPU whose memory has room for it; CPUs always grow them with the host."""
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
+    host_rules: str
+    """Why it does whatever the device and its room."""
 
     @property
     def refits(self) -> bool:
@@ -152,7 +154,8 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         "leaves are vectors": vectors,
         "leaves are quantiles": quantiles is not None,
     }
-    why_host = next((reason for reason, holds in reasons.items() if holds), needs_host(params))
+    host_rules = next((reason for reason, holds in reasons.items() if holds), needs_host(params))
+    why_host = host_rules or beyond_gpus(params)
     growth: Growth = "best first" if params.grow_policy == "lossguide" else "levels"
     return Recipe(
         rows=source,
@@ -163,4 +166,5 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         searched=searched, n_outputs=objective.n_outputs, vector_leaves=vectors,
         columns=(params.sketch_outputs or objective.n_outputs) if vectors else 1,
         quantiles=quantiles, growth="host" if why_host else growth, host_reason=why_host,
+        host_rules=host_rules,
     )  # fmt: skip

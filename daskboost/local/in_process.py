@@ -259,7 +259,7 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
             opened.callback(made[-1].close)
-        alone = n_engines == 1 and made[0].device.without_host
+        alone = n_engines == 1
         if alone:
             made[0].add(WholeRounds(made[0], spec, own))
         engines = LocalEngines(made, peers)

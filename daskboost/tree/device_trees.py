@@ -23,7 +23,7 @@ DEEPEST = 12
 
 
 def needs_host(params: TrainParams) -> str:
-    """Say why trees of these parameters grow with the host; empty where a device can grow them by itself.
+    """Say why trees of these parameters grow with the host on any device; empty where one can grow them by itself.
 
     Features that depend on a node's path from the root, or are drawn for each node, are the host's to decide; so are,
     for trees that grow best first, features drawn for each level.
@@ -35,6 +35,14 @@ def needs_host(params: TrainParams) -> str:
         "colsample_bynode draws features for each node": by_node,
         "colsample_bylevel draws features for levels that best-first trees do not have":
             best_first and params.colsample_bylevel < 1,
+    }  # fmt: skip
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def beyond_gpus(params: TrainParams) -> str:
+    """Say why a GPU has no room for all nodes that trees of these parameters may have; empty where it has."""
+    best_first = params.grow_policy == "lossguide"
+    reasons = {
         f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
             best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
         f"levels without the host have room for {DEEPEST} at most": not best_first and params.depth_limit > DEEPEST,

@@ -231,6 +231,40 @@ def quantize_gradients(
     return kept - rows.begin, int(sum_g), int(sum_h)
 
 
+@njit(nogil=True)
+def count_drawn(draw: RowDraw, rows: RowRange) -> int:
+    """Return how many rows of a range are drawn."""
+    count = 0
+    for row in range(rows.begin, rows.end):
+        count += _is_drawn(draw, global_id(rows.first_row, row))
+    return count
+
+
+@njit(nogil=True)
+def take_rows(
+    gradients: Gradients, quanta: Quanta, draw: RowDraw, rows: RowRange, into: RowOrder, kept: int, absent: int
+) -> tuple[int, int]:
+    """Quantize the drawn rows of a range, of one output, to the places from `kept` on; the others go to those from
+    `absent` on. Returns the integer sums of g and h."""
+    g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs
+    first_row, half = rows.first_row, _half_bits(pairs)
+    sum_g = np.int64(0)
+    sum_h = np.int64(0)
+    for row in range(rows.begin, rows.end):
+        global_row = global_id(first_row, row)
+        if not _is_drawn(draw, global_row):
+            order[absent] = row
+            absent += 1
+            continue
+        qg, qh = _quantized(g[row], h[row], _weight_of(weight, row), global_row, quanta)
+        pairs[kept] = (qg << half) | qh
+        order[kept] = row
+        sum_g += qg
+        sum_h += qh
+        kept += 1
+    return sum_g, sum_h
+
+
 @njit(cache=True, nogil=True)
 def quantize_vectors(
     gradients: Gradients, quanta: OutputQuanta, draw: RowDraw, rows: RowRange, into: RowOrder, sums: Int64

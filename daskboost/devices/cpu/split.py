@@ -289,25 +289,28 @@ def top_of(values: Float64, n: int) -> float:
     return max(max(first, second), max(third, fourth))
 
 
+@njit(nogil=True)
+def _word_of(histogram: Int64, slot: int) -> np.int64:
+    """Return a slot's sums as a word."""
+    if histogram.ndim == 1:
+        return histogram[slot]
+    return (histogram[slot, 0] << np.int64(32)) + histogram[slot, 1]
+
+
 @njit(cache=True, nogil=True)
 def subtract(parent: Int64, sibling: Int64, out: Int64) -> None:
-    """`out` = `parent` - `sibling`, arrays of as many slots; `out` is of words or pairs as `parent` is."""
-    if parent.ndim == 1:
-        if sibling.ndim == 1:
-            for s in range(len(out)):
-                out[s] = parent[s] - sibling[s]
-        else:
-            for s in range(len(out)):
-                out[s] = parent[s] - (sibling[s, 0] << np.int64(32)) - sibling[s, 1]
+    """`out` = `parent` - `sibling`, arrays of as many slots; `out` is of words or pairs as `parent` is, or of words."""
+    if out.ndim == 1:
+        for s in range(len(out)):
+            out[s] = _word_of(parent, s) - _word_of(sibling, s)
+    elif sibling.ndim == 1:
+        for s in range(len(out)):
+            out[s, 0] = parent[s, 0] - (sibling[s] >> np.int64(32))
+            out[s, 1] = parent[s, 1] - (sibling[s] & LOW_HALF)
     else:
-        if sibling.ndim == 1:
-            for s in range(len(out)):
-                out[s, 0] = parent[s, 0] - (sibling[s] >> np.int64(32))
-                out[s, 1] = parent[s, 1] - (sibling[s] & LOW_HALF)
-        else:
-            for s in range(len(out)):
-                out[s, 0] = parent[s, 0] - sibling[s, 0]
-                out[s, 1] = parent[s, 1] - sibling[s, 1]
+        for s in range(len(out)):
+            out[s, 0] = parent[s, 0] - sibling[s, 0]
+            out[s, 1] = parent[s, 1] - sibling[s, 1]
 
 
 @njit(inline="always")
@@ -328,22 +331,56 @@ def widest(n_bins: Int32, features: tuple[int, int]) -> int:
     return most
 
 
+@njit(nogil=True)
+def best_of_node(
+    own: Int64, usable: UInt8, slots: FeatureSlots, features: tuple[int, int], node: NodeTotals, regular: Regular,
+    room: BinGains, out: SplitTable, row: int,
+) -> None:  # fmt: skip
+    """Write the best split of a node among the features in `[features)` to a row of `out`.
+
+    Ties go to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays as it is, -inf,
+    where no split that is allowed gains anything.
+    """
+    offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
+    prefix = room.prefix
+    g, h = node.g * node.unit_g, node.h * node.unit_h
+    if regular.plain and h >= regular.least_h:
+        parent = soft_square(g, regular.alpha) / (h + regular.reg_lambda)
+    else:
+        parent = leaf_gain(g, h, regular, node.low, node.high)
+    best = 0.0
+    for f in range(features[0], features[1]):
+        if usable[f] == 0:
+            continue
+        some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
+        for side in range(2 if some_missing else 1):
+            gains = room.gains[side]
+            top = top_of(gains, n_bins[f]) - parent
+            if not top > best:
+                continue
+            place = 0
+            while gains[place] - parent != top:
+                place += 1
+            best = top
+            out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
+            last = n_bins[f] - 1
+            out.left[row, 0] = np.int64(prefix[0, place] + (node.g - prefix[0, last] if side == 1 else 0.0))
+            out.left[row, 1] = np.int64(prefix[1, place] + (node.h - prefix[1, last] if side == 1 else 0.0))
+
+
 @njit(cache=True, nogil=True)
 def best_per_node(
     stack: Stack, nodes: NodeBatch, slots: FeatureSlots, features: tuple[int, int], members: tuple[int, int],
     units: tuple[float, float], regular: Regular, out: SplitTable,
 ) -> None:  # fmt: skip
-    """The best splits of the nodes `[members)` of a stack, among the features in `[features)`.
+    """Do `best_of_node` for the nodes `[members)` of a stack.
 
-    Unless the stack has no parents, a node's histogram is computed here first: its parent's less its sibling's. Ties go
-    to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays -inf where no split
-    that is allowed gains anything.
+    Unless the stack has no parents, a node's histogram is computed here first: its parent's less its sibling's.
     """
-    offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
+    offsets, first_slot = slots.offsets, slots.first_slot
     allowed, parents, siblings = nodes.allowed, stack.parents, stack.siblings
-    most = widest(n_bins, features)
-    found = BinGains(np.empty((2, most)), np.empty((2, most)))
-    prefix = found.prefix
+    most = widest(slots.n_bins, features)
+    room = BinGains(np.empty((2, most)), np.empty((2, most)))
     low_slot, high_slot = offsets[features[0]] - first_slot, offsets[features[1]] - first_slot
     for n in range(members[0], members[1]):
         row = stack.rows[n]
@@ -353,33 +390,30 @@ def best_per_node(
                 parents[stack.parent_places[n], low_slot:high_slot],
                 siblings[stack.sibling_places[n], low_slot:high_slot], own[low_slot:high_slot],
             )  # fmt: skip
-        node = totals_of(nodes, units, row)
-        g, h = node.g * node.unit_g, node.h * node.unit_h
-        if regular.plain and h >= regular.least_h:
-            parent = soft_square(g, regular.alpha) / (h + regular.reg_lambda)
-        else:
-            parent = leaf_gain(g, h, regular, node.low, node.high)
-        best = 0.0
-        for f in range(features[0], features[1]):
-            if usable[f] == 0:
-                continue
-            some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], found)
-            for side in range(2 if some_missing else 1):
-                gains = found.gains[side]
-                top = top_of(gains, n_bins[f]) - parent
-                if not top > best:
-                    continue
-                place = 0
-                while gains[place] - parent != top:
-                    place += 1
-                best = top
-                out.gain[row], out.feature[row], out.split_bin[row], out.default_left[row] = top, f, place, side
-                last = n_bins[f] - 1
-                out.left[row, 0] = np.int64(prefix[0, place] + (node.g - prefix[0, last] if side == 1 else 0.0))
-                out.left[row, 1] = np.int64(prefix[1, place] + (node.h - prefix[1, last] if side == 1 else 0.0))
+        best_of_node(own, usable, slots, features, totals_of(nodes, units, row), regular, room, out, row)
 
 
 # Split search for symmetric trees: one split for all nodes of a level.
+
+@njit(nogil=True)
+def add_to_level(
+    own: Int64, n_bins: int, node: NodeTotals, regular: Regular, feature: int, found: BinGains, sums: Float64
+) -> bool:
+    """Add the gains of a feature's splits in one node to `sums`, for missing values going right and left, float64 of
+    shape (2, bins); whether the node has missing values. `own` begins with the feature's first bin."""
+    right, left, monotone = found.gains[0], found.gains[1], regular.monotone[feature]
+    parent = leaf_gain(node.g * node.unit_g, node.h * node.unit_h, regular, node.low, node.high)
+    some_missing = scan_feature(own, n_bins, node, regular, 0, found)
+    for b in range(n_bins):
+        if right[b] > -np.inf:
+            sums[0, b] += right[b] - parent
+        other = left[b] if some_missing else right[b]
+        if other > -np.inf:
+            sums[1, b] += other - parent
+    if monotone != 0:
+        _rule_out(found.prefix, n_bins, node, regular, monotone, sums)
+    return some_missing
+
 
 @njit(cache=True, nogil=True)
 def best_of_level(
@@ -396,29 +430,19 @@ def best_of_level(
     best_gain, best_feature, best_bin, best_default = 0.0, -1, -1, 0
     for f in range(features[0], features[1]):
         found = BinGains(np.empty((2, n_bins[f])), np.empty((2, n_bins[f])))
-        right, left = found.gains[0], found.gains[1]
         sums = np.zeros((2, n_bins[f]))
-        sum_right, sum_left = sums[0], sums[1]
         any_missing = False
         usable = True
         for n in range(n_nodes):
             usable = usable and allowed[n, f] != 0
         if not usable:
             continue
-        begin, monotone = slots.offsets[f] - slots.first_slot, regular.monotone[f]
+        begin = slots.offsets[f] - slots.first_slot
         for n in range(n_nodes):
-            node = totals_of(nodes, units, n)
-            parent = leaf_gain(node.g * node.unit_g, node.h * node.unit_h, regular, node.low, node.high)
-            some_missing = scan_feature(histograms[n, begin:], n_bins[f], node, regular, 0, found)
+            some_missing = add_to_level(
+                histograms[n, begin:], n_bins[f], totals_of(nodes, units, n), regular, f, found, sums
+            )
             any_missing = any_missing or some_missing
-            for b in range(n_bins[f]):
-                if right[b] > -np.inf:
-                    sum_right[b] += right[b] - parent
-                other = left[b] if some_missing else right[b]
-                if other > -np.inf:
-                    sum_left[b] += other - parent
-            if monotone != 0:
-                _rule_out(found.prefix, n_bins[f], node, regular, monotone, sums)
         for side in range(2 if any_missing else 1):
             for b in range(n_bins[f]):
                 if sums[side, b] > best_gain:

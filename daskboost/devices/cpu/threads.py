@@ -1,22 +1,29 @@
 """Threads for row loops: kernels release the GIL, so plain threads scale, and several fits in one process are safe.
 
-Numba's own parallel loops are not used: its portable threading layer aborts when two threads enter it at once.
+Compiled code shares work with a team of threads (`team.py`). Numba's own parallel loops are not used: its portable
+threading layer aborts when two threads enter it at once, and OpenMP's does not survive a fork.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
+    from daskboost.dtypes import Int64
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
 
@@ -56,12 +63,27 @@ LEAST_POSITIONS = 4096
 """Fewer rows than this per task cost more to hand out than to do."""
 
 
+CPU_LIMITS = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of CPU time, or "max", in how many microseconds: what a container may use."""
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, by its affinity and its container's limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = CPU_LIMITS.read_text().split()
+        limit = cores if quota == "max" else math.ceil(int(quota) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):
+        return cores
+    return max(1, min(cores, limit))
+
+
 class Threads:
-    """A fixed number of threads, one of which is the caller's."""
+    """A fixed number of threads, one of which is the caller's; by default as many as there are cores to use."""
 
     def __init__(self, count: int = 0) -> None:
-        self.count = count if count > 0 else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (
-            os.cpu_count() or 1)  # fmt: skip
+        self.count = count if count > 0 else usable_cores()
+        self._team: Team | None = None
         self._pool = ThreadPoolExecutor(self.count - 1, "daskboost-rows") if self.count > 1 else None
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
@@ -84,10 +106,50 @@ class Threads:
         edges = [total * part // parts for part in range(parts + 1)]
         return list(pairwise(edges))
 
+    @property
+    def team(self) -> Int64:
+        """The words of the team that compiled code shares work with (`team.py`); its threads start when first asked
+        for."""
+        if self._team is None or self._team.process != os.getpid():  # a forked child has none of its parent's threads
+            self._team = Team(self.count)
+        return self._team.words
+
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
+        if self._team is not None:
+            self._team.close()
+            self._team = None
+
+
+class Team:
+    """Threads that serve compiled code until the team is closed or forgotten, or the process ends."""
+
+    def __init__(self, count: int) -> None:
+        from daskboost.devices.cpu.team import TEAM_WORDS, serve
+
+        self.process = os.getpid()
+        self.words: Int64 = np.zeros(TEAM_WORDS, np.int64)
+        self._members = [
+            threading.Thread(target=serve, args=(self.words, number), name="daskboost-team", daemon=True)
+            for number in range(1, count)
+        ]
+        self._end = weakref.finalize(self, _end_team, self.words)
+        for member in self._members:
+            member.start()
+
+    def close(self) -> None:
+        """End the threads and wait for them."""
+        self._end()
+        for member in self._members if self.process == os.getpid() else ():
+            member.join()
+
+
+def _end_team(words: Int64) -> None:
+    from daskboost.devices.cpu.team import JOB, STOP
+
+    words[JOB] = STOP
 
 
 def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int) -> list[T]:

@@ -138,25 +138,25 @@ class DenseView:
     def __init__(self, symbols: Symbols, layout: SlotLayout, threads: Threads | None = None) -> None:
         n_rows, n_features = symbols.shape
         self._symbols = symbols
-        self._bins = self._columns = layout.dense_bins(symbols.reshape(-1), n_features, 1)
+        self.bins = self.columns = layout.dense_bins(symbols.reshape(-1), n_features, 1)
         self.nbytes = int(symbols.nbytes)
         if threads is not None:
             columns = np.empty((n_features, n_rows), symbols.dtype)
             threads.run([
-                partial(partition.transpose, self._bins.symbols, n_features, a, b, columns)
+                partial(partition.transpose, self.bins.symbols, n_features, a, b, columns)
                 for a, b in threads.ranges(n_rows)
             ])  # fmt: skip
-            self._columns = layout.dense_bins(columns.reshape(-1), 1, n_rows)
+            self.columns = layout.dense_bins(columns.reshape(-1), 1, n_rows)
             self.nbytes *= 2
 
     def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
-        return int(histogram.add_segments(self._bins, rows, stretch, sums))
+        return int(histogram.add_segments(self.bins, rows, stretch, sums))
 
     def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
-        partition.split_dense(self._columns, rows, spare, stretch, splits, lefts)
+        partition.split_dense(self.columns, rows, spare, stretch, splits, lefts)
 
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
-        partition.walk_dense(self._bins, tree, rows, first, last, margin)
+        partition.walk_dense(self.bins, tree, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> Symbols:
         taken: Symbols = self._symbols[rows]
@@ -167,24 +167,24 @@ class SparseView:
     """CSR rows whose entries are histogram slots."""
 
     def __init__(self, indptr: Int64, slots: Int32, layout: SlotLayout) -> None:
-        self._bins = SparseBins(indptr, slots, layout.offsets)
+        self.bins = SparseBins(indptr, slots, layout.offsets)
         self.nbytes = int(indptr.nbytes + slots.nbytes)
 
     def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
-        return int(histogram.add_segments(self._bins, rows, stretch, sums))
+        return int(histogram.add_segments(self.bins, rows, stretch, sums))
 
     def split(self, rows: RowOrder, spare: RowOrder, stretch: Stretch, splits: Predicates, lefts: Int64) -> None:
-        partition.split_sparse(self._bins, rows, spare, stretch, splits, lefts)
+        partition.split_sparse(self.bins, rows, spare, stretch, splits, lefts)
 
     def walk(self, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32) -> None:
-        partition.walk_sparse(self._bins, tree, rows, first, last, margin)
+        partition.walk_sparse(self.bins, tree, rows, first, last, margin)
 
     def take(self, rows: Int64 | UInt32) -> tuple[Int64, Int32]:
-        begins = self._bins.indptr[rows]
-        sizes = self._bins.indptr[rows + 1] - begins
+        begins = self.bins.indptr[rows]
+        sizes = self.bins.indptr[rows + 1] - begins
         indptr: Int64 = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         shift = np.repeat(begins - indptr[:-1], sizes)
-        return indptr, self._bins.slots[np.arange(indptr[-1]) + shift]
+        return indptr, self.bins.slots[np.arange(indptr[-1]) + shift]
 
 
 def joined_view(taken: Iterable[TakenRows], n_rows: int, layout: SlotLayout, threads: Threads | None) -> CpuView:

@@ -1,0 +1,1049 @@
+"""Whole trees in one compiled call, over rows that stay in memory: quantizing, levels, leaf values and margins.
+
+The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop over it, which serve all devices, any
+number of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit. Between
+two nodes nothing returns to Python; the work of a step is shared by the threads of a team (`team.py`), in regions:
+
+    _quantize     ranges of rows: gradients become integers, all rows in the root
+    _divide       pieces of large nodes: rows go to either side, into spare room
+    _move         pieces of large nodes and whole small ones: rows come back in order, and the lighter child's are added
+                  to a histogram: its own, or one of the piece's task, which the search adds up
+    _search       features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
+    _finish       stretches of rows: leaf values are added to margins
+
+Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does not
+depend on how its work was shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import populate_array
+
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
+from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, DenseBins, SparseBins, _add_rows
+from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk_dense, walk_sparse
+from daskboost.devices.cpu.split import (
+    BinGains,
+    FeatureSlots,
+    NodeTotals,
+    Regular,
+    SplitTable,
+    add_to_level,
+    best_of_node,
+    gain_of_weight,
+    leaf_gain,
+    leaf_weight,
+    running_sums,
+    subtract,
+    widest,
+)
+from daskboost.devices.cpu.team import next_task, region
+from daskboost.devices.row_order import RowOrder
+from daskboost.dtypes import Array, Float32, Float64, Int32, Int64, UInt8
+
+DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
+"""Numbers of the growth policies."""
+DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS = range(4)
+"""What a call ends with: a tree; or nothing, for want of room for nodes, or for histograms of words or of pairs."""
+LEAST_NS = 6_000
+"""Nanoseconds of work for which another thread is worth its waking."""
+LEAST_BLOCK = 2_048
+"""Rows of the smallest piece of a node that is divided among threads."""
+STRETCH = 8_192
+"""Rows whose margins one task updates."""
+LEAF = -1
+
+
+class Chunks(NamedTuple):
+    """Rows of an engine's chunks, one chunk after the other; arrays of addresses have shape (chunks,)."""
+
+    bins: DenseBins | SparseBins
+    """What all chunks have in common; without symbols."""
+    by_row: Int64
+    """Addresses of symbols, row by row; or of row pointers."""
+    by_column: Int64
+    """Addresses of symbols as splits read them; or of histogram slots."""
+    strides: Int64
+    """Strides of the latter, of rows and of columns; shape (chunks, 2)."""
+    begins: Int64
+    """First position of each chunk in `rows`, shape (chunks + 1,)."""
+    ranges: Int64
+    """Ranges of rows of consecutive ids, for quantizing: chunk, first and last row in it, and the id that its row 0 would
+    have; shape (ranges, 4)."""
+    rows: RowOrder
+    spare: RowOrder
+    """Room for as many."""
+
+
+class Nodes(NamedTuple):
+    """The tree under construction; arrays of shape (nodes, ...)."""
+
+    parent: Int32
+    depth: Int32
+    left: Int32
+    """Left child; the right one is the next node. -1 in leaves."""
+    feature: Int32
+    split_bin: Int32
+    default_left: UInt8
+    gain: Float64
+    sums: Int64
+    """Integer sums of g and h, shape (nodes, 2)."""
+    bounds: Float64
+    """Limits of leaf values, shape (nodes, 2)."""
+    value: Float32
+    segments: Int64
+    """Positions of a node's rows in each chunk, shape (nodes, chunks, 2)."""
+    n_rows: Int64
+    is_divided: UInt8
+    """Whether a split's rows have gone to the children."""
+    place: Int32
+    """Where the node's histogram lies in the pool; -1 where there is none."""
+    in_words: UInt8
+    """Whether that is among the histograms of words."""
+    found: SplitTable
+    """The best split of each node that was searched."""
+
+
+class Pool(NamedTuple):
+    """Histograms of nodes, of either form (see `histogram.py`)."""
+
+    words: Int64
+    """Shape (places, slots)."""
+    pairs: Int64
+    """Shape (places, slots, 2)."""
+    free_words: Int32
+    free_pairs: Int32
+    """Places that are free: as many of the first as `n_free` says, of words and of pairs."""
+    n_free: Int64
+
+
+class Step(NamedTuple):
+    """What a step of a tree does; arrays that are used again from step to step."""
+
+    opened: Int32
+    """Nodes to search, then nodes that wait for their split if a tree grows best first."""
+    chosen: Int32
+    """Nodes that split and of whose children some are opened; of the first step, the root."""
+    built: Int32
+    """Child of each whose histogram rows build."""
+    derived: Int32
+    """Child of each whose histogram is the parent's less the sibling's; -1 for none."""
+    tasks: Int64
+    """Large nodes' tasks: place of the node among `chosen`, first and last piece; shape (tasks, 3)."""
+    tasks_of: Int64
+    """First and last task of each of `chosen`, shape (nodes, 2)."""
+    pieces: Int64
+    """Chunk, first and last position, number of left-goers, and where left- and right-goers go; shape (pieces, 6)."""
+    groups: Int32
+    """Bounds of groups of small nodes in `small`, one more than there are groups."""
+    small: Int32
+    """Places of small nodes among `chosen`."""
+    partials: Int64
+    """Sums of each task of large nodes, as words or as pairs; shape (tasks, 2 * slots)."""
+    results: SplitTable
+    """The best splits among ranges of features."""
+    drawn: Int64
+    """Of each range of rows: drawn rows, their sums of g and h, and where they and those that are not drawn go; shape
+    (ranges, 5)."""
+    scratch: Int64
+    """For each thread, sums of a block of features; shape (threads, entries)."""
+    counts: Int64
+    """`OPENED` and so on."""
+
+
+OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK = range(11)
+"""Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the root's;
+ranges of features; leaves and nodes of the tree; rows of a task of large nodes."""
+N_COUNTS = 11
+
+
+class Rules(NamedTuple):
+    """How the trees of a fit grow."""
+
+    regular: Regular
+    policy: int
+    depth: int
+    max_leaves: int
+    """0 for any number."""
+    n_threads: int
+    is_small: bool
+    """Whether rows have weights that multiply rounded gradients (`Gradients`)."""
+
+
+class Tree(NamedTuple):
+    """What differs from tree to tree; arrays of addresses have shape (chunks,)."""
+
+    g: Int64
+    """Addresses of gradients, float32 of shape (rows, outputs)."""
+    h: Int64
+    weight: Int64
+    """Addresses of weights of small data, float32 of shape (rows,)."""
+    margin: Int64
+    """Addresses of margins, float32 of shape (rows, outputs)."""
+    output: int
+    n_outputs: int
+    quanta: Quanta
+    draw: RowDraw
+    unit_g: float
+    unit_h: float
+    least_gain: float
+    learning_rate: float
+    allowed: UInt8
+    """Features of each level, shape (levels, features), or (1, features) for all levels."""
+
+
+class Growing(NamedTuple):
+    """All that regions work on."""
+
+    team: Int64
+    chunks: Chunks
+    nodes: Nodes
+    pool: Pool
+    step: Step
+    rules: Rules
+    tree: Tree
+
+
+# Arrays that lie at addresses.
+
+@intrinsic
+def _array_at(typing_context: Any, address: types.Integer, like: types.Array, size: types.Integer) -> Any:
+    """Return the array of `size` numbers at an address, of the type of `like`; somebody else keeps it there."""
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.return_type
+        array = context.make_array(kind)(context, builder)
+        item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+        stride = context.get_constant(types.intp, item)
+        data = builder.inttoptr(args[0], context.get_data_type(kind.dtype).as_pointer())
+        populate_array(
+            array, data=data, shape=cgutils.pack_array(builder, [args[2]]),
+            strides=cgutils.pack_array(builder, [stride]), itemsize=stride, meminfo=None,
+        )  # fmt: skip
+        return array._getvalue()
+
+    return types.Array(like.dtype, 1, "C")(types.int64, like, types.int64), generate
+
+
+def _by_row(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
+    """Return a chunk's bins as rows are added to histograms."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_by_row, inline="always", strict=False)
+def _typed_by_row(chunks: types.NamedTuple, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
+    if chunks[chunks.fields.index("bins")].instance_class is SparseBins:
+        return lambda chunks, chunk: SparseBins(
+            _array_at(chunks.by_row[chunk], chunks.bins.indptr, chunks.begins[chunk + 1] - chunks.begins[chunk] + 1),
+            _array_at(chunks.by_column[chunk], chunks.bins.slots, np.int64(1) << np.int64(40)), chunks.bins.offsets,
+        )  # fmt: skip
+    return lambda chunks, chunk: DenseBins(
+        _array_at(
+            chunks.by_row[chunk], chunks.bins.symbols,
+            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.bins.n_bins),
+        ),
+        len(chunks.bins.n_bins), 1, chunks.bins.offsets, chunks.bins.n_bins, chunks.bins.blocks,
+        chunks.bins.scratch_entries,
+    )  # fmt: skip
+
+
+def _by_column(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
+    """Return a chunk's bins as splits read them."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_by_column, inline="always", strict=False)
+def _typed_by_column(chunks: types.NamedTuple, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
+    if chunks[chunks.fields.index("bins")].instance_class is SparseBins:
+        return lambda chunks, chunk: _by_row(chunks, chunk)
+    return lambda chunks, chunk: DenseBins(
+        _array_at(
+            chunks.by_column[chunk], chunks.bins.symbols,
+            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.bins.n_bins),
+        ),
+        chunks.strides[chunk, 0], chunks.strides[chunk, 1], chunks.bins.offsets, chunks.bins.n_bins,
+        chunks.bins.blocks, chunks.bins.scratch_entries,
+    )  # fmt: skip
+
+
+def _weight_at(address: int, like: Float32, n_rows: int, pairs: Array) -> Float32 | None:
+    """Return a chunk's weights, where data are small."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_weight_at, inline="always", strict=False)
+def _typed_weight_at(address: Any, like: Any, n_rows: Any, pairs: types.Array) -> Callable[..., Any]:
+    if pairs.dtype == types.int64:
+        return lambda address, like, n_rows, pairs: _array_at(address, like, n_rows)
+    return lambda address, like, n_rows, pairs: None
+
+
+def _walk(bins: DenseBins | SparseBins, tree: TreeArrays, rows: Array, first: int, last: int, margin: Float32) -> None:
+    """Add a tree's values to the margins of some rows."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(_walk, inline="always", strict=False)
+def _typed_walk(bins: types.NamedTuple, tree: Any, rows: Any, first: Any, last: Any, margin: Any) -> Callable[..., None]:
+    if bins.instance_class is SparseBins:
+        return lambda bins, tree, rows, first, last, margin: walk_sparse(bins, tree, rows, first, last, margin)
+    return lambda bins, tree, rows, first, last, margin: walk_dense(bins, tree, rows, first, last, margin)
+
+
+@njit(nogil=True)
+def _threads_for(rules: Rules, nanoseconds: int) -> int:
+    """Return how many threads so much work is worth."""
+    return min(rules.n_threads, 1 + nanoseconds // LEAST_NS)
+
+
+# Gradients become integers.
+
+@njit(nogil=True)
+def _range_of(state: Growing, r: int) -> tuple[int, RowRange]:
+    ranges = state.chunks.ranges
+    return ranges[r, 0], RowRange(ranges[r, 1], ranges[r, 2], ranges[r, 3])
+
+
+@region
+def _count(state: Growing, thread: int) -> None:
+    """Count the drawn rows of each range."""
+    while True:
+        r = next_task(state.team)
+        if r >= len(state.chunks.ranges):
+            return
+        _, rows = _range_of(state, r)
+        state.step.drawn[r, 0] = count_drawn(state.tree.draw, rows)
+
+
+@region
+def _quantize(state: Growing, thread: int) -> None:
+    """Quantize the drawn rows of each range; rows that are not drawn go behind those of their chunk that are."""
+    chunks, tree, drawn = state.chunks, state.tree, state.step.drawn
+    one = np.empty(1, np.float32)
+    while True:
+        r = next_task(state.team)
+        if r >= len(chunks.ranges):
+            return
+        chunk, rows = _range_of(state, r)
+        begin, end = chunks.begins[chunk], chunks.begins[chunk + 1]
+        n = (end - begin) * tree.n_outputs
+        gradients = Gradients(
+            _array_at(tree.g[chunk], one, n)[tree.output :: tree.n_outputs],
+            _array_at(tree.h[chunk], one, n)[tree.output :: tree.n_outputs],
+            _weight_at(tree.weight[chunk], one, end - begin, chunks.rows.pairs),
+        )  # fmt: skip
+        into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
+        drawn[r, 1], drawn[r, 2] = take_rows(gradients, tree.quanta, tree.draw, rows, into, drawn[r, 3], drawn[r, 4])
+
+
+@njit(nogil=True)
+def _start(state: Growing) -> None:
+    """Put all drawn rows into the root."""
+    chunks, nodes, tree, drawn = state.chunks, state.nodes, state.tree, state.step.drawn
+    ranges, n_rows = chunks.ranges, chunks.begins[-1]
+    draws_all = tree.draw.below >= np.uint64(4294967296)
+    if draws_all:
+        for r in range(len(ranges)):
+            drawn[r, 0] = ranges[r, 2] - ranges[r, 1]
+    else:
+        _count(state.team, _threads_for(state.rules, 2 * n_rows), state)
+    nodes.segments[0, :, 0] = chunks.begins[:-1]
+    nodes.segments[0, :, 1] = chunks.begins[:-1]
+    for r in range(len(ranges)):
+        drawn[r, 3] = nodes.segments[0, ranges[r, 0], 1] - chunks.begins[ranges[r, 0]]
+        nodes.segments[0, ranges[r, 0], 1] += drawn[r, 0]
+    absent = nodes.segments[0, :, 1] - chunks.begins[:-1]
+    for r in range(len(ranges)):
+        drawn[r, 4] = absent[ranges[r, 0]]
+        absent[ranges[r, 0]] += ranges[r, 2] - ranges[r, 1] - drawn[r, 0]
+    _quantize(state.team, _threads_for(state.rules, 4 * n_rows), state)
+    nodes.parent[0], nodes.depth[0] = -1, 0
+    nodes.sums[0, 0], nodes.sums[0, 1], nodes.n_rows[0] = drawn[:, 1].sum(), drawn[:, 2].sum(), drawn[:, 0].sum()
+    nodes.bounds[0, 0], nodes.bounds[0, 1] = -np.inf, np.inf
+    _make_leaf(nodes, 0)
+
+
+@njit(nogil=True)
+def _make_leaf(nodes: Nodes, node: int) -> None:
+    nodes.left[node], nodes.feature[node], nodes.split_bin[node], nodes.default_left[node] = LEAF, 0, -1, 0
+    nodes.gain[node], nodes.is_divided[node], nodes.place[node] = 0.0, 0, -1
+
+
+# Which nodes split, and what becomes of their children.
+
+@njit(nogil=True)
+def _opens(state: Growing, node: int) -> bool:
+    """Whether a node's best split is worth finding, as far as its depth and weight tell."""
+    nodes, rules = state.nodes, state.rules
+    heavy = np.float64(nodes.sums[node, 1]) * state.tree.unit_h >= rules.regular.least_h
+    return bool(nodes.depth[node] < rules.depth and (heavy or rules.policy == SYMMETRIC))
+
+
+@njit(nogil=True)
+def _take_place(state: Growing, node: int, words: bool) -> bool:
+    """Give a node room for a histogram; False where there is none left."""
+    nodes, pool = state.nodes, state.pool
+    form = 0 if words else 1
+    if pool.n_free[form] == 0:
+        return False
+    pool.n_free[form] -= 1
+    nodes.place[node] = pool.free_words[pool.n_free[0]] if words else pool.free_pairs[pool.n_free[1]]
+    nodes.in_words[node] = words
+    return True
+
+
+@njit(nogil=True)
+def _give_back(state: Growing, node: int) -> None:
+    """Free the room of a node's histogram, if it has any."""
+    nodes, pool = state.nodes, state.pool
+    if nodes.place[node] < 0:
+        return
+    if nodes.in_words[node]:
+        pool.free_words[pool.n_free[0]] = nodes.place[node]
+        pool.n_free[0] += 1
+    else:
+        pool.free_pairs[pool.n_free[1]] = nodes.place[node]
+        pool.n_free[1] += 1
+    nodes.place[node] = -1
+
+
+@njit(nogil=True)
+def _choose(state: Growing) -> int:
+    """Choose the nodes that split now, among those that were searched; write them to the front of `chosen`."""
+    step, rules, counts = state.step, state.rules, state.step.counts
+    gain, least = state.nodes.found.gain, state.tree.least_gain
+    n_opened, n_chosen = counts[OPENED], 0
+    if rules.policy == LOSSGUIDE:
+        waiting = counts[WAITING]
+        for i in range(n_opened):  # nodes that wait lie in front of those that were searched now
+            node = step.opened[waiting + i]
+            if gain[node] >= least:
+                step.opened[counts[WAITING]] = node
+                counts[WAITING] += 1
+            else:
+                _give_back(state, node)
+        if counts[WAITING] == 0 or (rules.max_leaves > 0 and counts[LEAVES] >= rules.max_leaves):
+            return 0
+        best = 0
+        for i in range(1, counts[WAITING]):
+            node, other = step.opened[i], step.opened[best]
+            if gain[node] > gain[other] or (gain[node] == gain[other] and node < other):
+                best = i
+        step.chosen[0] = step.opened[best]
+        counts[WAITING] -= 1
+        step.opened[best] = step.opened[counts[WAITING]]
+        return 1
+    for i in range(n_opened):
+        node = step.opened[i]
+        if gain[node] >= least:
+            step.chosen[n_chosen] = node
+            n_chosen += 1
+        else:
+            _give_back(state, node)
+    room = rules.max_leaves - counts[LEAVES] if rules.max_leaves > 0 and rules.policy == DEPTHWISE else n_chosen
+    if n_chosen > room:
+        order = np.argsort(-gain[step.chosen[:n_chosen]], kind="mergesort")  # stable
+        chosen = np.sort(step.chosen[:n_chosen][order[:room]])
+        for i in order[room:]:
+            _give_back(state, step.chosen[i])
+        step.chosen[:room] = chosen
+        n_chosen = room
+    return n_chosen
+
+
+@njit(nogil=True)
+def _split(state: Growing, node: int, left: int) -> None:
+    """Make a node's children by the best split that was found."""
+    nodes, tree, regular, found = state.nodes, state.tree, state.rules.regular, state.nodes.found
+    feature, split_bin = found.feature[node], found.split_bin[node]
+    low, high = nodes.bounds[node, 0], nodes.bounds[node, 1]
+    nodes.left[node], nodes.feature[node], nodes.split_bin[node] = left, feature, split_bin
+    nodes.default_left[node] = found.default_left[node]
+    for side in range(2):
+        child = left + side
+        _make_leaf(nodes, child)
+        nodes.parent[child], nodes.depth[child], nodes.n_rows[child] = node, nodes.depth[node] + 1, 0
+        nodes.bounds[child, 0], nodes.bounds[child, 1] = low, high
+        for s in range(2):
+            of_left = found.left[node, s]
+            nodes.sums[child, s] = of_left if side == 0 else nodes.sums[node, s] - of_left
+    lg, lh = nodes.sums[left, 0] * tree.unit_g, nodes.sums[left, 1] * tree.unit_h
+    rg, rh = nodes.sums[left + 1, 0] * tree.unit_g, nodes.sums[left + 1, 1] * tree.unit_h
+    left_weight, right_weight = leaf_weight(lg, lh, regular, low, high), leaf_weight(rg, rh, regular, low, high)
+    g, h = nodes.sums[node, 0] * tree.unit_g, nodes.sums[node, 1] * tree.unit_h
+    nodes.gain[node] = (
+        gain_of_weight(lg, lh, left_weight, regular) + gain_of_weight(rg, rh, right_weight, regular)
+        - leaf_gain(g, h, regular, low, high)
+    )  # fmt: skip
+    direction = regular.monotone[feature]
+    if direction == 0:
+        return
+    if split_bin == state.chunks.bins.n_bins[feature] - 1:  # present against missing: either may be the higher
+        rise = right_weight - left_weight
+        direction = 1 if rise > 0 else (-1 if rise < 0 else 0)
+    middle = (left_weight + right_weight) / 2
+    if direction > 0:
+        nodes.bounds[left, 1] = nodes.bounds[left + 1, 0] = middle
+    elif direction < 0:
+        nodes.bounds[left, 0] = nodes.bounds[left + 1, 1] = middle
+
+
+@njit(nogil=True)
+def _split_chosen(state: Growing, n_chosen: int) -> int:
+    """Split the chosen nodes and open their children; `DONE`, or what there is no room for.
+
+    What stays in `chosen` are nodes of whose children some are opened; rows of others need not be divided.
+    """
+    nodes, step, rules, counts = state.nodes, state.step, state.rules, state.step.counts
+    if counts[SIZE] + 2 * n_chosen > len(nodes.left):
+        return FULL_NODES
+    counts[LEAVES] += n_chosen
+    may_open = rules.max_leaves == 0 or counts[LEAVES] < rules.max_leaves
+    n_kept = n_opened = 0
+    front = counts[WAITING]
+    for i in range(n_chosen):
+        node, left = step.chosen[i], counts[SIZE]
+        counts[SIZE] += 2
+        _split(state, node, left)
+        opens_left, opens_right = may_open and _opens(state, left), may_open and _opens(state, left + 1)
+        if not (opens_left or opens_right):
+            _give_back(state, node)
+            continue
+        lighter = left if nodes.sums[left, 1] <= nodes.sums[left + 1, 1] else left + 1
+        heavier = 2 * left + 1 - lighter
+        derives = opens_left if heavier == left else opens_right
+        words = nodes.n_rows[node] <= WORD_ROWS
+        nodes.is_divided[node] = 1
+        step.chosen[n_kept], step.built[n_kept] = node, lighter
+        step.derived[n_kept] = heavier if derives else -1
+        n_kept += 1
+        if not _take_place(state, lighter, words):
+            return FULL_WORDS if words else FULL_PAIRS
+        if derives and (words == (nodes.in_words[node] != 0)):  # it takes the place of its parent's
+            nodes.place[heavier], nodes.in_words[heavier] = nodes.place[node], nodes.in_words[node]
+        elif derives and not _take_place(state, heavier, words):
+            return FULL_WORDS if words else FULL_PAIRS
+        for side in range(2):
+            if opens_left if side == 0 else opens_right:
+                step.opened[front + n_opened] = left + side
+                n_opened += 1
+    counts[OPENED], counts[CHOSEN], counts[IS_ROOT] = n_opened, n_kept, 0
+    return DONE
+
+
+# Rows go to the children.
+
+@njit(nogil=True)
+def _plan_rows(state: Growing) -> int:
+    """Divide the rows of the chosen nodes into tasks; return how long they take, in nanoseconds."""
+    chunks, nodes, step, counts = state.chunks, state.nodes, state.step, state.step.counts
+    n_threads, n_features, n_chosen = state.rules.n_threads, len(chunks.bins.offsets) - 1, counts[CHOSEN]
+    total = 0
+    for i in range(n_chosen):
+        total += nodes.n_rows[step.chosen[i]]
+    block = max(LEAST_BLOCK, -(-total // (2 * n_threads)))
+    counts[BLOCK] = block
+    n_tasks = n_pieces = n_groups = n_small = in_group = 0
+    least = max(1, LEAST_NS // (4 + n_features // 2))  # rows of a group of small nodes
+    step.groups[0] = 0
+    for i in range(n_chosen):
+        node = step.chosen[i]
+        step.tasks_of[i, 0] = step.tasks_of[i, 1] = 0
+        if n_threads == 1 or 2 * nodes.n_rows[node] <= 3 * block:
+            if in_group >= least:
+                n_groups += 1
+                in_group = 0
+            step.small[n_small] = i
+            n_small += 1
+            step.groups[n_groups + 1] = n_small
+            in_group += nodes.n_rows[node] + 1
+            continue
+        step.tasks_of[i, 0] = n_tasks
+        room = 0
+        for chunk in range(len(chunks.begins) - 1):
+            begin, end = nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1]
+            while begin < end:
+                if room == 0:
+                    step.tasks[n_tasks, 0], step.tasks[n_tasks, 1] = i, n_pieces
+                    n_tasks += 1
+                    room = block
+                size = min(room, end - begin)
+                step.pieces[n_pieces, 0], step.pieces[n_pieces, 1], step.pieces[n_pieces, 2] = chunk, begin, begin + size
+                n_pieces += 1
+                step.tasks[n_tasks - 1, 2] = n_pieces
+                begin += size
+                room -= size
+        step.tasks_of[i, 1] = n_tasks
+    counts[TASKS], counts[PIECES], counts[GROUPS] = n_tasks, n_pieces, n_groups + (in_group > 0)
+    return total * (4 + n_features // 2)
+
+
+@region
+def _divide(state: Growing, thread: int) -> None:
+    """Divide the pieces of large nodes."""
+    chunks, nodes, step = state.chunks, state.nodes, state.step
+    while True:
+        task = next_task(state.team)
+        if task >= step.counts[TASKS]:
+            return
+        node = step.chosen[step.tasks[task, 0]]
+        for p in range(step.tasks[task, 1], step.tasks[task, 2]):
+            chunk, begin, end = step.pieces[p, 0], step.pieces[p, 1], step.pieces[p, 2]
+            step.pieces[p, 3] = divide(
+                _by_column(chunks, chunk), chunks.rows, chunks.spare, begin, end, nodes.feature[node],
+                nodes.split_bin[node], nodes.default_left[node] != 0,
+            )  # fmt: skip
+
+
+@njit(nogil=True)
+def _set_children(state: Growing, node: int, chunk: int, n_left: int) -> None:
+    """Record where a node's rows in a chunk are divided."""
+    nodes = state.nodes
+    left, begin, end = nodes.left[node], nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1]
+    nodes.segments[left, chunk, 0], nodes.segments[left, chunk, 1] = begin, begin + n_left
+    nodes.segments[left + 1, chunk, 0], nodes.segments[left + 1, chunk, 1] = begin + n_left, end
+    nodes.n_rows[left] += n_left
+    nodes.n_rows[left + 1] += end - begin - n_left
+
+
+@njit(nogil=True)
+def _place_pieces(state: Growing) -> None:
+    """Find where the pieces of large nodes go, once they are divided."""
+    chunks, nodes, step = state.chunks, state.nodes, state.step
+    for i in range(step.counts[CHOSEN]):
+        node, first, last = step.chosen[i], step.tasks_of[i, 0], step.tasks_of[i, 1]
+        if first == last:
+            continue
+        p, end = step.tasks[first, 1], step.tasks[last - 1, 2]
+        for chunk in range(len(chunks.begins) - 1):
+            n_left, q = 0, p
+            while q < end and step.pieces[q, 0] == chunk:
+                n_left += step.pieces[q, 3]
+                q += 1
+            to_left = nodes.segments[node, chunk, 0]
+            to_right = to_left + n_left
+            for k in range(p, q):
+                step.pieces[k, 4], step.pieces[k, 5] = to_left, to_right
+                to_left += step.pieces[k, 3]
+                to_right += step.pieces[k, 2] - step.pieces[k, 1] - step.pieces[k, 3]
+            p = q
+            _set_children(state, node, chunk, n_left)
+
+
+@njit(nogil=True)
+def _add(state: Growing, thread: int, chunk: int, begin: int, end: int, into: Int64) -> None:
+    """Add rows to a histogram, of either form."""
+    _add_rows(_by_row(state.chunks, chunk), state.chunks.rows, begin, end, state.step.scratch[thread], into)
+
+
+@region
+def _move(state: Growing, thread: int) -> None:
+    """Bring the rows of large nodes' pieces and of small nodes to the children, and add the lighter ones' up."""
+    step, counts = state.step, state.step.counts
+    n_tasks = counts[TASKS]
+    while True:
+        task = next_task(state.team)
+        if task < n_tasks:
+            _move_pieces(state, thread, task)
+            continue
+        group = task - n_tasks
+        if group >= counts[GROUPS]:
+            return
+        for s in range(step.groups[group], step.groups[group + 1]):
+            _move_node(state, thread, step.small[s])
+
+
+@njit(nogil=True)
+def _move_pieces(state: Growing, thread: int, task: int) -> None:
+    """Do that for a task of a large node: what is added up goes into the task's partial sums."""
+    chunks, nodes, step = state.chunks, state.nodes, state.step
+    place = step.tasks[task, 0]
+    is_left = step.built[place] == nodes.left[step.chosen[place]]
+    n_slots = state.pool.words.shape[1]
+    words = step.counts[BLOCK] <= WORD_ROWS
+    partial = step.partials[task]
+    partial[: n_slots if words else 2 * n_slots] = 0
+    for p in range(step.tasks[task, 1], step.tasks[task, 2]):
+        chunk, begin, end, n_left = step.pieces[p, 0], step.pieces[p, 1], step.pieces[p, 2], step.pieces[p, 3]
+        if step.counts[IS_ROOT] == 0:
+            to_left, to_right = step.pieces[p, 4], step.pieces[p, 5]
+            put_back(chunks.spare, chunks.rows, begin, end, n_left, to_left, to_right)
+            if is_left:
+                begin, end = to_left, to_left + n_left
+            else:
+                begin, end = to_right, to_right + (end - begin - n_left)
+        if words:
+            _add(state, thread, chunk, begin, end, partial[:n_slots])
+        else:
+            _add(state, thread, chunk, begin, end, partial.reshape(n_slots, 2))
+
+
+@njit(nogil=True)
+def _move_node(state: Growing, thread: int, place: int) -> None:
+    """Do that for a whole node."""
+    chunks, nodes, pool, step = state.chunks, state.nodes, state.pool, state.step
+    node, built = step.chosen[place], step.built[place]
+    if step.counts[IS_ROOT] == 0:
+        for chunk in range(len(chunks.begins) - 1):
+            begin, end = nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1]
+            n_left = divide(
+                _by_column(chunks, chunk), chunks.rows, chunks.spare, begin, end, nodes.feature[node],
+                nodes.split_bin[node], nodes.default_left[node] != 0,
+            )  # fmt: skip
+            put_back(chunks.spare, chunks.rows, begin, end, n_left, begin, begin + n_left)
+            _set_children(state, node, chunk, n_left)
+    if nodes.in_words[built]:
+        words = pool.words[nodes.place[built]]
+        words[:] = 0
+    else:
+        pairs = pool.pairs[nodes.place[built]]
+        pairs[:] = 0
+    for chunk in range(len(chunks.begins) - 1):
+        begin, end = nodes.segments[built, chunk, 0], nodes.segments[built, chunk, 1]
+        if nodes.in_words[built]:
+            _add(state, thread, chunk, begin, end, pool.words[nodes.place[built]])
+        else:
+            _add(state, thread, chunk, begin, end, pool.pairs[nodes.place[built]])
+
+
+# The best splits.
+
+@njit(nogil=True)
+def _join(state: Growing, place: int, low: int, high: int) -> None:
+    """Have slots `[low, high)` of the histograms of a chosen node's children: from partial sums, or by subtraction."""
+    nodes, pool, step = state.nodes, state.pool, state.step
+    node, built, derived = step.chosen[place], step.built[place], step.derived[place]
+    n_slots, own = pool.words.shape[1], nodes.place[built]
+    first, last = step.tasks_of[place, 0], step.tasks_of[place, 1]
+    if first < last and nodes.in_words[built]:
+        into = pool.words[own]
+        into[low:high] = step.partials[first, low:high]
+        for task in range(first + 1, last):
+            partial = step.partials[task]
+            for s in range(low, high):
+                into[s] += partial[s]
+    elif first < last:
+        pairs = pool.pairs[own]
+        pairs[low:high] = 0
+        for task in range(first, last):
+            partial = step.partials[task]
+            if step.counts[BLOCK] <= WORD_ROWS:
+                for s in range(low, high):
+                    pairs[s, 0] += partial[s] >> np.int64(32)
+                    pairs[s, 1] += partial[s] & LOW_HALF
+            else:
+                for s in range(low, high):
+                    pairs[s, 0] += partial[2 * s]
+                    pairs[s, 1] += partial[2 * s + 1]
+    if derived < 0:
+        return
+    parent, other = nodes.place[node], nodes.place[derived]
+    if nodes.in_words[node]:
+        subtract(pool.words[parent, low:high], pool.words[own, low:high], pool.words[other, low:high])
+    elif nodes.in_words[derived]:
+        subtract(pool.pairs[parent, low:high], pool.words[own, low:high], pool.words[other, low:high])
+    else:
+        subtract(pool.pairs[parent, low:high], pool.pairs[own, low:high], pool.pairs[other, low:high])
+
+
+@njit(nogil=True)
+def _totals(state: Growing, node: int) -> NodeTotals:
+    nodes, tree = state.nodes, state.tree
+    return NodeTotals(
+        np.float64(nodes.sums[node, 0]), np.float64(nodes.sums[node, 1]), tree.unit_g, tree.unit_h,
+        nodes.bounds[node, 0], nodes.bounds[node, 1],
+    )  # fmt: skip
+
+
+@njit(nogil=True)
+def _features(state: Growing, part: int) -> tuple[int, int]:
+    """Return the features of one of the ranges that they are searched in."""
+    n, parts = len(state.chunks.bins.offsets) - 1, state.step.counts[RANGES]
+    return part * n // parts, (part + 1) * n // parts
+
+
+@njit(nogil=True)
+def _slots(state: Growing) -> FeatureSlots:
+    return FeatureSlots(state.chunks.bins.offsets, state.chunks.bins.n_bins, 0)
+
+
+@region
+def _search(state: Growing, thread: int) -> None:
+    """Find the best split of each child that was opened, in ranges of features."""
+    nodes, pool, step, tree = state.nodes, state.pool, state.step, state.tree
+    slots, parts, offsets = _slots(state), step.counts[RANGES], state.chunks.bins.offsets
+    most = widest(slots.n_bins, (0, len(slots.n_bins)))
+    room = BinGains(np.empty((2, most)), np.empty((2, most)))
+    while True:
+        task = next_task(state.team)
+        place, part = task // parts, task % parts
+        if place >= step.counts[CHOSEN]:
+            return
+        features = _features(state, part)
+        _join(state, place, offsets[features[0]], offsets[features[1]])
+        for side in range(2):
+            child = step.built[place] if side == 0 else step.derived[place]
+            row = 2 * task + side
+            step.results.gain[row], step.results.feature[row] = -np.inf, -1
+            if child < 0 or not _opens(state, child):
+                continue
+            usable = tree.allowed[nodes.depth[child] if len(tree.allowed) > 1 else 0]
+            totals, regular = _totals(state, child), state.rules.regular
+            if nodes.in_words[child]:
+                own = pool.words[nodes.place[child]]
+                best_of_node(own, usable, slots, features, totals, regular, room, step.results, row)
+            else:
+                pairs = pool.pairs[nodes.place[child]]
+                best_of_node(pairs, usable, slots, features, totals, regular, room, step.results, row)
+
+
+@njit(nogil=True)
+def _copy_split(source: SplitTable, i: int, into: SplitTable, j: int) -> None:
+    into.gain[j], into.feature[j], into.split_bin[j] = source.gain[i], source.feature[i], source.split_bin[i]
+    into.default_left[j], into.left[j, 0], into.left[j, 1] = source.default_left[i], source.left[i, 0], source.left[i, 1]
+
+
+@njit(nogil=True)
+def _collect(state: Growing) -> None:
+    """Take the best split of each child from those of ranges of features; the first among equals."""
+    step, parts = state.step, state.step.counts[RANGES]
+    found, results = state.nodes.found, step.results
+    for place in range(step.counts[CHOSEN]):
+        for side in range(2):
+            child = step.built[place] if side == 0 else step.derived[place]
+            if child < 0:
+                continue
+            found.gain[child], found.feature[child] = -np.inf, -1
+            for part in range(parts):
+                row = 2 * (place * parts + part) + side
+                if results.gain[row] > found.gain[child]:
+                    _copy_split(results, row, found, child)
+
+
+@region
+def _search_level(state: Growing, thread: int) -> None:
+    """Find the one split whose gain, summed over all nodes of a level, is largest, in ranges of features."""
+    nodes, pool, step = state.nodes, state.pool, state.step
+    slots, offsets = _slots(state), state.chunks.bins.offsets
+    most, regular = widest(slots.n_bins, (0, len(slots.n_bins))), state.rules.regular
+    room, sums = BinGains(np.empty((2, most)), np.empty((2, most))), np.empty((2, most))
+    usable = state.tree.allowed[nodes.depth[step.opened[0]] if len(state.tree.allowed) > 1 else 0]
+    while True:
+        part = next_task(state.team)
+        if part >= step.counts[RANGES]:
+            return
+        first, last = _features(state, part)
+        for place in range(step.counts[CHOSEN]):
+            _join(state, place, offsets[first], offsets[last])
+        results, best = step.results, 0.0
+        results.gain[part], results.feature[part] = -np.inf, -1
+        for f in range(first, last):
+            if usable[f] == 0:
+                continue
+            n, any_missing = slots.n_bins[f], False
+            sums[0, :n] = 0.0
+            sums[1, :n] = 0.0
+            for i in range(step.counts[OPENED]):
+                node = step.opened[i]
+                totals, place = _totals(state, node), nodes.place[node]
+                if nodes.in_words[node]:
+                    missing = add_to_level(pool.words[place, offsets[f] :], n, totals, regular, f, room, sums)
+                else:
+                    missing = add_to_level(pool.pairs[place, offsets[f] :], n, totals, regular, f, room, sums)
+                any_missing = any_missing or missing
+            for side in range(2 if any_missing else 1):
+                for b in range(n):
+                    if sums[side, b] > best:
+                        best = sums[side, b]
+                        results.gain[part], results.feature[part], results.split_bin[part] = best, f, b
+                        results.default_left[part] = side
+
+
+@njit(nogil=True)
+def _collect_level(state: Growing) -> None:
+    """Take the best split of a level from those of ranges of features, for all of its nodes."""
+    nodes, pool, step = state.nodes, state.pool, state.step
+    found, results, best = nodes.found, step.results, 0
+    for part in range(1, step.counts[RANGES]):
+        if results.gain[part] > results.gain[best]:
+            best = part
+    feature, split_bin, default_left = results.feature[best], results.split_bin[best], results.default_left[best]
+    slots = _slots(state)
+    prefix = np.empty((2, max(1, slots.n_bins[feature])))
+    for i in range(step.counts[OPENED]):
+        node = step.opened[i]
+        found.gain[node], found.feature[node] = results.gain[best], feature
+        if feature < 0:
+            continue
+        found.split_bin[node], found.default_left[node] = split_bin, default_left
+        begin, bins = slots.offsets[feature], slots.n_bins[feature]
+        if nodes.in_words[node]:
+            running_sums(pool.words[nodes.place[node], begin:], bins, prefix)
+        else:
+            running_sums(pool.pairs[nodes.place[node], begin:], bins, prefix)
+        for s in range(2):
+            missing = np.float64(nodes.sums[node, s]) - prefix[s, bins - 1] if default_left != 0 else 0.0
+            found.left[node, s] = np.int64(prefix[s, split_bin] + missing)
+
+
+@njit(nogil=True)
+def _grow_step(state: Growing) -> None:
+    """Divide the chosen nodes' rows and find the best splits of the children that were opened."""
+    step, rules, counts = state.step, state.rules, state.step.counts
+    nanoseconds = _plan_rows(state)
+    if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
+        _divide(state.team, _threads_for(rules, nanoseconds), state)
+        _place_pieces(state)
+    n_threads = min(_threads_for(rules, nanoseconds), counts[TASKS] + counts[GROUPS])
+    _move(state.team, n_threads, state)
+    n_slots, n_features = state.pool.words.shape[1], len(state.chunks.bins.offsets) - 1
+    n_threads = _threads_for(rules, counts[OPENED] * n_slots)
+    if rules.policy == SYMMETRIC:
+        counts[RANGES] = min(n_features, 3 * n_threads if n_threads > 1 else 1)
+        _search_level(state.team, n_threads, state)
+        _collect_level(state)
+    else:
+        wanted = 1 if n_threads == 1 else -(-3 * n_threads // counts[CHOSEN])
+        counts[RANGES] = min(n_features, wanted)
+        _search(state.team, n_threads, state)
+        _collect(state)
+    nodes = state.nodes
+    for i in range(counts[CHOSEN]):  # histograms that nobody needs any more
+        node, built, derived = step.chosen[i], step.built[i], step.derived[i]
+        if counts[IS_ROOT]:
+            break
+        if derived >= 0 and nodes.place[derived] == nodes.place[node] and (
+            nodes.in_words[derived] == nodes.in_words[node]
+        ):
+            nodes.place[node] = -1
+        _give_back(state, node)
+        if not _opens(state, built):
+            _give_back(state, built)
+
+
+# Leaf values, and margins.
+
+@njit(nogil=True)
+def _value(state: Growing) -> None:
+    """Write the values of all nodes."""
+    nodes, tree, regular = state.nodes, state.tree, state.rules.regular
+    most = np.float64(np.finfo(np.float32).max)
+    for node in range(state.step.counts[SIZE]):
+        g, h = nodes.sums[node, 0] * tree.unit_g, nodes.sums[node, 1] * tree.unit_h
+        value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * tree.learning_rate
+        nodes.value[node] = np.float32(min(max(value, -most), most))
+
+
+@region
+def _finish(state: Growing, thread: int) -> None:
+    """Add the leaves' values to the margins of the rows that grew the tree, then to those of the others."""
+    chunks, nodes, tree = state.chunks, state.nodes, state.tree
+    size, n_chunks = state.step.counts[SIZE], len(chunks.begins) - 1
+    n_drawn, n_rows = nodes.n_rows[0], chunks.begins[-1]
+    one, walked = np.empty(1, np.float32), np.empty(size if n_drawn < n_rows else 0, np.int32)
+    defaults = np.empty(len(walked), np.bool_)
+    for node in range(len(walked)):
+        walked[node] = nodes.left[node] + 1
+        defaults[node] = nodes.default_left[node] != 0
+    while True:
+        low = next_task(state.team) * STRETCH
+        if low >= n_rows:
+            return
+        high, position = min(low + STRETCH, n_rows), 0
+        for node in range(size):
+            is_split = nodes.left[node] >= 0
+            if (is_split and nodes.is_divided[node]) or (node > 0 and not nodes.is_divided[nodes.parent[node]]):
+                continue  # its rows are its children's, or still its parent's
+            if position >= high:
+                break
+            if position + nodes.n_rows[node] <= low:
+                position += nodes.n_rows[node]
+                continue
+            for chunk in range(n_chunks):
+                begin, end = nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1]
+                first, last = max(begin, begin + low - position), min(end, begin + high - position)
+                position += end - begin
+                if first < last:
+                    margin = _array_at(
+                        tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
+                    )[tree.output :: tree.n_outputs]  # fmt: skip
+                    _add_values(state, node, chunk, first, last, margin)
+        if n_drawn < high:
+            position = n_drawn
+            for chunk in range(n_chunks):
+                begin, end = nodes.segments[0, chunk, 1], chunks.begins[chunk + 1]
+                first, last = max(begin, begin + low - position), min(end, begin + high - position)
+                position += end - begin
+                if first < last:
+                    margin = _array_at(
+                        tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
+                    )[tree.output :: tree.n_outputs]  # fmt: skip
+                    arrays = TreeArrays(
+                        nodes.left[:size], walked, nodes.feature[:size], nodes.split_bin[:size], defaults,
+                        nodes.value[:size],
+                    )  # fmt: skip
+                    _walk(_by_row(chunks, chunk), arrays, chunks.rows.order, first, last, margin)
+
+
+@njit(nogil=True)
+def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, margin: Float32) -> None:
+    """Add a leaf's value to the margins of some of its rows; or the children's, where they are yet to be divided."""
+    nodes, order = state.nodes, state.chunks.rows.order
+    left = nodes.left[node]
+    if left < 0:
+        value = nodes.value[node]
+        for i in range(first, last):
+            margin[order[i]] += value
+        return
+    bins, feature, split_bin = _by_column(state.chunks, chunk), nodes.feature[node], nodes.split_bin[node]
+    default_left, of_left, of_right = nodes.default_left[node] != 0, nodes.value[left], nodes.value[left + 1]
+    for i in range(first, last):
+        row = order[i]
+        margin[row] += of_left if goes_left(bins, np.uint64(row), feature, split_bin, default_left) else of_right
+
+
+@njit(cache=True, nogil=True)
+def grow(
+    team: Int64, chunks: Chunks, nodes: Nodes, pool: Pool, step: Step, rules: Rules, tree: Tree
+) -> tuple[int, int]:
+    """Grow a tree and add it to the margins of all rows.
+
+    Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which they were made.
+    """
+    state = Growing(team, chunks, nodes, pool, step, rules, tree)
+    counts = step.counts
+    counts[:] = 0
+    pool.n_free[0], pool.n_free[1] = len(pool.words), len(pool.pairs)
+    for i in range(len(pool.words)):
+        pool.free_words[i] = i
+    for i in range(len(pool.pairs)):
+        pool.free_pairs[i] = i
+    _start(state)
+    counts[SIZE] = counts[LEAVES] = 1
+    if rules.max_leaves != 1 and _opens(state, 0):
+        step.opened[0] = step.chosen[0] = step.built[0] = 0
+        step.derived[0] = -1
+        counts[OPENED] = counts[CHOSEN] = counts[IS_ROOT] = 1
+        _take_place(state, 0, nodes.n_rows[0] <= WORD_ROWS)  # there is room for one
+        _grow_step(state)
+        while True:
+            n_chosen = _choose(state)
+            if n_chosen == 0:
+                break
+            status = _split_chosen(state, n_chosen)
+            if status != DONE:
+                return status, 0
+            if counts[CHOSEN] > 0:
+                _grow_step(state)
+            elif rules.policy != LOSSGUIDE:
+                break
+    _value(state)
+    _finish(team, _threads_for(rules, 3 * chunks.begins[-1]), state)
+    return DONE, counts[SIZE]
