@@ -200,7 +200,9 @@ def _chunks(views: Sequence[DenseView | SparseView], engine: Engine) -> Chunks:
         by_row, by_column = addresses([own.symbols for own in bins]), addresses([own.symbols for own in columns])
         strides[:] = [(own.row_stride, own.column_stride) for own in columns]
         common = bins[0]._replace(symbols=bins[0].symbols[:0])
-    return Chunks(common, by_row, by_column, strides, begins, np.array(ranges, np.int64), order, spare)
+    return Chunks(
+        common, by_row, by_column, strides, engine.setup.layout.n_bins, begins, np.array(ranges, np.int64), order, spare
+    )  # fmt: skip
 
 
 def _empty_nodes(n: int, n_chunks: int) -> Nodes:

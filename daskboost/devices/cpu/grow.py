@@ -73,6 +73,8 @@ class Chunks(NamedTuple):
     """Addresses of symbols as splits read them; or of histogram slots."""
     strides: Int64
     """Strides of the latter, of rows and of columns; shape (chunks, 2)."""
+    n_bins: Int32
+    """Bins of each feature, without the missing slot."""
     begins: Int64
     """First position of each chunk in `rows`, shape (chunks + 1,)."""
     ranges: Int64
@@ -247,9 +249,9 @@ def _typed_by_row(chunks: types.NamedTuple, chunk: types.Integer) -> Callable[[C
     return lambda chunks, chunk: DenseBins(
         _array_at(
             chunks.by_row[chunk], chunks.bins.symbols,
-            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.bins.n_bins),
+            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.n_bins),
         ),
-        len(chunks.bins.n_bins), 1, chunks.bins.offsets, chunks.bins.n_bins, chunks.bins.blocks,
+        len(chunks.n_bins), 1, chunks.bins.offsets, chunks.n_bins, chunks.bins.blocks,
         chunks.bins.scratch_entries,
     )  # fmt: skip
 
@@ -266,9 +268,9 @@ def _typed_by_column(chunks: types.NamedTuple, chunk: types.Integer) -> Callable
     return lambda chunks, chunk: DenseBins(
         _array_at(
             chunks.by_column[chunk], chunks.bins.symbols,
-            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.bins.n_bins),
+            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.n_bins),
         ),
-        chunks.strides[chunk, 0], chunks.strides[chunk, 1], chunks.bins.offsets, chunks.bins.n_bins,
+        chunks.strides[chunk, 0], chunks.strides[chunk, 1], chunks.bins.offsets, chunks.n_bins,
         chunks.bins.blocks, chunks.bins.scratch_entries,
     )  # fmt: skip
 
@@ -485,7 +487,7 @@ def _split(state: Growing, node: int, left: int) -> None:
     direction = regular.monotone[feature]
     if direction == 0:
         return
-    if split_bin == state.chunks.bins.n_bins[feature] - 1:  # present against missing: either may be the higher
+    if split_bin == state.chunks.n_bins[feature] - 1:  # present against missing: either may be the higher
         rise = right_weight - left_weight
         direction = 1 if rise > 0 else (-1 if rise < 0 else 0)
     middle = (left_weight + right_weight) / 2
@@ -771,7 +773,7 @@ def _features(state: Growing, part: int) -> tuple[int, int]:
 
 @njit(nogil=True)
 def _slots(state: Growing) -> FeatureSlots:
-    return FeatureSlots(state.chunks.bins.offsets, state.chunks.bins.n_bins, 0)
+    return FeatureSlots(state.chunks.bins.offsets, state.chunks.n_bins, 0)
 
 
 @region
