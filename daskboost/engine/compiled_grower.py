@@ -23,11 +23,13 @@ from daskboost.devices.cpu.grow import (
     N_COUNTS,
     SYMMETRIC,
     Chunks,
+    Growing,
     Nodes,
     Pool,
     Rules,
     Step,
     Tree,
+    addresses_of_parts,
     grow,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS, DenseBins, SparseBins
@@ -89,6 +91,7 @@ class CompiledGrower:
         self._weights = [group.weight for group in engine.sets.train.groups] if small else []
         self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
         self._margin = addresses(engine.sets.train.margins)
+        self._parts: Int64 | None = None
         self._kept: list[tuple[Array, Array]] = []
         self._g = self._h = self._weight
 
@@ -112,6 +115,9 @@ class CompiledGrower:
             partials=np.empty((tasks if large else 0, 2 * layout.n_slots), np.int64),
             results=_empty_splits(2 * (capacity + 3 * n + 1)), drawn=np.empty((n_ranges, 5), np.int64),
             scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=np.zeros(N_COUNTS, np.int64),
+            prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
+            level=np.empty((n, 2, layout.most_slots)), walked=np.empty(capacity, np.int32),
+            defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         )  # fmt: skip
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
@@ -125,9 +131,12 @@ class CompiledGrower:
         (rounding,) = rows.scales.searched((output,))
         tree = self._tree(rows.iteration, output, rounding, learning_rate)
         while True:
-            status, size = grow(
+            state = Growing(
                 self._threads.team, self._chunks, self._nodes, self._pool, self._step, self._rules, tree
             )
+            if self._parts is None:
+                self._parts = addresses_of_parts(state)
+            status, size = grow(self._parts, state)
             if status == DONE:
                 break
             self._make_room(status)

@@ -27,6 +27,7 @@ from numba.extending import intrinsic, overload
 from numba.np.arrayobj import populate_array
 
 from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.by_reference import Reference, reference
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, DenseBins, SparseBins, _add_rows
 from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk_dense, walk_sparse
@@ -43,11 +44,10 @@ from daskboost.devices.cpu.split import (
     leaf_weight,
     running_sums,
     subtract,
-    widest,
 )
-from daskboost.devices.cpu.team import next_task, region
+from daskboost.devices.cpu.team import address_of, next_task, part, run
 from daskboost.devices.row_order import RowOrder
-from daskboost.dtypes import Array, Float32, Float64, Int32, Int64, UInt8
+from daskboost.dtypes import Array, Bool, Float32, Float64, Int32, Int64, UInt8
 
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
@@ -157,6 +157,18 @@ class Step(NamedTuple):
     (ranges, 5)."""
     scratch: Int64
     """For each thread, sums of a block of features; shape (threads, entries)."""
+    prefix: Float64
+    """For each thread, `BinGains.prefix` of any feature; shape (threads, 2, bins)."""
+    gains: Float64
+    """The same of `BinGains.gains`."""
+    level: Float64
+    """The same of the gains of a level's nodes together."""
+    walked: Int32
+    """Right child of each node, for rows that walk the tree; shape (nodes,)."""
+    defaults: Bool
+    """Whether missing values go left, shape (nodes,)."""
+    one: Float32
+    """An array of a number: addresses are those of arrays of its type."""
     counts: Int64
     """`OPENED` and so on."""
 
@@ -214,24 +226,49 @@ class Growing(NamedTuple):
     tree: Tree
 
 
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile a function that takes much and makes no arrays: without counting references to all that it takes."""
+    return njit(nogil=True, _nrt=False)(function)
+
+
+for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Growing):
+    _class.by_reference = True  # type: ignore[attr-defined]  # named tuples have no other place for it
+
+
 # Arrays that lie at addresses.
+
+def _at(context: Any, builder: Any, kind: types.Array, address: Any, size: Any) -> Any:
+    """Return the array of `size` numbers at an address; somebody else keeps it there."""
+    array = context.make_array(kind)(context, builder)
+    stride = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+    data = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
+    populate_array(
+        array, data=data, shape=cgutils.pack_array(builder, [size]), strides=cgutils.pack_array(builder, [stride]),
+        itemsize=stride, meminfo=None,
+    )  # fmt: skip
+    return array._getvalue()
+
 
 @intrinsic
 def _array_at(typing_context: Any, address: types.Integer, like: types.Array, size: types.Integer) -> Any:
-    """Return the array of `size` numbers at an address, of the type of `like`; somebody else keeps it there."""
+    """Return the array of `size` numbers at an address, of the type of `like`."""
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = signature.return_type
-        array = context.make_array(kind)(context, builder)
-        item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-        stride = context.get_constant(types.intp, item)
-        data = builder.inttoptr(args[0], context.get_data_type(kind.dtype).as_pointer())
-        populate_array(
-            array, data=data, shape=cgutils.pack_array(builder, [args[2]]),
-            strides=cgutils.pack_array(builder, [stride]), itemsize=stride, meminfo=None,
-        )  # fmt: skip
-        return array._getvalue()
+        return _at(context, builder, signature.return_type, args[0], args[2])
 
     return types.Array(like.dtype, 1, "C")(types.int64, like, types.int64), generate
+
+
+@intrinsic
+def _weight_at(typing_context: Any, address: types.Integer, size: types.Integer, pairs: types.Array) -> Any:
+    """Return a chunk's weights where data are small, as pairs tell; or else None."""
+    kind = types.Array(types.float32, 1, "C") if pairs.dtype == types.int64 else types.none
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if kind is types.none:
+            return context.get_dummy_value()
+        return _at(context, builder, kind, args[0], args[1])
+
+    return kind(types.int64, types.int64, pairs), generate
 
 
 def _by_row(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
@@ -240,8 +277,8 @@ def _by_row(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
 
 
 @overload(_by_row, inline="always", strict=False)
-def _typed_by_row(chunks: types.NamedTuple, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
-    if chunks[chunks.fields.index("bins")].instance_class is SparseBins:
+def _typed_by_row(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
+    if chunks.member("bins").instance_class is SparseBins:
         return lambda chunks, chunk: SparseBins(
             _array_at(chunks.by_row[chunk], chunks.bins.indptr, chunks.begins[chunk + 1] - chunks.begins[chunk] + 1),
             _array_at(chunks.by_column[chunk], chunks.bins.slots, np.int64(1) << np.int64(40)), chunks.bins.offsets,
@@ -262,8 +299,8 @@ def _by_column(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
 
 
 @overload(_by_column, inline="always", strict=False)
-def _typed_by_column(chunks: types.NamedTuple, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
-    if chunks[chunks.fields.index("bins")].instance_class is SparseBins:
+def _typed_by_column(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
+    if chunks.member("bins").instance_class is SparseBins:
         return lambda chunks, chunk: _by_row(chunks, chunk)
     return lambda chunks, chunk: DenseBins(
         _array_at(
@@ -273,18 +310,6 @@ def _typed_by_column(chunks: types.NamedTuple, chunk: types.Integer) -> Callable
         chunks.strides[chunk, 0], chunks.strides[chunk, 1], chunks.bins.offsets, chunks.n_bins,
         chunks.bins.blocks, chunks.bins.scratch_entries,
     )  # fmt: skip
-
-
-def _weight_at(address: int, like: Float32, n_rows: int, pairs: Array) -> Float32 | None:
-    """Return a chunk's weights, where data are small."""
-    raise NotImplementedError("for compiled code only")
-
-
-@overload(_weight_at, inline="always", strict=False)
-def _typed_weight_at(address: Any, like: Any, n_rows: Any, pairs: types.Array) -> Callable[..., Any]:
-    if pairs.dtype == types.int64:
-        return lambda address, like, n_rows, pairs: _array_at(address, like, n_rows)
-    return lambda address, like, n_rows, pairs: None
 
 
 def _walk(bins: DenseBins | SparseBins, tree: TreeArrays, rows: Array, first: int, last: int, margin: Float32) -> None:
@@ -299,7 +324,7 @@ def _typed_walk(bins: types.NamedTuple, tree: Any, rows: Any, first: Any, last: 
     return lambda bins, tree, rows, first, last, margin: walk_dense(bins, tree, rows, first, last, margin)
 
 
-@njit(nogil=True)
+@compiled
 def _threads_for(rules: Rules, nanoseconds: int) -> int:
     """Return how many threads so much work is worth."""
     return min(rules.n_threads, 1 + nanoseconds // LEAST_NS)
@@ -307,13 +332,13 @@ def _threads_for(rules: Rules, nanoseconds: int) -> int:
 
 # Gradients become integers.
 
-@njit(nogil=True)
+@compiled
 def _range_of(state: Growing, r: int) -> tuple[int, RowRange]:
     ranges = state.chunks.ranges
     return ranges[r, 0], RowRange(ranges[r, 1], ranges[r, 2], ranges[r, 3])
 
 
-@region
+@part
 def _count(state: Growing, thread: int) -> None:
     """Count the drawn rows of each range."""
     while True:
@@ -324,11 +349,11 @@ def _count(state: Growing, thread: int) -> None:
         state.step.drawn[r, 0] = count_drawn(state.tree.draw, rows)
 
 
-@region
+@part
 def _quantize(state: Growing, thread: int) -> None:
     """Quantize the drawn rows of each range; rows that are not drawn go behind those of their chunk that are."""
     chunks, tree, drawn = state.chunks, state.tree, state.step.drawn
-    one = np.empty(1, np.float32)
+    one = state.step.one
     while True:
         r = next_task(state.team)
         if r >= len(chunks.ranges):
@@ -339,14 +364,14 @@ def _quantize(state: Growing, thread: int) -> None:
         gradients = Gradients(
             _array_at(tree.g[chunk], one, n)[tree.output :: tree.n_outputs],
             _array_at(tree.h[chunk], one, n)[tree.output :: tree.n_outputs],
-            _weight_at(tree.weight[chunk], one, end - begin, chunks.rows.pairs),
+            _weight_at(tree.weight[chunk], end - begin, chunks.rows.pairs),
         )  # fmt: skip
         into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
         drawn[r, 1], drawn[r, 2] = take_rows(gradients, tree.quanta, tree.draw, rows, into, drawn[r, 3], drawn[r, 4])
 
 
-@njit(nogil=True)
-def _start(state: Growing) -> None:
+@compiled
+def _start(parts: Int64, state: Growing) -> None:
     """Put all drawn rows into the root."""
     chunks, nodes, tree, drawn = state.chunks, state.nodes, state.tree, state.step.drawn
     ranges, n_rows = chunks.ranges, chunks.begins[-1]
@@ -355,24 +380,31 @@ def _start(state: Growing) -> None:
         for r in range(len(ranges)):
             drawn[r, 0] = ranges[r, 2] - ranges[r, 1]
     else:
-        _count(state.team, _threads_for(state.rules, 2 * n_rows), state)
-    nodes.segments[0, :, 0] = chunks.begins[:-1]
-    nodes.segments[0, :, 1] = chunks.begins[:-1]
+        run(state.team, _threads_for(state.rules, 2 * n_rows), parts[COUNT], state)
+    for chunk in range(len(chunks.begins) - 1):
+        nodes.segments[0, chunk, 0] = nodes.segments[0, chunk, 1] = chunks.begins[chunk]
     for r in range(len(ranges)):
         drawn[r, 3] = nodes.segments[0, ranges[r, 0], 1] - chunks.begins[ranges[r, 0]]
         nodes.segments[0, ranges[r, 0], 1] += drawn[r, 0]
-    absent = nodes.segments[0, :, 1] - chunks.begins[:-1]
-    for r in range(len(ranges)):
-        drawn[r, 4] = absent[ranges[r, 0]]
-        absent[ranges[r, 0]] += ranges[r, 2] - ranges[r, 1] - drawn[r, 0]
-    _quantize(state.team, _threads_for(state.rules, 4 * n_rows), state)
+    at, absent = -1, 0
+    for r in range(len(ranges)):  # ranges of a chunk follow each other
+        if ranges[r, 0] != at:
+            at = ranges[r, 0]
+            absent = nodes.segments[0, at, 1] - chunks.begins[at]
+        drawn[r, 4] = absent
+        absent += ranges[r, 2] - ranges[r, 1] - drawn[r, 0]
+    run(state.team, _threads_for(state.rules, 4 * n_rows), parts[QUANTIZE], state)
     nodes.parent[0], nodes.depth[0] = -1, 0
-    nodes.sums[0, 0], nodes.sums[0, 1], nodes.n_rows[0] = drawn[:, 1].sum(), drawn[:, 2].sum(), drawn[:, 0].sum()
+    nodes.sums[0, 0] = nodes.sums[0, 1] = nodes.n_rows[0] = 0
+    for r in range(len(ranges)):
+        nodes.sums[0, 0] += drawn[r, 1]
+        nodes.sums[0, 1] += drawn[r, 2]
+        nodes.n_rows[0] += drawn[r, 0]
     nodes.bounds[0, 0], nodes.bounds[0, 1] = -np.inf, np.inf
     _make_leaf(nodes, 0)
 
 
-@njit(nogil=True)
+@compiled
 def _make_leaf(nodes: Nodes, node: int) -> None:
     nodes.left[node], nodes.feature[node], nodes.split_bin[node], nodes.default_left[node] = LEAF, 0, -1, 0
     nodes.gain[node], nodes.is_divided[node], nodes.place[node] = 0.0, 0, -1
@@ -380,7 +412,7 @@ def _make_leaf(nodes: Nodes, node: int) -> None:
 
 # Which nodes split, and what becomes of their children.
 
-@njit(nogil=True)
+@compiled
 def _opens(state: Growing, node: int) -> bool:
     """Whether a node's best split is worth finding, as far as its depth and weight tell."""
     nodes, rules = state.nodes, state.rules
@@ -388,7 +420,7 @@ def _opens(state: Growing, node: int) -> bool:
     return bool(nodes.depth[node] < rules.depth and (heavy or rules.policy == SYMMETRIC))
 
 
-@njit(nogil=True)
+@compiled
 def _take_place(state: Growing, node: int, words: bool) -> bool:
     """Give a node room for a histogram; False where there is none left."""
     nodes, pool = state.nodes, state.pool
@@ -401,7 +433,7 @@ def _take_place(state: Growing, node: int, words: bool) -> bool:
     return True
 
 
-@njit(nogil=True)
+@compiled
 def _give_back(state: Growing, node: int) -> None:
     """Free the room of a node's histogram, if it has any."""
     nodes, pool = state.nodes, state.pool
@@ -416,7 +448,38 @@ def _give_back(state: Growing, node: int) -> None:
     nodes.place[node] = -1
 
 
-@njit(nogil=True)
+@compiled
+def _keep_best(state: Growing, n_chosen: int, room: int) -> int:
+    """Keep the `room` best of the chosen nodes, the first among equals; return `room`.
+
+    The least gain that is kept is found bit by bit: positive floats are in the order of their bits.
+    """
+    chosen, bits, least = state.step.chosen, state.nodes.found.gain.view(np.int64), np.int64(0)
+    for shift in range(62, -1, -1):
+        higher, count = least | (np.int64(1) << np.int64(shift)), 0
+        for i in range(n_chosen):
+            count += bits[chosen[i]] >= higher
+        if count >= room:
+            least = higher
+    n_equal = room
+    for i in range(n_chosen):
+        n_equal -= bits[chosen[i]] > least
+    n_kept = 0
+    for i in range(n_chosen):
+        node = chosen[i]
+        keeps = bits[node] > least
+        if bits[node] == least and n_equal > 0:
+            keeps = True
+            n_equal -= 1
+        if keeps:
+            chosen[n_kept] = node
+            n_kept += 1
+        else:
+            _give_back(state, node)
+    return n_kept
+
+
+@compiled
 def _choose(state: Growing) -> int:
     """Choose the nodes that split now, among those that were searched; write them to the front of `chosen`."""
     step, rules, counts = state.step, state.rules, state.step.counts
@@ -451,16 +514,11 @@ def _choose(state: Growing) -> int:
             _give_back(state, node)
     room = rules.max_leaves - counts[LEAVES] if rules.max_leaves > 0 and rules.policy == DEPTHWISE else n_chosen
     if n_chosen > room:
-        order = np.argsort(-gain[step.chosen[:n_chosen]], kind="mergesort")  # stable
-        chosen = np.sort(step.chosen[:n_chosen][order[:room]])
-        for i in order[room:]:
-            _give_back(state, step.chosen[i])
-        step.chosen[:room] = chosen
-        n_chosen = room
+        n_chosen = _keep_best(state, n_chosen, room)
     return n_chosen
 
 
-@njit(nogil=True)
+@compiled
 def _split(state: Growing, node: int, left: int) -> None:
     """Make a node's children by the best split that was found."""
     nodes, tree, regular, found = state.nodes, state.tree, state.rules.regular, state.nodes.found
@@ -497,7 +555,7 @@ def _split(state: Growing, node: int, left: int) -> None:
         nodes.bounds[left, 0] = nodes.bounds[left + 1, 1] = middle
 
 
-@njit(nogil=True)
+@compiled
 def _split_chosen(state: Growing, n_chosen: int) -> int:
     """Split the chosen nodes and open their children; `DONE`, or what there is no room for.
 
@@ -542,7 +600,7 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
 
 # Rows go to the children.
 
-@njit(nogil=True)
+@compiled
 def _plan_rows(state: Growing) -> int:
     """Divide the rows of the chosen nodes into tasks; return how long they take, in nanoseconds."""
     chunks, nodes, step, counts = state.chunks, state.nodes, state.step, state.step.counts
@@ -587,7 +645,7 @@ def _plan_rows(state: Growing) -> int:
     return total * (4 + n_features // 2)
 
 
-@region
+@part
 def _divide(state: Growing, thread: int) -> None:
     """Divide the pieces of large nodes."""
     chunks, nodes, step = state.chunks, state.nodes, state.step
@@ -604,7 +662,7 @@ def _divide(state: Growing, thread: int) -> None:
             )  # fmt: skip
 
 
-@njit(nogil=True)
+@compiled
 def _set_children(state: Growing, node: int, chunk: int, n_left: int) -> None:
     """Record where a node's rows in a chunk are divided."""
     nodes = state.nodes
@@ -615,7 +673,7 @@ def _set_children(state: Growing, node: int, chunk: int, n_left: int) -> None:
     nodes.n_rows[left + 1] += end - begin - n_left
 
 
-@njit(nogil=True)
+@compiled
 def _place_pieces(state: Growing) -> None:
     """Find where the pieces of large nodes go, once they are divided."""
     chunks, nodes, step = state.chunks, state.nodes, state.step
@@ -639,13 +697,13 @@ def _place_pieces(state: Growing) -> None:
             _set_children(state, node, chunk, n_left)
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _add(state: Growing, thread: int, chunk: int, begin: int, end: int, into: Int64) -> None:
     """Add rows to a histogram, of either form."""
     _add_rows(_by_row(state.chunks, chunk), state.chunks.rows, begin, end, state.step.scratch[thread], into)
 
 
-@region
+@part
 def _move(state: Growing, thread: int) -> None:
     """Bring the rows of large nodes' pieces and of small nodes to the children, and add the lighter ones' up."""
     step, counts = state.step, state.step.counts
@@ -662,7 +720,7 @@ def _move(state: Growing, thread: int) -> None:
             _move_node(state, thread, step.small[s])
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _move_pieces(state: Growing, thread: int, task: int) -> None:
     """Do that for a task of a large node: what is added up goes into the task's partial sums."""
     chunks, nodes, step = state.chunks, state.nodes, state.step
@@ -687,7 +745,7 @@ def _move_pieces(state: Growing, thread: int, task: int) -> None:
             _add(state, thread, chunk, begin, end, partial.reshape(n_slots, 2))
 
 
-@njit(nogil=True)
+@njit(inline="always")
 def _move_node(state: Growing, thread: int, place: int) -> None:
     """Do that for a whole node."""
     chunks, nodes, pool, step = state.chunks, state.nodes, state.pool, state.step
@@ -717,7 +775,7 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
 
 # The best splits.
 
-@njit(nogil=True)
+@compiled
 def _join(state: Growing, place: int, low: int, high: int) -> None:
     """Have slots `[low, high)` of the histograms of a chosen node's children: from partial sums, or by subtraction."""
     nodes, pool, step = state.nodes, state.pool, state.step
@@ -726,8 +784,8 @@ def _join(state: Growing, place: int, low: int, high: int) -> None:
     first, last = step.tasks_of[place, 0], step.tasks_of[place, 1]
     if first < last and nodes.in_words[built]:
         into = pool.words[own]
-        into[low:high] = step.partials[first, low:high]
-        for task in range(first + 1, last):
+        into[low:high] = 0
+        for task in range(first, last):
             partial = step.partials[task]
             for s in range(low, high):
                 into[s] += partial[s]
@@ -755,7 +813,7 @@ def _join(state: Growing, place: int, low: int, high: int) -> None:
         subtract(pool.pairs[parent, low:high], pool.pairs[own, low:high], pool.pairs[other, low:high])
 
 
-@njit(nogil=True)
+@compiled
 def _totals(state: Growing, node: int) -> NodeTotals:
     nodes, tree = state.nodes, state.tree
     return NodeTotals(
@@ -764,25 +822,24 @@ def _totals(state: Growing, node: int) -> NodeTotals:
     )  # fmt: skip
 
 
-@njit(nogil=True)
+@compiled
 def _features(state: Growing, part: int) -> tuple[int, int]:
     """Return the features of one of the ranges that they are searched in."""
     n, parts = len(state.chunks.bins.offsets) - 1, state.step.counts[RANGES]
     return part * n // parts, (part + 1) * n // parts
 
 
-@njit(nogil=True)
+@compiled
 def _slots(state: Growing) -> FeatureSlots:
     return FeatureSlots(state.chunks.bins.offsets, state.chunks.n_bins, 0)
 
 
-@region
+@part
 def _search(state: Growing, thread: int) -> None:
     """Find the best split of each child that was opened, in ranges of features."""
     nodes, pool, step, tree = state.nodes, state.pool, state.step, state.tree
     slots, parts, offsets = _slots(state), step.counts[RANGES], state.chunks.bins.offsets
-    most = widest(slots.n_bins, (0, len(slots.n_bins)))
-    room = BinGains(np.empty((2, most)), np.empty((2, most)))
+    room = BinGains(step.prefix[thread], step.gains[thread])
     while True:
         task = next_task(state.team)
         place, part = task // parts, task % parts
@@ -806,13 +863,13 @@ def _search(state: Growing, thread: int) -> None:
                 best_of_node(pairs, usable, slots, features, totals, regular, room, step.results, row)
 
 
-@njit(nogil=True)
+@compiled
 def _copy_split(source: SplitTable, i: int, into: SplitTable, j: int) -> None:
     into.gain[j], into.feature[j], into.split_bin[j] = source.gain[i], source.feature[i], source.split_bin[i]
     into.default_left[j], into.left[j, 0], into.left[j, 1] = source.default_left[i], source.left[i, 0], source.left[i, 1]
 
 
-@njit(nogil=True)
+@compiled
 def _collect(state: Growing) -> None:
     """Take the best split of each child from those of ranges of features; the first among equals."""
     step, parts = state.step, state.step.counts[RANGES]
@@ -829,13 +886,13 @@ def _collect(state: Growing) -> None:
                     _copy_split(results, row, found, child)
 
 
-@region
+@part
 def _search_level(state: Growing, thread: int) -> None:
     """Find the one split whose gain, summed over all nodes of a level, is largest, in ranges of features."""
     nodes, pool, step = state.nodes, state.pool, state.step
     slots, offsets = _slots(state), state.chunks.bins.offsets
-    most, regular = widest(slots.n_bins, (0, len(slots.n_bins))), state.rules.regular
-    room, sums = BinGains(np.empty((2, most)), np.empty((2, most))), np.empty((2, most))
+    regular = state.rules.regular
+    room, sums = BinGains(step.prefix[thread], step.gains[thread]), step.level[thread]
     usable = state.tree.allowed[nodes.depth[step.opened[0]] if len(state.tree.allowed) > 1 else 0]
     while True:
         part = next_task(state.team)
@@ -868,7 +925,7 @@ def _search_level(state: Growing, thread: int) -> None:
                         results.default_left[part] = side
 
 
-@njit(nogil=True)
+@compiled
 def _collect_level(state: Growing) -> None:
     """Take the best split of a level from those of ranges of features, for all of its nodes."""
     nodes, pool, step = state.nodes, state.pool, state.step
@@ -878,7 +935,7 @@ def _collect_level(state: Growing) -> None:
             best = part
     feature, split_bin, default_left = results.feature[best], results.split_bin[best], results.default_left[best]
     slots = _slots(state)
-    prefix = np.empty((2, max(1, slots.n_bins[feature])))
+    prefix = step.prefix[0]
     for i in range(step.counts[OPENED]):
         node = step.opened[i]
         found.gain[node], found.feature[node] = results.gain[best], feature
@@ -895,26 +952,26 @@ def _collect_level(state: Growing) -> None:
             found.left[node, s] = np.int64(prefix[s, split_bin] + missing)
 
 
-@njit(nogil=True)
-def _grow_step(state: Growing) -> None:
+@compiled
+def _grow_step(parts: Int64, state: Growing) -> None:
     """Divide the chosen nodes' rows and find the best splits of the children that were opened."""
     step, rules, counts = state.step, state.rules, state.step.counts
     nanoseconds = _plan_rows(state)
     if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
-        _divide(state.team, _threads_for(rules, nanoseconds), state)
+        run(state.team, _threads_for(rules, nanoseconds), parts[DIVIDE], state)
         _place_pieces(state)
     n_threads = min(_threads_for(rules, nanoseconds), counts[TASKS] + counts[GROUPS])
-    _move(state.team, n_threads, state)
+    run(state.team, n_threads, parts[MOVE], state)
     n_slots, n_features = state.pool.words.shape[1], len(state.chunks.bins.offsets) - 1
     n_threads = _threads_for(rules, counts[OPENED] * n_slots)
     if rules.policy == SYMMETRIC:
         counts[RANGES] = min(n_features, 3 * n_threads if n_threads > 1 else 1)
-        _search_level(state.team, n_threads, state)
+        run(state.team, n_threads, parts[SEARCH_LEVEL], state)
         _collect_level(state)
     else:
         wanted = 1 if n_threads == 1 else -(-3 * n_threads // counts[CHOSEN])
         counts[RANGES] = min(n_features, wanted)
-        _search(state.team, n_threads, state)
+        run(state.team, n_threads, parts[SEARCH], state)
         _collect(state)
     nodes = state.nodes
     for i in range(counts[CHOSEN]):  # histograms that nobody needs any more
@@ -932,7 +989,7 @@ def _grow_step(state: Growing) -> None:
 
 # Leaf values, and margins.
 
-@njit(nogil=True)
+@compiled
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
     nodes, tree, regular = state.nodes, state.tree, state.rules.regular
@@ -941,19 +998,16 @@ def _value(state: Growing) -> None:
         g, h = nodes.sums[node, 0] * tree.unit_g, nodes.sums[node, 1] * tree.unit_h
         value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * tree.learning_rate
         nodes.value[node] = np.float32(min(max(value, -most), most))
+        state.step.walked[node], state.step.defaults[node] = nodes.left[node] + 1, nodes.default_left[node] != 0
 
 
-@region
+@part
 def _finish(state: Growing, thread: int) -> None:
     """Add the leaves' values to the margins of the rows that grew the tree, then to those of the others."""
     chunks, nodes, tree = state.chunks, state.nodes, state.tree
     size, n_chunks = state.step.counts[SIZE], len(chunks.begins) - 1
     n_drawn, n_rows = nodes.n_rows[0], chunks.begins[-1]
-    one, walked = np.empty(1, np.float32), np.empty(size if n_drawn < n_rows else 0, np.int32)
-    defaults = np.empty(len(walked), np.bool_)
-    for node in range(len(walked)):
-        walked[node] = nodes.left[node] + 1
-        defaults[node] = nodes.default_left[node] != 0
+    one, walked, defaults = state.step.one, state.step.walked, state.step.defaults
     while True:
         low = next_task(state.team) * STRETCH
         if low >= n_rows:
@@ -988,13 +1042,13 @@ def _finish(state: Growing, thread: int) -> None:
                         tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
                     )[tree.output :: tree.n_outputs]  # fmt: skip
                     arrays = TreeArrays(
-                        nodes.left[:size], walked, nodes.feature[:size], nodes.split_bin[:size], defaults,
-                        nodes.value[:size],
+                        nodes.left[:size], walked[:size], nodes.feature[:size], nodes.split_bin[:size],
+                        defaults[:size], nodes.value[:size],
                     )  # fmt: skip
                     _walk(_by_row(chunks, chunk), arrays, chunks.rows.order, first, last, margin)
 
 
-@njit(nogil=True)
+@compiled
 def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, margin: Float32) -> None:
     """Add a leaf's value to the margins of some of its rows; or the children's, where they are yet to be divided."""
     nodes, order = state.nodes, state.chunks.rows.order
@@ -1011,15 +1065,14 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
         margin[row] += of_left if goes_left(bins, np.uint64(row), feature, split_bin, default_left) else of_right
 
 
-@njit(cache=True, nogil=True)
-def grow(
-    team: Int64, chunks: Chunks, nodes: Nodes, pool: Pool, step: Step, rules: Rules, tree: Tree
-) -> tuple[int, int]:
-    """Grow a tree and add it to the margins of all rows.
+PARTS = (_count, _quantize, _divide, _move, _search, _search_level, _finish)
+COUNT, QUANTIZE, DIVIDE, MOVE, SEARCH, SEARCH_LEVEL, FINISH = range(len(PARTS))
 
-    Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which they were made.
-    """
-    state = Growing(team, chunks, nodes, pool, step, rules, tree)
+
+@compiled
+def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
+    """Do what `grow` says, with all that it takes by reference."""
+    chunks, nodes, pool, step, rules = state.chunks, state.nodes, state.pool, state.step, state.rules
     counts = step.counts
     counts[:] = 0
     pool.n_free[0], pool.n_free[1] = len(pool.words), len(pool.pairs)
@@ -1027,14 +1080,14 @@ def grow(
         pool.free_words[i] = i
     for i in range(len(pool.pairs)):
         pool.free_pairs[i] = i
-    _start(state)
+    _start(parts, state)
     counts[SIZE] = counts[LEAVES] = 1
     if rules.max_leaves != 1 and _opens(state, 0):
         step.opened[0] = step.chosen[0] = step.built[0] = 0
         step.derived[0] = -1
         counts[OPENED] = counts[CHOSEN] = counts[IS_ROOT] = 1
         _take_place(state, 0, nodes.n_rows[0] <= WORD_ROWS)  # there is room for one
-        _grow_step(state)
+        _grow_step(parts, state)
         while True:
             n_chosen = _choose(state)
             if n_chosen == 0:
@@ -1043,9 +1096,27 @@ def grow(
             if status != DONE:
                 return status, 0
             if counts[CHOSEN] > 0:
-                _grow_step(state)
+                _grow_step(parts, state)
             elif rules.policy != LOSSGUIDE:
                 break
     _value(state)
-    _finish(team, _threads_for(rules, 3 * chunks.begins[-1]), state)
+    run(state.team, _threads_for(rules, 3 * chunks.begins[-1]), parts[FINISH], state)
     return DONE, counts[SIZE]
+
+def addresses_of_parts(state: Growing) -> Int64:
+    """Return the addresses of the parts that trees of this kind need, for `grow`; int64, shape (parts,)."""
+    levels = state.rules.policy == SYMMETRIC
+    needed = {QUANTIZE, MOVE, FINISH, SEARCH_LEVEL if levels else SEARCH}
+    needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
+    needed |= {COUNT} if state.tree.draw.below < 2**32 else set()
+    return np.array([address_of(part, state) if i in needed else 0 for i, part in enumerate(PARTS)], np.int64)
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def grow(parts: Int64, state: Growing) -> tuple[int, int]:
+    """Grow a tree and add it to the margins of all rows; `parts` as `addresses_of_parts` gives them.
+
+    Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which they
+    were made.
+    """
+    return _grow(parts, reference(state))

@@ -4,18 +4,19 @@ A hand-out to a Python thread pool costs 60 to 225 microseconds, and a level of 
 fit wait inside compiled code, so that a region costs one or two. They belong to their `Threads`: any number of fits run
 side by side, and a forked child, where threads are gone, starts its own (OpenMP's would hang or end the process).
 
-    serve(words, number)                    a thread's loop, from its start to the end of the fit
-    @region                                 in compiled code, `function(words, n, state)` then calls the function of that
-    def function(state, k)                  name for k in 0 to n, on n - 1 threads that serve and on the caller's, and
-                                            returns when all have ended
+    serve(words)                            a thread's loop, from its start to the end of the fit
+    run(words, n, part, state)              in compiled code: calls the part, `function(state, k)`, on up to n threads, the
+                                            caller's among them, and returns when all have ended
 
-The words of a team lie on cache lines of their own:
+Threads join a job when they come to it: where other processes have the cores, the caller does all tasks alone and waits
+for nobody who has not begun. The words of a team lie on cache lines of their own:
 
-    JOB       number of the job, and below it how many threads take part: a thread that does not reads nothing else
+    JOIN      number of the job, how many threads may join it, and how many have; CLOSED between jobs
     DONE      threads that have ended their part
     FUNCTION  address of what they call, of type void(void *state, int64 k)
     STATE     address of its argument, on the stack of the thread that waits
     NEXT      counter from which tasks are taken (`next_task`)
+    JOBS      how many jobs there have been
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import typeof, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.by_reference import Reference
 from daskboost.dtypes import Int64
 
 LINE = 16
 """int64 words from one of the team's words to the next: two cache lines, as processors fetch them in pairs."""
-JOB, DONE, FUNCTION, STATE, NEXT = (LINE * k for k in range(5))
-TEAM_WORDS = LINE * 5
-MOST_THREADS = 1024
-"""Most threads of a team, and so the factor between numbers of jobs."""
-STOP = -1
-"""Number of the job that ends all threads."""
+JOIN, DONE, FUNCTION, STATE, NEXT, JOBS = (LINE * k for k in range(6))
+TEAM_WORDS = LINE * 6
+MOST_THREADS = 2048
+"""More than there are threads in any team."""
+CLOSED, STOP = 0, -1
+"""What `JOIN` holds where there is no job, and where all threads are to end."""
 SPINS = 4_000
 """How often a thread looks before it offers its core to others: some tens of microseconds."""
 YIELDS = 2_000
@@ -89,6 +91,30 @@ def _libc(name: str, result: ir.Type, *arguments: ir.Type) -> Callable[[ir.IRBui
 
 
 @intrinsic
+def _exchange(typing_context: Any, words: types.Array, index: types.Integer, value: types.Integer) -> Any:
+    """Write a word, at once for all threads; return what it was."""
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        array, at, value = args
+        return builder.atomic_rmw("xchg", _address(context, builder, signature.args[0], array, at), value, "acq_rel")
+
+    return types.int64(words, types.intp, types.int64), generate
+
+
+@intrinsic
+def _replace(typing_context: Any, words: types.Array, index: types.Integer, old: types.Integer, new: types.Integer
+             ) -> Any:  # fmt: skip
+    """Write a word if it is `old`, at once for all threads; return whether it was."""
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        array, at, old, new = args
+        found = builder.cmpxchg(
+            _address(context, builder, signature.args[0], array, at), old, new, "acq_rel", "acquire"
+        )
+        return builder.extract_value(found, 1)
+
+    return types.boolean(words, types.intp, types.int64, types.int64), generate
+
+
+@intrinsic
 def _yield(typing_context: Any) -> Any:
     """Offer the core to other threads."""
     function = _libc("sched_yield", ir.IntType(32))
@@ -126,101 +152,112 @@ def _call(typing_context: Any, function: types.Integer, state: types.Integer, nu
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-def _job_of(function: Any) -> Any:
-    """Return an intrinsic that takes a state and gives the address of what calls `function(state, k)`, and of the state,
-    which lies on the stack of the caller; a caller has to be there until all threads have ended."""
-    @intrinsic
-    def job(typing_context: Any, state: types.Type) -> Any:
-        function.get_call_template((state, types.int64), {})  # compiles it
-        compiled = function.overloads[state, types.int64]
+@intrinsic
+def _job(typing_context: Any, part: types.Integer, state: types.Type) -> Any:
+    """Return the addresses of a function that calls the part at an address (`address_of`) with a state, and of its
+    argument, which lies on the stack of the caller; a caller has to be there until all threads have ended."""
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
+        argument_types = (state, types.int64)
+        kind = context.call_conv.get_function_type(types.none, argument_types)
+        record = ir.LiteralStructType([word, context.get_value_type(state)])
+        caller = ir.Function(
+            builder.module, ir.FunctionType(ir.VoidType(), [byte, word]), builder.module.get_unique_name("call_part")
+        )
+        caller.linkage = "internal"
+        inner = ir.IRBuilder(caller.append_basic_block())
+        given = inner.load(inner.bitcast(caller.args[0], record.as_pointer()))
+        pointer = inner.inttoptr(inner.extract_value(given, 0), kind.as_pointer())
+        values = [inner.extract_value(given, 1), caller.args[1]]
+        context.call_conv.call_function(inner, pointer, types.none, argument_types, values)
+        inner.ret_void()
+        place = cgutils.alloca_once(builder, record)
+        for i in range(2):
+            builder.store(args[i], cgutils.gep_inbounds(builder, place, 0, i))
+        found = [builder.ptrtoint(caller, word), builder.ptrtoint(place, word)]
+        return context.make_tuple(builder, signature.return_type, found)
 
-        def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-            context.active_code_library.add_linking_library(compiled.library)
-            descriptor, word, byte = compiled.fndesc, ir.IntType(64), ir.IntType(8).as_pointer()
-            state_type = context.get_value_type(state)
-            part = ir.Function(
-                builder.module, ir.FunctionType(ir.VoidType(), [byte, word]),
-                builder.module.get_unique_name(f"part_of_{descriptor.mangled_name}"),
-            )  # fmt: skip
-            part.linkage = "internal"
-            inner = ir.IRBuilder(part.append_basic_block())
-            given = inner.load(inner.bitcast(part.args[0], state_type.as_pointer()))
-            callee = context.declare_function(builder.module, descriptor)
-            context.call_conv.call_function(
-                inner, callee, descriptor.restype, descriptor.argtypes, [given, part.args[1]]
-            )
-            inner.ret_void()
-            place = cgutils.alloca_once(builder, state_type)
-            builder.store(args[0], place)
-            found = [builder.ptrtoint(part, word), builder.ptrtoint(place, word)]
-            return context.make_tuple(builder, signature.return_type, found)
-
-        return types.UniTuple(types.int64, 2)(state), generate
-
-    return job
+    return types.UniTuple(types.int64, 2)(types.int64, state), generate
 
 
 @njit(cache=True, nogil=True)
-def serve(words: Int64, number: int) -> None:
-    """Do a thread's parts of all jobs until the team stops; threads are numbered from 1 on."""
+def serve(words: Int64) -> None:
+    """Do a thread's parts of jobs until the team stops."""
     seen = np.int64(0)
     while True:
         looks, sleep = 0, LEAST_SLEEP
-        job = _load(words, JOB)
-        while job == seen:
+        while True:
+            job = _load(words, JOIN)
+            number, joined = job // (MOST_THREADS * MOST_THREADS), job % MOST_THREADS
+            if job == STOP:
+                return
+            if number > seen and joined < job // MOST_THREADS % MOST_THREADS:
+                if _replace(words, JOIN, job, job + 1):
+                    break
+                continue
             looks += 1
             if looks > SPINS + YIELDS:
                 _sleep(sleep)
                 sleep = min(2 * sleep, MOST_SLEEP)
             elif looks > SPINS:
                 _yield()
-            job = _load(words, JOB)
-        if job == STOP:
-            return
-        seen = job
-        if number < job % MOST_THREADS:
-            _call(words[FUNCTION], words[STATE], number)
-            _add(words, DONE, 1)
+        seen = number
+        _call(words[FUNCTION], words[STATE], joined + 1)
+        _add(words, DONE, 1)
 
 
 @njit(nogil=True)
 def _begin(words: Int64, n_threads: int, function: int, state: int) -> None:
-    """Hand a job out."""
+    """Hand a job out to at most `n_threads` - 1 others."""
+    words[JOBS] += 1
     words[FUNCTION], words[STATE], words[DONE], words[NEXT] = function, state, 0, 0
-    _store(words, JOB, (words[JOB] // MOST_THREADS + 1) * MOST_THREADS + n_threads)
+    _store(words, JOIN, (words[JOBS] * MOST_THREADS + n_threads - 1) * MOST_THREADS)
 
 
 @njit(nogil=True)
-def _wait(words: Int64, n_threads: int) -> None:
-    """Wait until the other threads have ended their parts of the job."""
+def _wait(words: Int64) -> None:
+    """Close the job, whose tasks are all taken, and wait for the threads that have joined it."""
+    joined = _exchange(words, JOIN, CLOSED) % MOST_THREADS
     looks = 0
-    while _load(words, DONE) < n_threads - 1:
+    while _load(words, DONE) < joined:
         looks += 1
         if looks > SPINS:
             _yield()
 
 
-def region(part: Callable[[Any, int], None]) -> Callable[[Int64, int, Any], None]:
-    """Make a function of a thread's part, `part(state, k)`, a region for compiled code: `run(words, n_threads, state)`.
+def part(function: Callable[[Any, int], None]) -> Any:
+    """Compile a thread's part of a region, `function(state, k)`, when its address is asked for.
 
-    It calls the part for k in 0 to `n_threads`, each on a thread of its own, k = 0 on the caller's; `state` is a tuple,
-    of arrays and numbers.
+    A part does tasks that it takes by `next_task` until there are none.
     """
-    function = njit(nogil=True)(part)
-    job = _job_of(function)
+    return njit(cache=True, nogil=True, _nrt=False)(function)
 
-    @njit(nogil=True)
-    def run(words: Int64, n_threads: int, state: Any) -> None:
-        if n_threads <= 1:
-            words[NEXT] = 0
-            function(state, np.int64(0))
-            return
-        address, argument = job(state)
-        _begin(words, n_threads, address, argument)
-        function(state, np.int64(0))
-        _wait(words, n_threads)
 
-    return run
+def address_of(part: Any, state: tuple[Any, ...]) -> int:
+    """Return the address of a part, compiled for states of this type.
+
+    Parts are called by address, so that each is compiled once; linked into their callers, as numba does it, they would be
+    compiled again with each of these.
+    """
+    signature = (Reference(typeof(state)), types.int64)
+    part.compile(signature)
+    compiled = part.overloads[signature]
+    found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+    return found
+
+
+@njit(nogil=True, _nrt=False)
+def run(words: Int64, n_threads: int, part: int, state: Any) -> None:
+    """Run a region: call the part at an address with k = 0, and on up to `n_threads` - 1 other threads with k = 1 and so
+    on, as they come. `state` is a reference to a tuple, of arrays and numbers."""
+    function, argument = _job(part, state)
+    if n_threads <= 1:
+        words[NEXT] = 0
+        _call(function, argument, 0)
+        return
+    _begin(words, n_threads, function, argument)
+    _call(function, argument, 0)
+    _wait(words)
 
 
 @njit(nogil=True)

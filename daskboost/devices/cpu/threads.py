@@ -132,8 +132,8 @@ class Team:
         self.process = os.getpid()
         self.words: Int64 = np.zeros(TEAM_WORDS, np.int64)
         self._members = [
-            threading.Thread(target=serve, args=(self.words, number), name="daskboost-team", daemon=True)
-            for number in range(1, count)
+            threading.Thread(target=serve, args=(self.words,), name="daskboost-team", daemon=True)
+            for _ in range(count - 1)
         ]
         self._end = weakref.finalize(self, _end_team, self.words)
         for member in self._members:
@@ -147,9 +147,9 @@ class Team:
 
 
 def _end_team(words: Int64) -> None:
-    from daskboost.devices.cpu.team import JOB, STOP
+    from daskboost.devices.cpu.team import JOIN, STOP
 
-    words[JOB] = STOP
+    words[JOIN] = STOP
 
 
 def by_ranges(kernel: Callable[[int, int], T], n: int, threads: int) -> list[T]:
