@@ -102,6 +102,14 @@ class RowGradients(Protocol):
         """Return a chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
 
 
+class GradientLoops(Protocol):
+    """What fills gradients of a loss of one output where array expressions would do the same."""
+
+    def fill(self, label: Array, margin: Array, weight: Array | None, g: Array, h: Array) -> Float64:
+        """Fill `g` and `h` of a chunk's rows; float32, shape (rows, 1) but for labels and weights, which multiply.
+        Returns the largest |g| and h; float64, shape (2, 1), on the host."""
+
+
 class Frontier(Protocol):
     """Histograms of the nodes that known trees end in, see `devices/cpu/device.py`."""
 
@@ -255,6 +263,9 @@ class Device(Protocol):
         `stored` : whether those of all outputs must be there for a round, as trees of vector leaves need them;
         `room_rows` : memory may be taken for so many rows of a chunk.
         """
+
+    def gradient_loops(self, loss: DeviceLoss) -> GradientLoops | None:
+        """Return what fills gradients of a loss, with the bits of its array expressions; None where these do."""
 
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> UniformSample:
         """Return what draws samples for all rounds of a fit; `copies_columns` : where a column-major copy helps."""

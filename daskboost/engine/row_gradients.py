@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from daskboost.devices.gpu.rows.gradients import GradientPair
 from daskboost.devices.losses import is_positive, ones_of
-from daskboost.devices.protocols import Device, RowGradients
+from daskboost.devices.protocols import Device, GradientLoops, RowGradients
 from daskboost.devices.row_order import Following
 from daskboost.dtypes import Array, Float32, Float64
 from daskboost.engine.setup import EngineSetup
@@ -61,7 +61,8 @@ def range_of(tops: Float64) -> GradientRange:
 
 
 class ExpressionGradients:
-    """Gradients by the objective's array expressions, or those that rows bring: `RowGradients` of any device.
+    """Gradients by the objective's array expressions, by loops of the device that do the same, or those that rows bring:
+    `RowGradients` of any device.
 
     With `keep`, those of all chunks stay in memory between their range and their quantizing; one chunk's do otherwise.
     """
@@ -80,10 +81,32 @@ class ExpressionGradients:
             self._stored = []
 
     def find_range(self, index: int) -> None:
-        self._tops += self._by_ranges(index, self._range_gradients)
+        loops = self._loops
+        self._tops += self._by_ranges(index, self._range_gradients) if loops is None else [self._fill_by(loops, index)]
 
     def compute(self, index: int) -> None:
-        self._by_ranges(index, self._fill)
+        if self._loops is None:
+            self._by_ranges(index, self._fill)
+        else:
+            self._fill_by(self._loops, index)
+
+    @cached_property
+    def _loops(self) -> GradientLoops | None:
+        """Loops of the device that fill gradients of the loss; None where array expressions do, or rows bring them."""
+        loss = None if self._is_given else kernel_of(self._setup.objective)
+        return None if loss is None else self._device.gradient_loops(loss)
+
+    def _fill_by(self, loops: GradientLoops, index: int) -> Float64:
+        """Fill a chunk's gradients by loops of the device; the largest |g| and h."""
+        rows = self._rows
+        g, h = self.gradients(index)
+        return loops.fill(rows.labels[index], rows.train.margins[index], self._multiplier(rows.weights[index]), g, h)
+
+    def _multiplier(self, weight: Array | None) -> Array | None:
+        """Return what multiplies gradients; rows of small data without weight must not widen the range."""
+        if weight is None or not self._setup.recipe.small_data:
+            return weight
+        return is_positive(weight).astype(np.float32)
 
     def recall(self, index: int) -> None:
         if not self._keep:
@@ -128,8 +151,7 @@ class ExpressionGradients:
         device, xp, rows = self._device, self._device.xp, self._rows
         label, margin, weight = rows.labels[index], rows.train.margins[index], rows.weights[index]
         all_g, all_h = self.gradients(index)
-        if weight is not None and self._setup.recipe.small_data:
-            weight = is_positive(weight).astype(np.float32)  # rows without weight must not widen the range
+        weight = self._multiplier(weight)
         for start in range(begin, end, device.gradient_rows):
             part = slice(start, min(start + device.gradient_rows, end))
             g, h = self._setup.objective.gradients(label[part], margin[part], xp)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from daskboost.devices.cpu.gradients import largest
+from daskboost.devices.cpu.losses import LOSSES, GradientLoops
 from daskboost.devices.cpu.rows import CpuRows, Pieces, Rounding, walk
 from daskboost.devices.cpu.samples import CpuCandidates, CpuUniformSample
 from daskboost.devices.cpu.threads import Threads
@@ -142,6 +143,9 @@ class CpuDevice:
                   weights: Sequence[Float32 | None], n_outputs: int, *, small_data: bool, stored: bool,
                   room_rows: int = 0) -> None:  # fmt: skip
         """None: an objective's array expressions, whose temporaries stay in the cache, are the CPU's loops."""
+
+    def gradient_loops(self, loss: DeviceLoss) -> GradientLoops | None:
+        return GradientLoops(loss, self.threads.team, self.threads.count) if loss.kernel in LOSSES else None
 
     def errors(self) -> AbstractContextManager[None]:
         return nullcontext()

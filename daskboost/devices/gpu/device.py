@@ -238,6 +238,9 @@ class GpuDevice:
         sort_entries = copy_columns and self._plan.by_entries
         return SparseView(self._layout, indptr, slots, copy_columns=copy_columns, sort_entries=sort_entries)
 
+    def gradient_loops(self, loss: DeviceLoss) -> None:
+        """None: losses that have kernels have `loss_rows`."""
+
     def uniform_sample(self, size: UniformSize, *, copies_columns: bool) -> GpuUniformSample:
         """No sample is copied column-major: the trees of a round split too few levels to win back the copy."""
         return GpuUniformSample(self._layout, size, RoomSize(*self._plan.drawn[1]))

@@ -1,0 +1,233 @@
+"""Gradients of losses of one output: the `gradients` of `daskboost/objectives/`, operation by operation, with NumPy's bits.
+
+`kernels/objectives.cuh` is the twin for GPUs. Array expressions serve all losses; these loops are for those that most fits
+have, since a team of threads runs them without Python, and no temporary array leaves a register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.by_reference import reference
+from daskboost.devices.cpu.team import address_of, next_task, part, run
+from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.dtypes import Float32, Float64, Int32, Int64
+
+BLOCK = 8_192
+"""Rows of a task."""
+_ROW_NS = 4
+"""Nanoseconds that a row takes about."""
+_WAKE_NS = 6_000
+"""Work for which another thread is worth its waking."""
+_ZERO, _ONE, _LEAST = np.float32(0), np.float32(1), np.float32(1e-16)
+_LIMIT, _HUBER = np.float32(80), np.float32(1e12)
+_LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+_P0, _P1, _P2, _P3, _P4, _P5 = (
+    np.float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+)
+_ROUND = np.float32(12582912.0)
+"""Adding it to a float32 of a moderate size, and taking it away, rounds that to the nearest integer."""
+_BIAS = np.int32(127 << 23)
+"""The bits of 2**0."""
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+"""The bits of a float32 but for its sign: as integers, in the order of sizes, and NaN above all."""
+
+
+class SquaredError(NamedTuple):
+    """A loss and its two parameters (`LossKernel`), as the others below."""
+
+    a: np.float32
+    b: np.float32
+
+
+class PseudoHuber(NamedTuple):
+    a: np.float32
+    b: np.float32
+
+
+class Logistic(NamedTuple):
+    a: np.float32
+    b: np.float32
+
+
+class Poisson(NamedTuple):
+    a: np.float32
+    b: np.float32
+
+
+class Gamma(NamedTuple):
+    a: np.float32
+    b: np.float32
+
+
+class Tweedie(NamedTuple):
+    a: np.float32
+    b: np.float32
+
+
+LOSSES: Mapping[LossKernel, Any] = {
+    LossKernel.SQUARED_ERROR: SquaredError, LossKernel.PSEUDO_HUBER: PseudoHuber, LossKernel.LOGISTIC: Logistic,
+    LossKernel.POISSON: Poisson, LossKernel.GAMMA: Gamma, LossKernel.TWEEDIE: Tweedie,
+}  # fmt: skip
+"""The losses that have a loop."""
+
+
+@njit(inline="always", error_model="numpy")
+def _exp(given: np.float32) -> np.float32:
+    """Return `objectives.objective.exp` of a number; NaN of NaN."""
+    x = min(max(given, -_LIMIT), _LIMIT)
+    shifted = x * _LOG2_E + _ROUND  # its lowest bits are the integer
+    n = shifted - _ROUND
+    r = x - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    power = np.int32(np.int32(np.float32(shifted).view(np.int32) << np.int32(23)) + _BIAS)
+    p = r * _P0
+    p = (p + _P1) * r
+    p = (p + _P2) * r
+    p = (p + _P3) * r
+    p = (p + _P4) * r
+    p = (p + _P5) * r
+    p = p * r
+    p = p + r
+    p = p + _ONE
+    p = p * np.int32(power).view(np.float32)
+    return p if given == given else given
+
+
+def _gradient(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    """Return g and h of a row."""
+    raise NotImplementedError("for compiled code only")
+
+
+def _squared_error(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    return margin - label, _ONE
+
+
+def _pseudo_huber(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    ratio = (margin - label) / loss.a
+    limited = min(max(ratio, -_HUBER), _HUBER)
+    limited = limited if ratio == ratio else ratio
+    inverse = _ONE / np.sqrt(_ONE + limited * limited)
+    return loss.a * (limited * inverse), inverse * inverse * inverse
+
+
+def _logistic(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    p = _ONE / (_exp(-margin) + _ONE)
+    factor = loss.a if label == _ONE else _ONE
+    h = p * (_ONE - p)
+    h = _LEAST if h < _LEAST else h
+    return (p - label) * factor, h * factor
+
+
+def _poisson(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    return _exp(margin) - label, _exp(margin + loss.a)
+
+
+def _gamma(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    ratio = label * _exp(-margin)
+    return _ONE - ratio, ratio
+
+
+def _tweedie(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+    a, b = label * _exp(loss.a * margin), _exp(loss.b * margin)
+    return b - a, loss.b * b - loss.a * a
+
+
+FORMULAS: Mapping[Any, Callable[..., Any]] = {
+    SquaredError: _squared_error, PseudoHuber: _pseudo_huber, Logistic: _logistic, Poisson: _poisson, Gamma: _gamma,
+    Tweedie: _tweedie,
+}  # fmt: skip
+
+
+@overload(_gradient, inline="always", strict=False)
+def _typed_gradient(loss: types.NamedTuple, label: Any, margin: Any) -> Callable[..., Any]:
+    return FORMULAS[loss.instance_class]
+
+
+class Job(NamedTuple):
+    """The gradients of a chunk's rows; float32 arrays of shape (rows,)."""
+
+    team: Int64
+    loss: Any
+    label: Float32
+    margin: Float32
+    weight: Float32
+    """What multiplies gradients; shape (0,) for nothing."""
+    g: Float32
+    h: Float32
+    tops: Int32
+    """The largest bits of |g| and h of each thread, shape (threads, 2)."""
+
+
+Job.by_reference = True  # type: ignore[attr-defined]  # named tuples have no other place for it
+
+
+@njit(nogil=True, error_model="numpy")
+def _fill_rows(
+    loss: Any, label: Float32, margin: Float32, weight: Float32, g: Float32, h: Float32
+) -> tuple[int, int]:
+    """Fill the gradients of some rows; the largest bits of |g| and h."""
+    for i in range(len(label)):
+        g[i], h[i] = _gradient(loss, label[i], margin[i])
+    if len(weight) > 0:
+        for i in range(len(label)):
+            g[i] *= weight[i]
+            h[i] *= weight[i]
+    bits_g, bits_h = g.view(np.int32), h.view(np.int32)
+    top_g = top_h = np.int32(0)
+    for i in range(len(label)):
+        top_g = max(top_g, np.int32(bits_g[i] & _MAGNITUDE))
+        top_h = max(top_h, np.int32(bits_h[i] & _MAGNITUDE))
+    return top_g, top_h
+
+
+@part
+def _fill(job: Job, thread: int) -> None:
+    """Fill the gradients of blocks of rows."""
+    top_g = top_h = np.int32(0)
+    n = len(job.label)
+    while True:
+        begin = next_task(job.team) * BLOCK
+        if begin >= n:
+            break
+        end = min(begin + BLOCK, n)
+        weight = job.weight[begin:end] if len(job.weight) > 0 else job.weight
+        g, h = _fill_rows(
+            job.loss, job.label[begin:end], job.margin[begin:end], weight, job.g[begin:end], job.h[begin:end]
+        )
+        top_g, top_h = max(top_g, g), max(top_h, h)
+    job.tops[thread, 0], job.tops[thread, 1] = top_g, top_h
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _run(address: int, n_threads: int, job: Job) -> None:
+    run(job.team, n_threads, address, reference(job))
+
+
+class GradientLoops:
+    """Fills gradients of a loss by a compiled loop, on a team of threads."""
+
+    def __init__(self, loss: DeviceLoss, team: Int64, n_threads: int) -> None:
+        self._loss = LOSSES[loss.kernel](*(np.float32(value) for value in loss.parameters[0]))
+        self._team, self._n_threads = team, n_threads
+        self._address = 0
+
+    def fill(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Float64:
+        """Fill `g` and `h`; all but the label of shape (rows, 1). Returns the largest |g| and h; float64, shape (2, 1)."""
+        tops = np.zeros((self._n_threads, 2), np.int32)
+        job = Job(
+            self._team, self._loss, label, margin[:, 0], label[:0] if weight is None else weight, g[:, 0], h[:, 0],
+            tops,
+        )  # fmt: skip
+        if not self._address:
+            self._address = address_of(_fill, job)
+        n_threads = min(self._n_threads, 1 + len(label) * _ROW_NS // _WAKE_NS)
+        _run(self._address, n_threads, job)
+        found: Float64 = np.max(tops, axis=0).view(np.float32).astype(np.float64)[:, None]
+        return found
