@@ -7,11 +7,10 @@ rows allow it (`why_not_compiled`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from daskboost.devices.cpu.gradients import Quanta
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
     DONE,
@@ -35,9 +34,9 @@ from daskboost.devices.cpu.grow import (
 from daskboost.devices.cpu.histogram import WORD_ROWS, DenseBins, SparseBins
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.split import SplitTable
-from daskboost.devices.cpu.views import DenseView, SparseView, WalkArrays
+from daskboost.devices.cpu.views import CpuView, DenseView, SparseView, WalkArrays
 from daskboost.devices.row_order import PairLayout, RowOrder
-from daskboost.dtypes import Array, Float32, Int64, UInt8
+from daskboost.dtypes import Array, Float64, Int64
 from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.fit.recipe import Recipe
 from daskboost.fit.samplers import RoundRows
@@ -51,6 +50,7 @@ RANGE_ROWS = 16_384
 """Rows that one task quantizes."""
 FIRST_NODES, FIRST_PLACES = 255, 32
 """Nodes and histograms that there is room for at first; a tree that needs more is begun again with twice as many."""
+ViewT = TypeVar("ViewT")
 POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUIDE}
 
 
@@ -75,7 +75,7 @@ class CompiledGrower:
         assert isinstance(trees, TreesOnAllRows)
         self._spec, self._sets, self._gradients = spec, engine.sets, trees.gradients
         self._threads = engine.device.threads
-        self._views = [view for _, view in engine.sets.train.views()]
+        self._views: list[CpuView] = [view for _, view in engine.sets.train.views()]
         n_slots, n_chunks = spec.layout.n_slots, len(self._views)
         self._chunks = _chunks(self._views, engine)
         self._nodes = _empty_nodes(FIRST_NODES, n_chunks)
@@ -177,7 +177,8 @@ class CompiledGrower:
             left, np.where(left == LEAF, LEAF, left + 1).astype(np.int32), nodes.feature[:size].copy(),
             nodes.split_bin[:size].copy(), nodes.default_left[:size] != 0, nodes.value[:size].copy(),
         )  # fmt: skip
-        return finished_tree(self._spec.cuts, tree, nodes.gain[:size], nodes.sums[:size, 1] * rounding.units[1])
+        hessian: Float64 = nodes.sums[:size, 1] * np.float64(rounding.units[1])
+        return finished_tree(self._spec.cuts, tree, nodes.gain[:size], hessian)
 
 
 def addresses(arrays: Sequence[Array]) -> Int64:
@@ -185,7 +186,7 @@ def addresses(arrays: Sequence[Array]) -> Int64:
     return np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
 
 
-def _chunks(views: Sequence[DenseView | SparseView], engine: Engine) -> Chunks:
+def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
     """Return an engine's rows as compiled code takes them."""
     groups, small = engine.sets.train.groups, engine.setup.recipe.small_data
     begins = np.cumsum([0, *(group.n_rows for group in groups)]).astype(np.int64)
@@ -198,20 +199,27 @@ def _chunks(views: Sequence[DenseView | SparseView], engine: Engine) -> Chunks:
         for (begin, first_row), end in zip(group.pieces, ends, strict=True):
             for start in range(begin, end, RANGE_ROWS):
                 ranges.append((chunk, start, min(start + RANGE_ROWS, end), first_row - begin))
-    bins = [view.bins for view in views]
     strides = np.zeros((len(views), 2), np.int64)
     common: DenseBins | SparseBins
-    if isinstance(bins[0], SparseBins):
-        by_row, by_column = addresses([own.indptr for own in bins]), addresses([own.slots for own in bins])
-        common = SparseBins(bins[0].indptr[:0], bins[0].slots[:0], bins[0].offsets)
+    dense, sparse = _of_kind(views, DenseView), _of_kind(views, SparseView)
+    if sparse:
+        by_row, by_column = (
+            addresses([own.bins.indptr for own in sparse]), addresses([own.bins.slots for own in sparse])
+        )  # fmt: skip
+        common = sparse[0].bins._replace(indptr=sparse[0].bins.indptr[:0], slots=sparse[0].bins.slots[:0])
     else:
-        columns = [view.columns for view in views]
-        by_row, by_column = addresses([own.symbols for own in bins]), addresses([own.symbols for own in columns])
-        strides[:] = [(own.row_stride, own.column_stride) for own in columns]
-        common = bins[0]._replace(symbols=bins[0].symbols[:0])
+        by_row = addresses([own.bins.symbols for own in dense])
+        by_column = addresses([own.columns.symbols for own in dense])
+        strides[:] = [(own.columns.row_stride, own.columns.column_stride) for own in dense]
+        common = dense[0].bins._replace(symbols=dense[0].bins.symbols[:0])
     return Chunks(
         common, by_row, by_column, strides, engine.setup.layout.n_bins, begins, np.array(ranges, np.int64), order, spare
     )  # fmt: skip
+
+
+def _of_kind(views: Sequence[CpuView], kind: type[ViewT]) -> list[ViewT]:
+    """Return the views of one encoding, which is all of them or none."""
+    return [view for view in views if isinstance(view, kind)]
 
 
 def _empty_nodes(n: int, n_chunks: int) -> Nodes:

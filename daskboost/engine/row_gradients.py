@@ -61,8 +61,8 @@ def range_of(tops: Float64) -> GradientRange:
 
 
 class ExpressionGradients:
-    """Gradients by the objective's array expressions, by loops of the device that do the same, or those that rows bring:
-    `RowGradients` of any device.
+    """Gradients by the objective's array expressions, by loops of the device that do the same, or those that rows
+    bring: `RowGradients` of any device.
 
     With `keep`, those of all chunks stay in memory between their range and their quantizing; one chunk's do otherwise.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numba
+import numba.extending
 from numba.core import event
 from numba.core.base import BaseContext
 from numba.core.caching import FunctionCache
@@ -58,3 +60,14 @@ else:
             return dispatcher
 
         return compiled
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Make an intrinsic of compiled code. Numba passes the typing context itself, which type checkers cannot know."""
+    return numba.extending.intrinsic(function)  # type: ignore[no-untyped-call]
+
+
+def uncounted(*, cache: bool = False) -> Any:
+    """Compile a function that makes no arrays: without counting references to those that it takes."""
+    options: dict[str, Any] = {"nogil": True, "cache": cache, "_nrt": False}
+    return njit(**options)

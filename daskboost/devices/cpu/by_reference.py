@@ -1,8 +1,8 @@
 """Named tuples that compiled functions take by reference.
 
-Numba passes a tuple member by member, an array as seven numbers. A function of a tuple of eighty arrays takes half a second
-to compile for its arguments alone, and each that it calls as long again. A `Reference` is one address: its attributes are
-read where they are used, and one whose class says `by_reference = True` is a reference again.
+Numba passes a tuple member by member, an array as seven numbers. A function of a tuple of eighty arrays takes half a
+second to compile for its arguments alone, and each that it calls as long again. A `Reference` is one address: its
+attributes are read where they are used, and one whose class says `by_reference = True` is a reference again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.typing.templates import AttributeTemplate
-from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, models, register_model
+from numba.extending import infer_getattr, lower_getattr_generic, models, register_model
+
+from daskboost.devices.cpu import intrinsic
 
 
 class Reference(types.Type):

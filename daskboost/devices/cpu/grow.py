@@ -4,12 +4,12 @@ The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop
 number of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit. Between
 two nodes nothing returns to Python; the work of a step is shared by the threads of a team (`team.py`), in regions:
 
-    _quantize     ranges of rows: gradients become integers, all rows in the root
-    _divide       pieces of large nodes: rows go to either side, into spare room
-    _move         pieces of large nodes and whole small ones: rows come back in order, and the lighter child's are added
-                  to a histogram: its own, or one of the piece's task, which the search adds up
-    _search       features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
-    _finish       stretches of rows: leaf values are added to margins
+    _quantize   ranges of rows: gradients become integers, all rows in the root
+    _divide     pieces of large nodes: rows go to either side, into spare room
+    _move       pieces of large nodes and whole small ones: rows come back in order, and the lighter child's are added
+                to a histogram: its own, or one of the piece's task, which the search adds up
+    _search     features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
+    _finish     stretches of rows: leaf values are added to margins
 
 Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does not
 depend on how its work was shared.
@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 from numba.np.arrayobj import populate_array
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import intrinsic, njit, uncounted
 from daskboost.devices.cpu.by_reference import Reference, reference
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, DenseBins, SparseBins, _add_rows
@@ -65,8 +65,8 @@ LEAF = -1
 class Chunks(NamedTuple):
     """Rows of an engine's chunks, one chunk after the other; arrays of addresses have shape (chunks,)."""
 
-    bins: DenseBins | SparseBins
-    """What all chunks have in common; without symbols."""
+    bins: Any
+    """`DenseBins` or `SparseBins`: what all chunks have in common, without symbols."""
     by_row: Int64
     """Addresses of symbols, row by row; or of row pointers."""
     by_column: Int64
@@ -78,8 +78,8 @@ class Chunks(NamedTuple):
     begins: Int64
     """First position of each chunk in `rows`, shape (chunks + 1,)."""
     ranges: Int64
-    """Ranges of rows of consecutive ids, for quantizing: chunk, first and last row in it, and the id that its row 0 would
-    have; shape (ranges, 4)."""
+    """Ranges of rows of consecutive ids, for quantizing: chunk, first and last row in it, and the id that its row 0
+    would have; shape (ranges, 4)."""
     rows: RowOrder
     spare: RowOrder
     """Room for as many."""
@@ -174,8 +174,8 @@ class Step(NamedTuple):
 
 
 OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK = range(11)
-"""Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the root's;
-ranges of features; leaves and nodes of the tree; rows of a task of large nodes."""
+"""Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the
+root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes."""
 N_COUNTS = 11
 
 
@@ -226,11 +226,6 @@ class Growing(NamedTuple):
     tree: Tree
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function that takes much and makes no arrays: without counting references to all that it takes."""
-    return njit(nogil=True, _nrt=False)(function)
-
-
 for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Growing):
     _class.by_reference = True  # type: ignore[attr-defined]  # named tuples have no other place for it
 
@@ -271,14 +266,19 @@ def _weight_at(typing_context: Any, address: types.Integer, size: types.Integer,
     return kind(types.int64, types.int64, pairs), generate
 
 
-def _by_row(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
+def _by_row(chunks: Chunks, chunk: int) -> Any:
     """Return a chunk's bins as rows are added to histograms."""
     raise NotImplementedError("for compiled code only")
 
 
+def _encoding(chunks: Reference) -> Any:
+    """Return the class of the chunks' bins."""
+    return getattr(chunks.member("bins"), "instance_class", None)
+
+
 @overload(_by_row, inline="always", strict=False)
 def _typed_by_row(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
-    if chunks.member("bins").instance_class is SparseBins:
+    if _encoding(chunks) is SparseBins:
         return lambda chunks, chunk: SparseBins(
             _array_at(chunks.by_row[chunk], chunks.bins.indptr, chunks.begins[chunk + 1] - chunks.begins[chunk] + 1),
             _array_at(chunks.by_column[chunk], chunks.bins.slots, np.int64(1) << np.int64(40)), chunks.bins.offsets,
@@ -293,14 +293,14 @@ def _typed_by_row(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, 
     )  # fmt: skip
 
 
-def _by_column(chunks: Chunks, chunk: int) -> DenseBins | SparseBins:
+def _by_column(chunks: Chunks, chunk: int) -> Any:
     """Return a chunk's bins as splits read them."""
     raise NotImplementedError("for compiled code only")
 
 
 @overload(_by_column, inline="always", strict=False)
 def _typed_by_column(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
-    if chunks.member("bins").instance_class is SparseBins:
+    if _encoding(chunks) is SparseBins:
         return lambda chunks, chunk: _by_row(chunks, chunk)
     return lambda chunks, chunk: DenseBins(
         _array_at(
@@ -318,13 +318,14 @@ def _walk(bins: DenseBins | SparseBins, tree: TreeArrays, rows: Array, first: in
 
 
 @overload(_walk, inline="always", strict=False)
-def _typed_walk(bins: types.NamedTuple, tree: Any, rows: Any, first: Any, last: Any, margin: Any) -> Callable[..., None]:
+def _typed_walk(bins: types.NamedTuple, tree: Any, rows: Any, first: Any, last: Any, margin: Any
+                ) -> Callable[..., None]:  # fmt: skip
     if bins.instance_class is SparseBins:
         return lambda bins, tree, rows, first, last, margin: walk_sparse(bins, tree, rows, first, last, margin)
     return lambda bins, tree, rows, first, last, margin: walk_dense(bins, tree, rows, first, last, margin)
 
 
-@compiled
+@uncounted()
 def _threads_for(rules: Rules, nanoseconds: int) -> int:
     """Return how many threads so much work is worth."""
     return min(rules.n_threads, 1 + nanoseconds // LEAST_NS)
@@ -332,7 +333,7 @@ def _threads_for(rules: Rules, nanoseconds: int) -> int:
 
 # Gradients become integers.
 
-@compiled
+@uncounted()
 def _range_of(state: Growing, r: int) -> tuple[int, RowRange]:
     ranges = state.chunks.ranges
     return ranges[r, 0], RowRange(ranges[r, 1], ranges[r, 2], ranges[r, 3])
@@ -370,7 +371,7 @@ def _quantize(state: Growing, thread: int) -> None:
         drawn[r, 1], drawn[r, 2] = take_rows(gradients, tree.quanta, tree.draw, rows, into, drawn[r, 3], drawn[r, 4])
 
 
-@compiled
+@uncounted()
 def _start(parts: Int64, state: Growing) -> None:
     """Put all drawn rows into the root."""
     chunks, nodes, tree, drawn = state.chunks, state.nodes, state.tree, state.step.drawn
@@ -404,7 +405,7 @@ def _start(parts: Int64, state: Growing) -> None:
     _make_leaf(nodes, 0)
 
 
-@compiled
+@uncounted()
 def _make_leaf(nodes: Nodes, node: int) -> None:
     nodes.left[node], nodes.feature[node], nodes.split_bin[node], nodes.default_left[node] = LEAF, 0, -1, 0
     nodes.gain[node], nodes.is_divided[node], nodes.place[node] = 0.0, 0, -1
@@ -412,7 +413,7 @@ def _make_leaf(nodes: Nodes, node: int) -> None:
 
 # Which nodes split, and what becomes of their children.
 
-@compiled
+@uncounted()
 def _opens(state: Growing, node: int) -> bool:
     """Whether a node's best split is worth finding, as far as its depth and weight tell."""
     nodes, rules = state.nodes, state.rules
@@ -420,7 +421,7 @@ def _opens(state: Growing, node: int) -> bool:
     return bool(nodes.depth[node] < rules.depth and (heavy or rules.policy == SYMMETRIC))
 
 
-@compiled
+@uncounted()
 def _take_place(state: Growing, node: int, words: bool) -> bool:
     """Give a node room for a histogram; False where there is none left."""
     nodes, pool = state.nodes, state.pool
@@ -433,7 +434,7 @@ def _take_place(state: Growing, node: int, words: bool) -> bool:
     return True
 
 
-@compiled
+@uncounted()
 def _give_back(state: Growing, node: int) -> None:
     """Free the room of a node's histogram, if it has any."""
     nodes, pool = state.nodes, state.pool
@@ -448,7 +449,7 @@ def _give_back(state: Growing, node: int) -> None:
     nodes.place[node] = -1
 
 
-@compiled
+@uncounted()
 def _keep_best(state: Growing, n_chosen: int, room: int) -> int:
     """Keep the `room` best of the chosen nodes, the first among equals; return `room`.
 
@@ -479,7 +480,7 @@ def _keep_best(state: Growing, n_chosen: int, room: int) -> int:
     return n_kept
 
 
-@compiled
+@uncounted()
 def _choose(state: Growing) -> int:
     """Choose the nodes that split now, among those that were searched; write them to the front of `chosen`."""
     step, rules, counts = state.step, state.rules, state.step.counts
@@ -518,7 +519,7 @@ def _choose(state: Growing) -> int:
     return n_chosen
 
 
-@compiled
+@uncounted()
 def _split(state: Growing, node: int, left: int) -> None:
     """Make a node's children by the best split that was found."""
     nodes, tree, regular, found = state.nodes, state.tree, state.rules.regular, state.nodes.found
@@ -555,7 +556,7 @@ def _split(state: Growing, node: int, left: int) -> None:
         nodes.bounds[left, 0] = nodes.bounds[left + 1, 1] = middle
 
 
-@compiled
+@uncounted()
 def _split_chosen(state: Growing, n_chosen: int) -> int:
     """Split the chosen nodes and open their children; `DONE`, or what there is no room for.
 
@@ -600,7 +601,7 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
 
 # Rows go to the children.
 
-@compiled
+@uncounted()
 def _plan_rows(state: Growing) -> int:
     """Divide the rows of the chosen nodes into tasks; return how long they take, in nanoseconds."""
     chunks, nodes, step, counts = state.chunks, state.nodes, state.step, state.step.counts
@@ -635,7 +636,8 @@ def _plan_rows(state: Growing) -> int:
                     n_tasks += 1
                     room = block
                 size = min(room, end - begin)
-                step.pieces[n_pieces, 0], step.pieces[n_pieces, 1], step.pieces[n_pieces, 2] = chunk, begin, begin + size
+                piece = step.pieces[n_pieces]
+                piece[0], piece[1], piece[2] = chunk, begin, begin + size
                 n_pieces += 1
                 step.tasks[n_tasks - 1, 2] = n_pieces
                 begin += size
@@ -662,7 +664,7 @@ def _divide(state: Growing, thread: int) -> None:
             )  # fmt: skip
 
 
-@compiled
+@uncounted()
 def _set_children(state: Growing, node: int, chunk: int, n_left: int) -> None:
     """Record where a node's rows in a chunk are divided."""
     nodes = state.nodes
@@ -673,7 +675,7 @@ def _set_children(state: Growing, node: int, chunk: int, n_left: int) -> None:
     nodes.n_rows[left + 1] += end - begin - n_left
 
 
-@compiled
+@uncounted()
 def _place_pieces(state: Growing) -> None:
     """Find where the pieces of large nodes go, once they are divided."""
     chunks, nodes, step = state.chunks, state.nodes, state.step
@@ -775,12 +777,12 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
 
 # The best splits.
 
-@compiled
+@uncounted()
 def _join(state: Growing, place: int, low: int, high: int) -> None:
     """Have slots `[low, high)` of the histograms of a chosen node's children: from partial sums, or by subtraction."""
     nodes, pool, step = state.nodes, state.pool, state.step
     node, built, derived = step.chosen[place], step.built[place], step.derived[place]
-    n_slots, own = pool.words.shape[1], nodes.place[built]
+    own = nodes.place[built]
     first, last = step.tasks_of[place, 0], step.tasks_of[place, 1]
     if first < last and nodes.in_words[built]:
         into = pool.words[own]
@@ -813,7 +815,7 @@ def _join(state: Growing, place: int, low: int, high: int) -> None:
         subtract(pool.pairs[parent, low:high], pool.pairs[own, low:high], pool.pairs[other, low:high])
 
 
-@compiled
+@uncounted()
 def _totals(state: Growing, node: int) -> NodeTotals:
     nodes, tree = state.nodes, state.tree
     return NodeTotals(
@@ -822,14 +824,14 @@ def _totals(state: Growing, node: int) -> NodeTotals:
     )  # fmt: skip
 
 
-@compiled
+@uncounted()
 def _features(state: Growing, part: int) -> tuple[int, int]:
     """Return the features of one of the ranges that they are searched in."""
     n, parts = len(state.chunks.bins.offsets) - 1, state.step.counts[RANGES]
     return part * n // parts, (part + 1) * n // parts
 
 
-@compiled
+@uncounted()
 def _slots(state: Growing) -> FeatureSlots:
     return FeatureSlots(state.chunks.bins.offsets, state.chunks.n_bins, 0)
 
@@ -863,13 +865,14 @@ def _search(state: Growing, thread: int) -> None:
                 best_of_node(pairs, usable, slots, features, totals, regular, room, step.results, row)
 
 
-@compiled
+@uncounted()
 def _copy_split(source: SplitTable, i: int, into: SplitTable, j: int) -> None:
     into.gain[j], into.feature[j], into.split_bin[j] = source.gain[i], source.feature[i], source.split_bin[i]
-    into.default_left[j], into.left[j, 0], into.left[j, 1] = source.default_left[i], source.left[i, 0], source.left[i, 1]
+    into.default_left[j] = source.default_left[i]
+    into.left[j, 0], into.left[j, 1] = source.left[i, 0], source.left[i, 1]
 
 
-@compiled
+@uncounted()
 def _collect(state: Growing) -> None:
     """Take the best split of each child from those of ranges of features; the first among equals."""
     step, parts = state.step, state.step.counts[RANGES]
@@ -880,8 +883,8 @@ def _collect(state: Growing) -> None:
             if child < 0:
                 continue
             found.gain[child], found.feature[child] = -np.inf, -1
-            for part in range(parts):
-                row = 2 * (place * parts + part) + side
+            for each in range(parts):
+                row = 2 * (place * parts + each) + side
                 if results.gain[row] > found.gain[child]:
                     _copy_split(results, row, found, child)
 
@@ -925,14 +928,14 @@ def _search_level(state: Growing, thread: int) -> None:
                         results.default_left[part] = side
 
 
-@compiled
+@uncounted()
 def _collect_level(state: Growing) -> None:
     """Take the best split of a level from those of ranges of features, for all of its nodes."""
     nodes, pool, step = state.nodes, state.pool, state.step
     found, results, best = nodes.found, step.results, 0
-    for part in range(1, step.counts[RANGES]):
-        if results.gain[part] > results.gain[best]:
-            best = part
+    for each in range(1, step.counts[RANGES]):
+        if results.gain[each] > results.gain[best]:
+            best = each
     feature, split_bin, default_left = results.feature[best], results.split_bin[best], results.default_left[best]
     slots = _slots(state)
     prefix = step.prefix[0]
@@ -952,7 +955,7 @@ def _collect_level(state: Growing) -> None:
             found.left[node, s] = np.int64(prefix[s, split_bin] + missing)
 
 
-@compiled
+@uncounted()
 def _grow_step(parts: Int64, state: Growing) -> None:
     """Divide the chosen nodes' rows and find the best splits of the children that were opened."""
     step, rules, counts = state.step, state.rules, state.step.counts
@@ -989,7 +992,7 @@ def _grow_step(parts: Int64, state: Growing) -> None:
 
 # Leaf values, and margins.
 
-@compiled
+@uncounted()
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
     nodes, tree, regular = state.nodes, state.tree, state.rules.regular
@@ -1048,7 +1051,7 @@ def _finish(state: Growing, thread: int) -> None:
                     _walk(_by_row(chunks, chunk), arrays, chunks.rows.order, first, last, margin)
 
 
-@compiled
+@uncounted()
 def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, margin: Float32) -> None:
     """Add a leaf's value to the margins of some of its rows; or the children's, where they are yet to be divided."""
     nodes, order = state.nodes, state.chunks.rows.order
@@ -1069,7 +1072,7 @@ PARTS = (_count, _quantize, _divide, _move, _search, _search_level, _finish)
 COUNT, QUANTIZE, DIVIDE, MOVE, SEARCH, SEARCH_LEVEL, FINISH = range(len(PARTS))
 
 
-@compiled
+@uncounted()
 def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
     """Do what `grow` says, with all that it takes by reference."""
     chunks, nodes, pool, step, rules = state.chunks, state.nodes, state.pool, state.step, state.rules
@@ -1112,11 +1115,12 @@ def addresses_of_parts(state: Growing) -> Int64:
     return np.array([address_of(part, state) if i in needed else 0 for i, part in enumerate(PARTS)], np.int64)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted(cache=True)
 def grow(parts: Int64, state: Growing) -> tuple[int, int]:
     """Grow a tree and add it to the margins of all rows; `parts` as `addresses_of_parts` gives them.
 
-    Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which they
-    were made.
+    Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which
+    they were made.
     """
-    return _grow(parts, reference(state))
+    found: tuple[int, int] = _grow(parts, reference(state))
+    return found

@@ -1,7 +1,7 @@
-"""Gradients of losses of one output: the `gradients` of `daskboost/objectives/`, operation by operation, with NumPy's bits.
+"""Gradients of losses of one output: `gradients` of `daskboost/objectives/`, operation by operation, with NumPy's bits.
 
-`kernels/objectives.cuh` is the twin for GPUs. Array expressions serve all losses; these loops are for those that most fits
-have, since a team of threads runs them without Python, and no temporary array leaves a register.
+`kernels/objectives.cuh` is the twin for GPUs. Array expressions serve all losses; these loops are for those that most
+fits have, since a team of threads runs them without Python, and no temporary array leaves a register.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.by_reference import reference
 from daskboost.devices.cpu.team import address_of, next_task, part, run
 from daskboost.devices.losses import DeviceLoss, LossKernel
@@ -205,7 +205,7 @@ def _fill(job: Job, thread: int) -> None:
     job.tops[thread, 0], job.tops[thread, 1] = top_g, top_h
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted(cache=True)
 def _run(address: int, n_threads: int, job: Job) -> None:
     run(job.team, n_threads, address, reference(job))
 
@@ -219,7 +219,7 @@ class GradientLoops:
         self._address = 0
 
     def fill(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Float64:
-        """Fill `g` and `h`; all but the label of shape (rows, 1). Returns the largest |g| and h; float64, shape (2, 1)."""
+        """Fill `g` and `h`, shape (rows, 1) as `margin`. Returns the largest |g| and h; float64, shape (2, 1)."""
         tops = np.zeros((self._n_threads, 2), np.int32)
         job = Job(
             self._team, self._loss, label, margin[:, 0], label[:0] if weight is None else weight, g[:, 0], h[:, 0],

@@ -338,8 +338,8 @@ def best_of_node(
 ) -> None:  # fmt: skip
     """Write the best split of a node among the features in `[features)` to a row of `out`.
 
-    Ties go to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays as it is, -inf,
-    where no split that is allowed gains anything.
+    Ties go to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays as it is,
+    -inf, where no split that is allowed gains anything.
     """
     offsets, n_bins, first_slot, monotone = slots.offsets, slots.n_bins, slots.first_slot, regular.monotone
     prefix = room.prefix

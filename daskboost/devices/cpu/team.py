@@ -1,12 +1,12 @@
 """Threads that compiled code shares work with: a region of a compiled function runs on all of them, as with OpenMP.
 
-A hand-out to a Python thread pool costs 60 to 225 microseconds, and a level of a tree takes several. Here the threads of a
-fit wait inside compiled code, so that a region costs one or two. They belong to their `Threads`: any number of fits run
-side by side, and a forked child, where threads are gone, starts its own (OpenMP's would hang or end the process).
+A hand-out to a Python thread pool costs 60 to 225 microseconds, and a level of a tree takes several. Here the threads
+of a fit wait inside compiled code, so that a region costs one or two. They belong to their `Threads`: any number of
+fits run side by side, and a forked child, where threads are gone, starts its own (OpenMP's would end the process).
 
     serve(words)                            a thread's loop, from its start to the end of the fit
-    run(words, n, part, state)              in compiled code: calls the part, `function(state, k)`, on up to n threads, the
-                                            caller's among them, and returns when all have ended
+    run(words, n, part, state)              in compiled code: calls the part, `function(state, k)`, on up to n threads,
+                                            the caller's among them, and returns when all have ended
 
 Threads join a job when they come to it: where other processes have the cores, the caller does all tasks alone and waits
 for nobody who has not begun. The words of a team lie on cache lines of their own:
@@ -21,6 +21,7 @@ for nobody who has not begun. The words of a team lie on cache lines of their ow
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,8 @@ import numpy as np
 from llvmlite import ir
 from numba import typeof, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from daskboost.devices.cpu import njit
+from daskboost.devices.cpu import intrinsic, njit, uncounted
 from daskboost.devices.cpu.by_reference import Reference
 from daskboost.dtypes import Int64
 
@@ -43,15 +43,15 @@ MOST_THREADS = 2048
 CLOSED, STOP = 0, -1
 """What `JOIN` holds where there is no job, and where all threads are to end."""
 SPINS = 4_000
-"""How often a thread looks before it offers its core to others: some tens of microseconds."""
+"""How often a thread looks before it offers its core to others: 50 to 200 microseconds."""
 YIELDS = 2_000
 """How often it does so before it sleeps: a millisecond or two, longer than the coordinator takes between two trees."""
 LEAST_SLEEP, MOST_SLEEP = 50, 1_000
 """Microseconds that it sleeps between two looks, twice as long each time."""
 
 
-def _address(context: Any, builder: ir.IRBuilder, array_type: types.Array, array: ir.Value, index: ir.Value) -> ir.Value:
-    data = context.make_array(array_type)(context, builder, array).data
+def _address(context: Any, builder: ir.IRBuilder, kind: types.Array, array: ir.Value, index: ir.Value) -> ir.Value:
+    data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])
 
 
@@ -112,6 +112,24 @@ def _replace(typing_context: Any, words: types.Array, index: types.Integer, old:
         return builder.extract_value(found, 1)
 
     return types.boolean(words, types.intp, types.int64, types.int64), generate
+
+
+PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
+"""The instruction by which a core that waits leaves more to the other thread on it, with its arguments."""
+
+
+@intrinsic
+def _pause(typing_context: Any) -> Any:
+    """Wait for some tens of cycles."""
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        if platform.machine() in PAUSES:
+            name, numbers = PAUSES[platform.machine()]
+            word, insert = ir.IntType(32), cgutils.get_or_insert_function
+            kind = ir.FunctionType(ir.VoidType(), [word] * len(numbers))
+            builder.call(insert(builder.module, kind, name), [ir.Constant(word, number) for number in numbers])
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 @intrinsic
@@ -201,6 +219,8 @@ def serve(words: Int64) -> None:
                 sleep = min(2 * sleep, MOST_SLEEP)
             elif looks > SPINS:
                 _yield()
+            else:
+                _pause()
         seen = number
         _call(words[FUNCTION], words[STATE], joined + 1)
         _add(words, DONE, 1)
@@ -223,6 +243,8 @@ def _wait(words: Int64) -> None:
         looks += 1
         if looks > SPINS:
             _yield()
+        else:
+            _pause()
 
 
 def part(function: Callable[[Any, int], None]) -> Any:
@@ -230,14 +252,14 @@ def part(function: Callable[[Any, int], None]) -> Any:
 
     A part does tasks that it takes by `next_task` until there are none.
     """
-    return njit(cache=True, nogil=True, _nrt=False)(function)
+    return uncounted(cache=True)(function)
 
 
 def address_of(part: Any, state: tuple[Any, ...]) -> int:
     """Return the address of a part, compiled for states of this type.
 
-    Parts are called by address, so that each is compiled once; linked into their callers, as numba does it, they would be
-    compiled again with each of these.
+    Parts are called by address, so that each is compiled once; linked into their callers, as numba does it, they would
+    be compiled again with each of these.
     """
     signature = (Reference(typeof(state)), types.int64)
     part.compile(signature)
@@ -246,7 +268,7 @@ def address_of(part: Any, state: tuple[Any, ...]) -> int:
     return found
 
 
-@njit(nogil=True, _nrt=False)
+@uncounted()
 def run(words: Int64, n_threads: int, part: int, state: Any) -> None:
     """Run a region: call the part at an address with k = 0, and on up to `n_threads` - 1 other threads with k = 1 and so
     on, as they come. `state` is a reference to a tuple, of arrays and numbers."""
@@ -263,4 +285,5 @@ def run(words: Int64, n_threads: int, part: int, state: Any) -> None:
 @njit(nogil=True)
 def next_task(words: Int64) -> int:
     """Return the number of a task that no thread of this job has taken yet; they count from 0 on."""
-    return _add(words, NEXT, 1)
+    found: int = _add(words, NEXT, 1)
+    return found

@@ -23,9 +23,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
-    from daskboost.dtypes import Int64
     from numba.core.typing.context import Context
     from numba.core.typing.templates import Signature
+
+    from daskboost.dtypes import Int64
 
 # A prefetch hint for row loops that gather: rows of a deep node lie far apart, and the hardware cannot guess them.
 #

@@ -1,0 +1,141 @@
+"""Trees that grow in one compiled call are those of the coordinator's loop, for all they are made of."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from daskboost import QuantizedDataset, train
+from daskboost.engine import compiled_grower, whole_rounds
+from daskboost.engine.compiled_grower import CompiledGrower
+
+Params = dict[str, Any]
+
+
+def _rows(n: int, n_features: int, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, n_features)).astype(np.float32)
+    x[:, 1] = np.round(x[:, 1])
+    x[rng.random((n, n_features)) < 0.05] = np.nan
+    y = np.nan_to_num(x[:, 0]) + np.nan_to_num(x[:, 1]) * np.nan_to_num(x[:, 2]) + rng.normal(size=n)
+    return x, y.astype(np.float32)
+
+
+def _both(data: QuantizedDataset, params: Params, monkeypatch: pytest.MonkeyPatch, n_rounds: int = 3, **more: Any
+          ) -> tuple[Any, Any]:  # fmt: skip
+    """Return the model of a fit whose trees grow in compiled calls, and of one whose trees grow with the host."""
+    grown: list[Any] = []
+
+    def make(*given: Any) -> CompiledGrower:
+        grown.append(given)
+        return CompiledGrower(*given)
+
+    monkeypatch.setattr(whole_rounds, "CompiledGrower", make)
+    ours = train({"device": "cpu", **params}, data, num_boost_round=n_rounds, **more)
+    assert len(grown) == 1
+    monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, recipe: "the test says so")
+    theirs = train({"device": "cpu", **params}, data, num_boost_round=n_rounds, **more)
+    assert len(grown) == 1
+    monkeypatch.undo()
+    return ours, theirs
+
+
+CASES: dict[str, Params] = {
+    "plain": {},
+    "deep": {"max_depth": 14, "min_child_weight": 0},
+    "stump": {"max_depth": 1},
+    "few leaves": {"max_leaves": 11, "max_depth": 8},
+    "one leaf": {"max_leaves": 1},
+    "best first": {"grow_policy": "lossguide", "max_leaves": 40, "max_depth": 0},
+    "best first, flat": {"grow_policy": "lossguide", "max_depth": 3},
+    "symmetric": {"grow_policy": "symmetric", "max_depth": 5},
+    "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.7},
+    "symmetric, drawn features": {"grow_policy": "symmetric", "colsample_bynode": 0.6},
+    "monotone": {"monotone_constraints": [1, -1, 0, 1]},
+    "monotone, symmetric": {"monotone_constraints": [1, -1, 0, 1], "grow_policy": "symmetric"},
+    "regular": {"reg_alpha": 1.0, "reg_lambda": 3.0, "gamma": 0.5, "max_delta_step": 0.3},
+    "no feature": {"min_child_weight": 1e9},
+}
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_trees_are_those_of_the_host(case: str, n_jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(9_000, 6)
+    with QuantizedDataset.from_dask(x, y) as data:
+        ours, theirs = _both(data, {"n_jobs": n_jobs, **CASES[case]}, monkeypatch)
+    assert ours.to_bytes() == theirs.to_bytes()
+
+
+@pytest.mark.parametrize("case", ["plain", "samples", "best first", "symmetric"])
+@pytest.mark.parametrize("kind", ["small", "weighted", "sparse", "wide bins", "many rows", "many chunks", "classes"])
+def test_trees_are_those_of_the_host_whatever_the_rows(
+    kind: str, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = {"many rows": 150_000, "small": 700, "weighted": 900}.get(kind, 9_000)
+    x, y = _rows(n, 4)
+    params: Params = {"n_jobs": 3, **CASES[case]}
+    more: Params = {}
+    if kind == "weighted":
+        more["weight"] = np.random.default_rng(1).integers(0, 4, n).astype(np.float32)
+    if kind == "wide bins":
+        more["max_bin"] = 1000
+    if kind == "many chunks":
+        more["chunk_rows"] = 1_024
+        params["objective"], y = "reg:pseudohubererror", y
+        monkeypatch.setattr("daskboost.devices.cpu.device.CpuDevice.group_rows", 2_000)
+    if kind == "classes":
+        params |= {"objective": "multi:softprob", "num_class": 3}
+        y = np.digitize(y, [-0.7, 0.7]).astype(np.float32)
+    if kind == "sparse":
+        x = scipy.sparse.csr_matrix(np.where(np.abs(np.nan_to_num(x)) < 1, 0, np.nan_to_num(x)))
+    with QuantizedDataset.from_dask(x, y, **more) as data:
+        ours, theirs = _both(data, params, monkeypatch, n_rounds=2)
+    assert ours.to_bytes() == theirs.to_bytes()
+
+
+def test_evaluation_sets_and_early_stopping_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(4_000, 5)
+    label = (y > 0).astype(np.float32)
+    params = {"objective": "binary:logistic", "eval_metric": ["auc", "logloss"], "n_jobs": 2, "learning_rate": 1.0}
+    histories: list[Params] = [{}, {}]
+    with QuantizedDataset.from_dask(x[:3_000], label[:3_000]) as data, QuantizedDataset.from_dask(
+        x[3_000:], label[3_000:], reference=data
+    ) as held:
+        found = []
+        for history in histories:
+            found.append(train(
+                {"device": "cpu", **params}, data, num_boost_round=60, evals=[(data, "train"), (held, "held")],
+                early_stopping_rounds=3, evals_result=history,
+            ))  # fmt: skip
+            monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, recipe: "the test says so")
+    assert found[0].to_bytes() == found[1].to_bytes()
+    assert histories[0] == histories[1]
+    assert found[0].best_iteration == found[1].best_iteration
+    assert len(histories[0]["held"]["auc"]) < 60
+
+
+def test_trees_that_need_more_room_are_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(6_000, 5)
+    with QuantizedDataset.from_dask(x, y) as data:
+        wanted = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
+        monkeypatch.setattr(compiled_grower, "FIRST_NODES", 3)
+        monkeypatch.setattr(compiled_grower, "FIRST_PLACES", 1)
+        found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
+    assert found.to_bytes() == wanted.to_bytes()
+
+
+def test_fits_side_by_side_are_those_alone() -> None:
+    x, y = _rows(5_000, 5)
+    with QuantizedDataset.from_dask(x, y) as data:
+        def fit(seed: int) -> bytes:
+            given = {"device": "cpu", "n_jobs": 2, "random_state": seed, "subsample": 0.8}
+            return bytes(train(given, data, num_boost_round=4).to_bytes())
+
+        alone = [fit(seed) for seed in range(8)]
+        with ThreadPoolExecutor(8) as at_once:
+            assert list(at_once.map(fit, range(8))) == alone
