@@ -64,7 +64,7 @@ else:
 
 def intrinsic(function: Callable[..., Any]) -> Any:
     """Make an intrinsic of compiled code. Numba passes the typing context itself, which type checkers cannot know."""
-    return numba.extending.intrinsic(function)  # type: ignore[no-untyped-call]
+    return numba.extending.intrinsic(function)
 
 
 def uncounted(*, cache: bool = False) -> Any:

@@ -18,6 +18,8 @@ from numba.extending import infer_getattr, lower_getattr_generic, models, regist
 
 from daskboost.devices.cpu import intrinsic
 
+_cgutils: Any = cgutils  # it has no types
+
 
 class Reference(types.Type):
     """The type of the address of a named tuple, which stays where it is while the reference is used."""
@@ -31,35 +33,35 @@ class Reference(types.Type):
     def key(self) -> Any:
         return self.schema
 
-    def member(self, name: str) -> types.Type | None:
+    def member(self, name: str) -> Any:
         """Return the type of an attribute."""
         if name not in self.schema.fields:
             return None
-        found: types.Type = self.schema.types[self.schema.fields.index(name)]
+        found: Any = self.schema.types[self.schema.fields.index(name)]
         if getattr(getattr(found, "instance_class", None), "by_reference", False):
             return Reference(found)
         return found
 
 
 @register_model(Reference)
-class _ReferenceModel(models.PrimitiveModel):  # type: ignore[misc]
+class _ReferenceModel(models.PrimitiveModel):
     def __init__(self, manager: Any, of: Reference) -> None:
-        super().__init__(manager, of, ir.IntType(8).as_pointer())
+        super().__init__(manager, of, ir.IntType(8).as_pointer())  # type: ignore[no-untyped-call]
 
 
 @infer_getattr
-class _ReferenceAttributes(AttributeTemplate):  # type: ignore[misc]
+class _ReferenceAttributes(AttributeTemplate):
     key = Reference
 
-    def generic_resolve(self, of: Reference, name: str) -> types.Type | None:
+    def generic_resolve(self, of: Reference, name: str) -> Any:  # type: ignore[override]
         return of.member(name)
 
 
-@lower_getattr_generic(Reference)
+@lower_getattr_generic(Reference)  # type: ignore[no-untyped-call]
 def _attribute(context: Any, builder: ir.IRBuilder, of: Reference, value: ir.Value, name: str) -> ir.Value:
     struct = context.get_value_type(of.schema)
     pointer = builder.bitcast(value, struct.as_pointer())
-    member = cgutils.gep_inbounds(builder, pointer, 0, of.schema.fields.index(name))
+    member = _cgutils.gep_inbounds(builder, pointer, 0, of.schema.fields.index(name))
     if isinstance(of.member(name), Reference):
         return builder.bitcast(member, ir.IntType(8).as_pointer())
     return builder.load(member)
@@ -69,7 +71,7 @@ def _attribute(context: Any, builder: ir.IRBuilder, of: Reference, value: ir.Val
 def reference(typing_context: Any, value: types.NamedTuple) -> Any:
     """Return a reference to a copy of a tuple, which is there until the caller returns."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        place = cgutils.alloca_once_value(builder, args[0])
+        place = _cgutils.alloca_once_value(builder, args[0])
         return builder.bitcast(place, ir.IntType(8).as_pointer())
 
     return Reference(value)(value), generate

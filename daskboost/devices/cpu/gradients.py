@@ -243,7 +243,7 @@ def count_drawn(draw: RowDraw, rows: RowRange) -> int:
 @njit(nogil=True)
 def take_rows(
     gradients: Gradients, quanta: Quanta, draw: RowDraw, rows: RowRange, into: RowOrder, kept: int, absent: int
-) -> tuple[int, int]:
+) -> tuple[np.int64, np.int64]:
     """Quantize the drawn rows of a range, of one output, to the places from `kept` on; the others go to those from
     `absent` on. Returns the integer sums of g and h."""
     g, h, weight, order, pairs = gradients.g, gradients.h, gradients.weight, into.order, into.pairs

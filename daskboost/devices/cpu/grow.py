@@ -24,7 +24,7 @@ import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import overload
-from numba.np.arrayobj import populate_array
+from numba.np.arrayobj import populate_array as _populate
 
 from daskboost.devices.cpu import intrinsic, njit, uncounted
 from daskboost.devices.cpu.by_reference import Reference, reference
@@ -49,6 +49,8 @@ from daskboost.devices.cpu.team import address_of, next_task, part, run
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Array, Bool, Float32, Float64, Int32, Int64, UInt8
 
+_cgutils: Any = cgutils  # these have no types
+populate_array: Any = _populate
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
 DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS = range(4)
@@ -227,7 +229,7 @@ class Growing(NamedTuple):
 
 
 for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Growing):
-    _class.by_reference = True  # type: ignore[attr-defined]  # named tuples have no other place for it
+    setattr(_class, "by_reference", True)  # noqa: B010  # named tuples have no other place for it
 
 
 # Arrays that lie at addresses.
@@ -238,7 +240,7 @@ def _at(context: Any, builder: Any, kind: types.Array, address: Any, size: Any) 
     stride = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
     data = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
     populate_array(
-        array, data=data, shape=cgutils.pack_array(builder, [size]), strides=cgutils.pack_array(builder, [stride]),
+        array, data=data, shape=_cgutils.pack_array(builder, [size]), strides=_cgutils.pack_array(builder, [stride]),
         itemsize=stride, meminfo=None,
     )  # fmt: skip
     return array._getvalue()
@@ -256,7 +258,7 @@ def _array_at(typing_context: Any, address: types.Integer, like: types.Array, si
 @intrinsic
 def _weight_at(typing_context: Any, address: types.Integer, size: types.Integer, pairs: types.Array) -> Any:
     """Return a chunk's weights where data are small, as pairs tell; or else None."""
-    kind = types.Array(types.float32, 1, "C") if pairs.dtype == types.int64 else types.none
+    kind: Any = types.Array(types.float32, 1, "C") if pairs.dtype == types.int64 else types.none
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if kind is types.none:
@@ -659,7 +661,7 @@ def _divide(state: Growing, thread: int) -> None:
         for p in range(step.tasks[task, 1], step.tasks[task, 2]):
             chunk, begin, end = step.pieces[p, 0], step.pieces[p, 1], step.pieces[p, 2]
             step.pieces[p, 3] = divide(
-                _by_column(chunks, chunk), chunks.rows, chunks.spare, begin, end, nodes.feature[node],
+                _by_column(chunks, chunk), chunks.rows, chunks.spare, chunks.spare, (begin, end), nodes.feature[node],
                 nodes.split_bin[node], nodes.default_left[node] != 0,
             )  # fmt: skip
 
@@ -756,10 +758,10 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
         for chunk in range(len(chunks.begins) - 1):
             begin, end = nodes.segments[node, chunk, 0], nodes.segments[node, chunk, 1]
             n_left = divide(
-                _by_column(chunks, chunk), chunks.rows, chunks.spare, begin, end, nodes.feature[node],
+                _by_column(chunks, chunk), chunks.rows, chunks.rows, chunks.spare, (begin, end), nodes.feature[node],
                 nodes.split_bin[node], nodes.default_left[node] != 0,
             )  # fmt: skip
-            put_back(chunks.spare, chunks.rows, begin, end, n_left, begin, begin + n_left)
+            put_back(chunks.spare, chunks.rows, begin + n_left, end, 0, begin, begin + n_left)
             _set_children(state, node, chunk, n_left)
     if nodes.in_words[built]:
         words = pool.words[nodes.place[built]]

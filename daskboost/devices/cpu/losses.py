@@ -165,13 +165,13 @@ class Job(NamedTuple):
     """The largest bits of |g| and h of each thread, shape (threads, 2)."""
 
 
-Job.by_reference = True  # type: ignore[attr-defined]  # named tuples have no other place for it
+setattr(Job, "by_reference", True)  # noqa: B010  # named tuples have no other place for it
 
 
 @njit(nogil=True, error_model="numpy")
 def _fill_rows(
     loss: Any, label: Float32, margin: Float32, weight: Float32, g: Float32, h: Float32
-) -> tuple[int, int]:
+) -> tuple[np.int32, np.int32]:
     """Fill the gradients of some rows; the largest bits of |g| and h."""
     for i in range(len(label)):
         g[i], h[i] = _gradient(loss, label[i], margin[i])

@@ -215,14 +215,14 @@ def goes_left(bins: DenseBins | SparseBins, row: np.uint64, feature: int, split_
 def _typed_goes_left(bins: types.NamedTuple, row: Any, feature: Any, split_bin: Any, default_left: Any
                      ) -> Callable[..., bool]:  # fmt: skip
     if bins.instance_class is SparseBins:
-        def of_sparse(bins: Any, row: Any, feature: Any, split_bin: Any, default_left: Any) -> bool:
+        def of_sparse(bins: Any, row: Any, feature: Any, split_bin: Any, default_left: Any) -> Any:
             low, high = bins.offsets[feature], bins.offsets[feature + 1]
             symbol = sparse_symbol(bins.indptr, bins.slots, row, low, high)
             return default_left if symbol < 0 else symbol <= split_bin
 
         return of_sparse
 
-    def of_dense(bins: Any, row: Any, feature: Any, split_bin: Any, default_left: Any) -> bool:
+    def of_dense(bins: Any, row: Any, feature: Any, split_bin: Any, default_left: Any) -> Any:
         at = row * np.uint64(bins.row_stride) + np.uint64(feature) * np.uint64(bins.column_stride)
         symbol = np.int32(bins.symbols[at])
         return (symbol <= split_bin) | ((symbol == bins.n_bins[feature]) & default_left)
@@ -246,12 +246,14 @@ def _typed_ask_for(bins: types.NamedTuple, row: Any, feature: Any) -> Callable[.
 
 @njit(nogil=True)
 def divide(
-    bins: DenseBins | SparseBins, rows: RowOrder, spare: RowOrder, begin: int, end: int, feature: int, split_bin: int,
-    default_left: bool,
-) -> int:  # fmt: skip
-    """Copy the rows at `[begin, end)` to the same places of `spare`: left-goers in order from the front, right-goers in
-    reverse from the back. Returns the number of left-goers."""
-    order, pairs, to_order, to_pairs = rows.order, rows.pairs, spare.order, spare.pairs
+    bins: DenseBins | SparseBins, rows: RowOrder, lefts: RowOrder, rights: RowOrder, places: tuple[int, int],
+    feature: int, split_bin: int, default_left: bool,
+) -> np.int64:  # fmt: skip
+    """Copy the rows at `places`, [begin, end), to the same places of `lefts` and `rights`: left-goers in order from the
+    front, right-goers in reverse from the back. Returns the number of left-goers. `lefts` may be `rows`."""
+    order, pairs = rows.order, rows.pairs
+    left_order, left_pairs, right_order, right_pairs = lefts.order, lefts.pairs, rights.order, rights.pairs
+    begin, end = places
     # Unsigned indices spare the compiler Python's negative ones: half of the time of this loop.
     first, last, one = np.uint64(begin), np.uint64(end), np.uint64(1)
     left, right = first, last
@@ -260,8 +262,8 @@ def divide(
             _ask_for(bins, np.uint64(order[i + np.uint64(AHEAD)]), feature)
         row, pair = order[i], pairs[i]
         is_left = np.uint64(goes_left(bins, np.uint64(row), feature, split_bin, default_left))
-        to_order[left] = to_order[right - one] = row  # the place that is wrong is written again
-        to_pairs[left] = to_pairs[right - one] = pair
+        left_order[left] = right_order[right - one] = row  # the place that is wrong is written again
+        left_pairs[left] = right_pairs[right - one] = pair
         left += is_left
         right -= one - is_left
     return np.int64(left - first)

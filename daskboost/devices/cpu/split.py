@@ -8,7 +8,7 @@ and 7, without the factor 1/2, as XGBoost reports gains.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -290,7 +290,7 @@ def top_of(values: Float64, n: int) -> float:
 
 
 @njit(nogil=True)
-def _word_of(histogram: Int64, slot: int) -> np.int64:
+def _word_of(histogram: Int64, slot: int) -> Any:
     """Return a slot's sums as a word."""
     if histogram.ndim == 1:
         return histogram[slot]

@@ -34,6 +34,9 @@ from daskboost.devices.cpu import intrinsic, njit, uncounted
 from daskboost.devices.cpu.by_reference import Reference
 from daskboost.dtypes import Int64
 
+_cgutils: Any = cgutils  # these have no types
+_types: Any = types
+_typeof: Any = typeof
 LINE = 16
 """int64 words from one of the team's words to the next: two cache lines, as processors fetch them in pairs."""
 JOIN, DONE, FUNCTION, STATE, NEXT, JOBS = (LINE * k for k in range(6))
@@ -86,8 +89,7 @@ def _add(typing_context: Any, words: types.Array, index: types.Integer, value: t
 
 
 def _libc(name: str, result: ir.Type, *arguments: ir.Type) -> Callable[[ir.IRBuilder], ir.Function]:
-    insert: Any = cgutils.get_or_insert_function
-    return lambda builder: insert(builder.module, ir.FunctionType(result, arguments), name)
+    return lambda builder: _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
 
 
 @intrinsic
@@ -124,7 +126,7 @@ def _pause(typing_context: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         if platform.machine() in PAUSES:
             name, numbers = PAUSES[platform.machine()]
-            word, insert = ir.IntType(32), cgutils.get_or_insert_function
+            word, insert = ir.IntType(32), _cgutils.get_or_insert_function
             kind = ir.FunctionType(ir.VoidType(), [word] * len(numbers))
             builder.call(insert(builder.module, kind, name), [ir.Constant(word, number) for number in numbers])
         return context.get_dummy_value()
@@ -189,13 +191,13 @@ def _job(typing_context: Any, part: types.Integer, state: types.Type) -> Any:
         values = [inner.extract_value(given, 1), caller.args[1]]
         context.call_conv.call_function(inner, pointer, types.none, argument_types, values)
         inner.ret_void()
-        place = cgutils.alloca_once(builder, record)
+        place = _cgutils.alloca_once(builder, record)
         for i in range(2):
-            builder.store(args[i], cgutils.gep_inbounds(builder, place, 0, i))
+            builder.store(args[i], _cgutils.gep_inbounds(builder, place, 0, i))
         found = [builder.ptrtoint(caller, word), builder.ptrtoint(place, word)]
         return context.make_tuple(builder, signature.return_type, found)
 
-    return types.UniTuple(types.int64, 2)(types.int64, state), generate
+    return _types.UniTuple(types.int64, 2)(types.int64, state), generate
 
 
 @njit(cache=True, nogil=True)
@@ -261,7 +263,7 @@ def address_of(part: Any, state: tuple[Any, ...]) -> int:
     Parts are called by address, so that each is compiled once; linked into their callers, as numba does it, they would
     be compiled again with each of these.
     """
-    signature = (Reference(typeof(state)), types.int64)
+    signature = (Reference(_typeof(state)), types.int64)
     part.compile(signature)
     compiled = part.overloads[signature]
     found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
@@ -270,8 +272,8 @@ def address_of(part: Any, state: tuple[Any, ...]) -> int:
 
 @uncounted()
 def run(words: Int64, n_threads: int, part: int, state: Any) -> None:
-    """Run a region: call the part at an address with k = 0, and on up to `n_threads` - 1 other threads with k = 1 and so
-    on, as they come. `state` is a reference to a tuple, of arrays and numbers."""
+    """Run a region: call the part at an address with k = 0, and on up to `n_threads` - 1 other threads with k = 1 and
+    so on, as they come. `state` is a reference to a tuple, of arrays and numbers."""
     function, argument = _job(part, state)
     if n_threads <= 1:
         words[NEXT] = 0
