@@ -11,8 +11,8 @@ two nodes nothing returns to Python; the work of a step is shared by the threads
     _search     features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
     _finish     stretches of rows: leaf values are added to margins
 
-Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does not
-depend on how its work was shared.
+Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does
+not depend on how its work was shared.
 """
 
 from __future__ import annotations
