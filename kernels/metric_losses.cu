@@ -4,6 +4,7 @@
 // exact (wide_sum.cuh): a metric is the same number on every device, and so is the round at which training stops.
 //
 // variants: LOSS=0,1,2,3,4,5,6,7,8,9,10
+// usual: LOSS=0,5
 // budget: sum_losses registers=80 shared=24*THREADS/32
 #include "logarithm.cuh"
 #include "wide_sum.cuh"

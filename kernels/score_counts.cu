@@ -7,6 +7,7 @@
 //   sort_counts     word -> whether a cell begins here, and the units of the row as a negative and as a positive
 //
 // variants: THREADS=256
+// usual: THREADS=256
 // budget: pack_scores registers=40 shared=0
 // budget: count_cells registers=40 shared=132
 // budget: sort_counts registers=40 shared=0

@@ -17,7 +17,7 @@ from daskboost.devices.gpu.rows.gradients import ALL, LossRows, RoundGradients, 
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.rows.views import walk_trees
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_host
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device, to_host
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
@@ -93,7 +93,7 @@ class DeviceGrower:
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All outputs, `n_trees` at a time; the last group may be smaller."""
-        xp, n_features, params = self._runtime.xp, self._spec.cuts.n_features, self._spec.params
+        n_features, params = self._spec.cuts.n_features, self._spec.params
         grower: TreeGrower | BestFirstGrower
         entries = self._entry_search(kernels)
         if params.grow_policy == "lossguide":
@@ -107,7 +107,7 @@ class DeviceGrower:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
                 self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
-                xp.ones((drawn_sets(params), n, n_features), np.uint8),
+                to_device(self._runtime, np.ones((drawn_sets(params), n, n_features), np.uint8)),
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups

@@ -1,0 +1,96 @@
+"""Modules of kernels on one GPU: their machine code comes from disk or from the compiler, and is loaded when launched.
+
+Who asks for a kernel only starts its variant. What is not on disk is compiled beside the asker, by as many threads as
+the process has cores, and a launch waits for its own variant alone. A process that finds the first variant missing has
+no others either, most likely: it goes on with those that most fits launch, as kernel files say, so that all are
+compiled at the same time rather than one after the other as a fit comes to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+from daskboost.devices.gpu.runtime.cubin_files import CubinFiles
+from daskboost.devices.gpu.runtime.kernel_source import OPTIONS, KernelFile, Variant, kernel_file, kernel_names
+
+if TYPE_CHECKING:
+    from cupy.cuda import Function, Module
+
+
+class Toolchain(Protocol):
+    """What makes machine code for one GPU, and what loads it there."""
+
+    @property
+    def target(self) -> str:
+        """The GPU's architecture and the compiler's version: machine code of another target is of no use."""
+
+    def compile(self, source: KernelFile, variant: Variant) -> bytes:
+        """Return a variant's machine code; from any thread, several at a time."""
+
+    def load(self, code: bytes) -> Module:
+        """Load machine code onto the GPU."""
+
+
+class Modules:
+    """The modules of one GPU, each compiled at most once by a process, and loaded once; from any thread."""
+
+    def __init__(self, toolchain: Toolchain, files: CubinFiles) -> None:
+        self._toolchain, self._files = toolchain, files
+        self._lock = threading.Lock()
+        self._codes: dict[tuple[KernelFile, Variant], Future[bytes]] = {}
+        self._loaded: dict[tuple[KernelFile, Variant], Module] = {}
+        self._is_compiling = False
+        """Whether some machine code was not on disk."""
+
+    def start(self, source: KernelFile, variant: Variant) -> None:
+        """Read a variant's machine code, or begin to compile it, unless somebody has."""
+        with self._lock:
+            was_compiling = self._is_compiling
+            self._start(source, variant)
+            if self._is_compiling and not was_compiling:
+                for name in kernel_names():
+                    for each in kernel_file(name).usual:
+                        self._start(kernel_file(name), each)
+
+    def _start(self, source: KernelFile, variant: Variant) -> None:
+        if (source, variant) in self._codes:
+            return
+        name = file_name(source, variant, self._toolchain.target)
+        code = self._files.read(name)
+        if code is None:
+            self._is_compiling = True
+            found = _compilers().submit(self._compile, source, variant, name)
+        else:
+            found = Future()
+            found.set_result(code)
+        self._codes[source, variant] = found
+
+    def _compile(self, source: KernelFile, variant: Variant, name: str) -> bytes:
+        code = self._toolchain.compile(source, variant)
+        self._files.write(name, code)
+        return code
+
+    def function(self, source: KernelFile, variant: Variant, entry: str) -> Function:
+        """Return an entry point of a variant that was started; waits for its compiler."""
+        code = self._codes[source, variant].result()
+        with self._lock:
+            if (source, variant) not in self._loaded:
+                self._loaded[source, variant] = self._toolchain.load(code)
+            return self._loaded[source, variant].get_function(entry)
+
+
+def file_name(source: KernelFile, variant: Variant, target: str) -> str:
+    """Return the name of the file of a variant's machine code: a digest of all that it is made from, and by."""
+    made_from = (source.digest, OPTIONS, variant.defines, target)
+    return f"daskboost-{source.name}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:24]}.cubin"
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    """Return the threads that compile for all GPUs of the process."""
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="daskboost-nvrtc")
