@@ -256,8 +256,8 @@ class _Batch:
         n = len(bitmap.offsets) - 1
         ends = self._runtime.xp.empty(n, np.uint32)
         self._simple("pick_ends", n, ranks, bitmap.on_device, n, ends)
-        lengths: Int64 = np.diff(np.concatenate([[0], to_host(ends)]).astype(np.int64))
-        return lengths
+        found: Int64 = np.concatenate([[0], to_host(ends)]).astype(np.int64)
+        return found[1:] - found[:-1]
 
     def _list(self, bitmap: _Bitmap, ranks: DeviceArray, n_cells: int, widths: Int32, bits: Int32,
               parents: DeviceArray | None, parent_offsets: Int64) -> DeviceArray:  # fmt: skip

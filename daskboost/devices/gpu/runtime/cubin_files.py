@@ -21,12 +21,14 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "CUPY_CACHE_DIR"
 """Environment variable of CuPy: the folder of compiled kernels."""
+DEFAULT_FOLDER = "~/.cupy/kernel_cache"
+"""CuPy's, where that variable is not set."""
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def cache_folder() -> Path:
     """Return CuPy's folder of compiled kernels, which need not be there."""
-    return Path(os.environ.get(FOLDER) or os.path.expanduser("~/.cupy/kernel_cache"))
+    return Path(os.environ.get(FOLDER) or os.path.expanduser(DEFAULT_FOLDER))
 
 
 class CubinFiles:
