@@ -79,7 +79,7 @@ def test_a_variant_is_compiled_once_and_read_by_the_next_process(tmp_path: Path)
 
 def test_a_process_that_has_to_compile_begins_with_what_most_fits_launch(tmp_path: Path, usual: list[str]) -> None:
     usual += ["range", "scales", "draw_rows"]
-    expected = {*SOURCE.usual, *kernel_file("scales").usual, FIRST}
+    expected = {*SOURCE.usual, *kernel_file("scales").usual}
     assert FIRST in SOURCE.usual and len(expected) == 3, "no usual variant draws rows"
     for compiled in (expected, set()):
         toolchain = Toolchain()
@@ -91,10 +91,17 @@ def test_a_process_that_has_to_compile_begins_with_what_most_fits_launch(tmp_pat
         found.function(SOURCE, FIRST, "f")
         assert set(toolchain.compiled) == compiled and len(toolchain.compiled) == len(compiled)
         assert len(toolchain.loaded) == 3
-    third = SOURCE.variants[2]
-    found.start(SOURCE, third)
-    assert found.function(SOURCE, third, "f") == f"f of range {third}"
-    assert toolchain.compiled == [third], "all others are on disk"
+
+
+def test_what_few_launch_is_compiled_alone(tmp_path: Path, usual: list[str]) -> None:
+    """A process that only predicts, say, needs none of those that fits launch."""
+    usual += ["range", "scales"]
+    toolchain, other = Toolchain(), SOURCE.variants[2]
+    assert other not in SOURCE.usual
+    found = Modules(toolchain, CubinFiles(tmp_path))
+    found.start(SOURCE, other)
+    assert found.function(SOURCE, other, "f") == f"f of range {other}"
+    assert toolchain.compiled == [other]
 
 
 def test_variants_are_compiled_at_the_same_time_and_only_launches_wait(

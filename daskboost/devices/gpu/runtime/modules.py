@@ -1,9 +1,9 @@
 """Modules of kernels on one GPU: their machine code comes from disk or from the compiler, and is loaded when launched.
 
 Who asks for a kernel only starts its variant. What is not on disk is compiled beside the asker, by as many threads as
-the process has cores, and a launch waits for its own variant alone. A process that finds the first variant missing has
-no others either, most likely: it goes on with those that most fits launch, as kernel files say, so that all are
-compiled at the same time rather than one after the other as a fit comes to them.
+the process has cores, and a launch waits for its own variant alone. A process that finds one missing of those that most
+fits launch, as kernel files say, most likely has no others either, and will need them: so all of them are compiled at
+the same time, rather than one after the other as a fit comes to them.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ class Modules:
         self._lock = threading.Lock()
         self._codes: dict[tuple[KernelFile, Variant], Future[bytes]] = {}
         self._loaded: dict[tuple[KernelFile, Variant], Module] = {}
-        self._is_compiling = False
-        """Whether some machine code was not on disk."""
+        self._compiles_usual = False
 
     def start(self, source: KernelFile, variant: Variant) -> None:
         """Read a variant's machine code, or begin to compile it, unless somebody has."""
         with self._lock:
-            was_compiling = self._is_compiling
-            self._start(source, variant)
-            if self._is_compiling and not was_compiling:
+            is_missing = self._start(source, variant)
+            if is_missing and variant in source.usual and not self._compiles_usual:
+                self._compiles_usual = True
                 for name in kernel_names():
                     for each in kernel_file(name).usual:
                         self._start(kernel_file(name), each)
 
-    def _start(self, source: KernelFile, variant: Variant) -> None:
+    def _start(self, source: KernelFile, variant: Variant) -> bool:
+        """Return whether the variant was neither started before nor on disk."""
         if (source, variant) in self._codes:
-            return
+            return False
         name = file_name(source, variant, self._toolchain.target)
         code = self._files.read(name)
         if code is None:
-            self._is_compiling = True
             found = _compilers().submit(self._compile, source, variant, name)
         else:
             found = Future()
             found.set_result(code)
         self._codes[source, variant] = found
+        return code is None
 
     def _compile(self, source: KernelFile, variant: Variant, name: str) -> bytes:
         code = self._toolchain.compile(source, variant)
