@@ -17,13 +17,15 @@
 // variants: SOURCE=0,1,2
 // usual: SOURCE=0,2
 // budget: mark registers=56 shared=0
-// budget: count_bits registers=32 shared=0
+// budget: count_bits registers=40 shared=4*THREADS/32
+// budget: rank_bits registers=56 shared=4*THREADS/32+8*THREADS/32
 // budget: list_cells registers=40 shared=0
 // budget: make_words registers=32 shared=0
 // budget: count_differences registers=32 shared=0
 // budget: pick_ends registers=32 shared=0
 // budget: part_bounds registers=32 shared=0
 // budget: count registers=64 shared=0
+#include "block.cuh"
 #include "keys.cuh"
 #include "matrix.cuh"
 
@@ -126,9 +128,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) mark(
 }
 
 #if SOURCE == 2
-extern "C" __global__ void __launch_bounds__(THREADS) count_bits(const u32* __restrict__ marks, i64 n, u32* __restrict__ counts) {
-    const i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n) counts[i] = __popc(marks[i]);
+// Marked bits of each block's stretch of `block_words`.
+extern "C" __global__ void __launch_bounds__(THREADS) count_bits(
+    const u32* __restrict__ marks, i64 n, i64 block_words, u32* __restrict__ counts) {
+    __shared__ u32 storage[THREADS / WARP];
+    const i64 begin = blockIdx.x * block_words, end = min(begin + block_words, n);
+    u32 count = 0;
+    for (i64 at = begin + threadIdx.x; at < end; at += THREADS) count += __popc(marks[at]);
+    count = sum_of_block<THREADS>(count, storage);
+    if (threadIdx.x == 0) counts[blockIdx.x] = count;
+}
+
+// Marked bits up to and with each word; `counts` : what `count_bits` found.
+extern "C" __global__ void __launch_bounds__(THREADS) rank_bits(
+    const u32* __restrict__ marks, i64 n, i64 block_words, const u32* __restrict__ counts, u32* __restrict__ ranks) {
+    __shared__ u32 totals[THREADS / WARP];
+    __shared__ i64 partial[THREADS / WARP];
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const i64 begin = blockIdx.x * block_words, end = min(begin + block_words, n);
+    u32 next = static_cast<u32>(sum_before<THREADS>(counts, blockIdx.x, partial));
+    for (i64 tile = begin; tile < end; tile += THREADS) {  // whole warps: all lanes add
+        const i64 at = tile + threadIdx.x;
+        const u32 running = running_sum_of_warp<u32>(at < end ? __popc(marks[at]) : 0);
+        if (lane == WARP - 1) totals[warp] = running;
+        __syncthreads();
+        u32 before = next;
+        for (u32 w = 0; w < THREADS / WARP; ++w) {
+            before += w < warp ? totals[w] : 0;
+            next += totals[w];
+        }
+        if (at < end) ranks[at] = before + running;
+        __syncthreads();  // `totals` is used again
+    }
 }
 
 // The cells of one level in order, as the least key that each could hold. `word_offsets` : of each series' bitmap.

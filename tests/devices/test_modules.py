@@ -128,6 +128,27 @@ def test_variants_are_compiled_at_the_same_time_and_only_launches_wait(
     threads.shutdown()
 
 
+def test_a_launch_compiles_what_no_thread_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would only wait, behind variants that nobody may ever launch."""
+    toolchain, threads = Toolchain(), ThreadPoolExecutor(1)
+    monkeypatch.setattr(modules, "_compilers", lambda: threads)
+    is_free = threading.Event()
+    threads.submit(is_free.wait, 10)
+    files = CubinFiles(tmp_path)
+    found = Modules(toolchain, files)
+    for variant in (FIRST, SECOND):
+        found.start(SOURCE, variant)
+    for _ in range(2):
+        assert found.function(SOURCE, SECOND, "f") == f"f of range {SECOND}"
+    assert toolchain.compiled == [SECOND]
+    is_free.set()
+    assert found.function(SOURCE, FIRST, "f") == f"f of range {FIRST}"
+    threads.shutdown()
+    assert toolchain.compiled == [SECOND, FIRST]
+    for variant in (FIRST, SECOND):
+        assert files.read(file_name(SOURCE, variant, toolchain.target)) == f"range {variant}".encode()
+
+
 def test_as_many_threads_compile_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4}, raising=False)
     assert modules._compilers.__wrapped__()._max_workers == 3

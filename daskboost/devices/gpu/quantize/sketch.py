@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from daskboost.devices.gpu.quantize.bins import THREADS, Matrix
 from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, to_device, to_host
-from daskboost.devices.gpu.runtime.stretches import true_places
+from daskboost.devices.gpu.runtime.stretches import stretches, true_places
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.dtypes import ArrayModule, Bool, Int32, Int64, UInt8, UInt32
 
@@ -246,10 +246,13 @@ class _Batch:
 
     def _ranks(self, bitmap: _Bitmap) -> DeviceArray:
         """Marked bits up to and with each word."""
-        n = len(bitmap.marks)
-        counts = self._runtime.xp.empty(n, np.uint32)
-        self._simple("count_bits", n, bitmap.marks, n, counts)
-        return self._runtime.xp.cumsum(counts, dtype=np.uint32)
+        runtime, n = self._runtime, len(bitmap.marks)
+        blocks, block_words = stretches(runtime, n)
+        counts, ranks = runtime.xp.empty(blocks, np.uint32), runtime.xp.empty(n, np.uint32)
+        words = (bitmap.marks, n, block_words, counts)
+        runtime.kernel("sketch", "count_bits", SOURCE=2)(blocks, THREADS, *words)
+        runtime.kernel("sketch", "rank_bits", SOURCE=2)(blocks, THREADS, *words, ranks)
+        return ranks
 
     def _cells_of(self, bitmap: _Bitmap, ranks: DeviceArray) -> Int64:
         """Marked bits of each series, on the host."""

@@ -77,7 +77,19 @@ class Modules:
 
     def function(self, source: KernelFile, variant: Variant, entry: str) -> Function:
         """Return an entry point of a variant that was started; waits for its compiler."""
-        code = self._codes[source, variant].result()
+        with self._lock:
+            found = self._codes[source, variant]
+            is_begun = not found.cancel()
+            if not is_begun:
+                found = self._codes[source, variant] = Future()
+                found.set_running_or_notify_cancel()
+        if not is_begun:  # its turn has not come, and this thread has nothing else to do
+            try:
+                name = file_name(source, variant, self._toolchain.target)
+                found.set_result(self._compile(source, variant, name))
+            except BaseException as error:
+                found.set_exception(error)
+        code = found.result()
         with self._lock:
             if (source, variant) not in self._loaded:
                 self._loaded[source, variant] = self._toolchain.load(code)
