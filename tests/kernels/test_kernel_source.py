@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import sys
 import threading
@@ -221,6 +222,45 @@ def test_what_cannot_be_imported_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "cupy", None)  # an import of it raises
     with pytest.raises(MissingDependencyError, match=r"is installed but cannot be imported, .*: pip uninstall"):
         cuda.make_runtime.__wrapped__(3)
+
+
+def test_the_driver_begins_before_cupy_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, initialized = threading.Event(), list[int]()
+
+    def init(flags: int) -> int:
+        initialized.append(flags)
+        done.set()
+        return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=init) if "cuda" in name else None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    module = fake_cupy(1)
+    monkeypatch.setitem(sys.modules, "cupy", module)  # which is undone in the end
+    del sys.modules["cupy"]
+
+    class Finder:
+        """What imports CuPy, once the driver has begun."""
+
+        def find_spec(self, name: str, *_: Any) -> Any:
+            if name != "cupy":
+                return None
+            assert done.wait(10)
+            return importlib.machinery.ModuleSpec("cupy", self)  # type: ignore[arg-type]
+
+        def create_module(self, _: Any) -> ModuleType:
+            return module
+
+        def exec_module(self, _: Any) -> None: ...
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    for _ in range(2):
+        assert cuda.cupy_module() is module
+    assert initialized == [0]
+
+
+def test_without_a_driver_nobody_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "DRIVER_LIBRARY", "libno-such-driver.so.1")
+    cuda.wake_driver()
 
 
 class Nvrtc:

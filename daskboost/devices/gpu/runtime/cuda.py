@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import mmap
 import os
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -192,7 +195,15 @@ def _used_bytes(resource: DeviceMemoryResource) -> int | None:
 
 LEAST_CUPY = (14, 2)
 """Before it, a sort that finds no memory to work in returns without a word what is in no order."""
+DRIVER_LIBRARY = "libcuda.so.1"
 EXTRAS = "'daskboost[cuda13]', or 'daskboost[cuda12]' where the NVIDIA driver is older than 580"
+
+
+def wake_driver() -> None:
+    """Initialize CUDA's driver, which takes about as long as the import of CuPy and needs no Python: a thread does it
+    meanwhile. What goes wrong is told to whoever asks CuPy for a device."""
+    with suppress(OSError):
+        ctypes.CDLL(DRIVER_LIBRARY).cuInit(0)
 
 
 def cupy_module() -> ModuleType:
@@ -205,6 +216,8 @@ def cupy_module() -> ModuleType:
     """
     if importlib.util.find_spec("cupy") is None:
         raise MissingDependencyError(f"device='cuda' needs CuPy, which is not installed: pip install {EXTRAS}")
+    if "cupy" not in sys.modules:
+        threading.Thread(target=wake_driver, name="daskboost-driver", daemon=True).start()
     try:
         with writable_folder():
             import cupy
