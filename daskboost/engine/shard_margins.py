@@ -21,8 +21,8 @@ from daskboost.errors import DataError
 
 TRAINING, EVALUATION = 1, 0
 """Ranks of passes that several fits make together (see `Lockstep.items`)."""
-FIRST_ROWS = 1 << 12
-"""Rows of equal margins that come from the host."""
+FIRST_ROWS = 64
+"""Rows of equal margins that come from the host: so few that no plan need count them."""
 
 
 class SharesViews(Protocol):
