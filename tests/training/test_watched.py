@@ -22,9 +22,9 @@ from daskboost.devices.gpu.runtime import cuda
 from daskboost.engine import passes
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError
+from daskboost.exact_sum import ExactSum
 from daskboost.fit import coordinator
-from daskboost.metrics import classification
-from daskboost.metrics.classification import AveragePrecision, RocAuc
+from daskboost.metrics.classification import AveragePrecision, CurveArea, RocAuc
 from daskboost.metrics.metric import Metric
 from daskboost.metrics.metric_names import make_metric
 from daskboost.training.callbacks import Callback, RoundInfo
@@ -214,7 +214,7 @@ def test_folds_are_watched_by_their_own_rows(asked: Asked) -> None:
     for device in ("cpu", "cuda"):
         with QuantizedDataset.from_dask(case.train.X, case.train.y, weight=case.train.weight) as dataset:
             params = {**BINARY, "eval_metric": ["auc", "logloss"], "n_jobs": 1, "device": device}
-            histories.append(cv(params, dataset, 3, nfold=3))
+            histories.append(cv(params, dataset, 3, folds=3))
     assert repr(histories[0]) == repr(histories[1])
     assert asked.evaluations == 0 < len(asked.takes)
 
@@ -229,7 +229,7 @@ def test_chunks_of_evaluation_sets(
     case, found = problem(), []
     for device in ("cpu", "cuda"):
         results: dict[str, Any] = {}
-        where = {"host_memory_limit": 0, "spill_directory": tmp_path} if tier == "disk" else {}
+        where: Any = {} if tier == "RAM" else {"host_memory_limit": 1, "spill_directory": tmp_path}
         with QuantizedDataset.from_dask(case.train.X, case.train.y) as rows, QuantizedDataset.from_dask(
             case.evals["other"].X, case.evals["other"].y, reference=rows, chunk_rows=128, **where
         ) as other:
@@ -315,7 +315,7 @@ def test_which_metrics_are_watched() -> None:
 
 
 def test_areas_of_parts_do_not_add_up() -> None:
-    area = classification.CurveArea(classification.ExactSum(), 1, 2)
+    area = CurveArea(ExactSum(), 1, 2)
     with pytest.raises(DataError, match="areas under curves of parts of the rows do not add up"):
         area + area
     metric = make_metric("auc")
