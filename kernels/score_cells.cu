@@ -92,7 +92,7 @@ static __device__ __forceinline__ void add_cells(const u32 (&words)[N], u32 (&co
 #pragma unroll
     for (i32 step = 0; step <= TOP - 5; ++step) {
         counts[TOP - 5 - step] += __popc(folded_words);
-        folded_words = (folded_words | folded_words >> (1 << step)) & lowest_of_groups(step + 1);
+        if (step < 5) folded_words = (folded_words | folded_words >> (1 << step)) & lowest_of_groups(step + 1);
     }
 }
 
