@@ -4,7 +4,6 @@
 //   put_places    behind those of the blocks before
 //
 // variants: THREADS=256
-// usual: THREADS=256
 // budget: count_true registers=40 shared=4*THREADS/32
 // budget: put_places registers=56 shared=4*THREADS/32+8*THREADS/32
 #include "block.cuh"
