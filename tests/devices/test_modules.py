@@ -149,9 +149,10 @@ def test_a_launch_compiles_what_no_thread_has_begun(tmp_path: Path, monkeypatch:
         assert files.read(file_name(SOURCE, variant, toolchain.target)) == f"range {variant}".encode()
 
 
-def test_as_many_threads_compile_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 4}, raising=False)
-    assert modules._compilers.__wrapped__()._max_workers == 3
+@pytest.mark.parametrize(("cores", "n_threads"), [({0, 2, 4}, 3), (set(range(64)), 8)])
+def test_few_threads_compile(cores: set[int], n_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores, raising=False)
+    assert modules._compilers.__wrapped__()._max_workers == n_threads
 
 
 def test_threads_share_modules(tmp_path: Path) -> None:

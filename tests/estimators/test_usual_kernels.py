@@ -7,12 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels.emulation import EmulatedRuntime
+from kernels.processes import run_python
 
 from daskboost import DaskBoostClassifier, DaskBoostRegressor
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.runtime.kernel_source import KernelFile, Variant, kernel_file, kernel_names
 
 pytestmark = [pytest.mark.emulated, pytest.mark.large]
+
+FIT = """
+import sys
+import numpy as np
+from kernels.emulation import EmulatedRuntime
+from kernels.processes import run_python
+from daskboost import DaskBoostClassifier
+from daskboost.devices.gpu.runtime import cuda
+runtime = EmulatedRuntime(sm=90)
+runtime.free_bytes = 8 << 30
+cuda.get_runtime = lambda *_: runtime
+X = np.random.default_rng(4).standard_normal((9_000, 30), dtype=np.float32)
+model = DaskBoostClassifier(n_estimators=2, device="cuda", eval_metric=METRICS, n_jobs=1)
+model.fit(X, X[:, 0] > 0, eval_set=[(X, X[:, 0] > 0)])
+assert len(model.booster_.trees) == 2
+print("numba.np.linalg" in sys.modules)
+"""
+"""Says at last whether numba has compiled or loaded a kernel, for which it imports all that it knows of NumPy."""
 
 
 class Noting(EmulatedRuntime):
@@ -40,3 +59,15 @@ def test_they_are_what_estimators_launch(monkeypatch: pytest.MonkeyPatch) -> Non
         model.fit(X, label, eval_set=[(X, label)])
     usual = {(name, str(variant)) for name in kernel_names() for variant in kernel_file(name).usual}
     assert usual == runtime.asked, "change the lines '// usual:' of kernels/*.cu"
+
+
+def test_a_fit_on_a_gpu_loads_no_cpu_kernel() -> None:
+    """A new process would wait a third of a second for numba, and for seconds on a machine without its caches."""
+    done = run_python("-c", FIT.replace("METRICS", "['logloss']"))
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+def test_numba_shows_that_it_loads() -> None:
+    done = run_python("-c", "from daskboost.exact_sum import ExactSum\nimport sys\nExactSum.of([0.5])\n"
+                      "print('numba.np.linalg' in sys.modules)")  # fmt: skip
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
