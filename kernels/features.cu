@@ -4,6 +4,7 @@
 // CPU's.
 //
 // variants: TYPE=0,1,2,3,4,5,6,7,8,9,10
+// usual: TYPE=0
 // budget: convert registers=40 shared=0
 // budget: inspect registers=40 shared=0
 // budget: find_present registers=40 shared=0

@@ -8,6 +8,7 @@
 // writing the answers down. Scales, keys and results stay in device memory: no launch waits for the host.
 //
 // variants: OBJECTIVE=0,1,2,3,4,5,6,7,8 SMALL=0,1 SAMPLED=0,1
+// usual: OBJECTIVE=1,5 SMALL=0 SAMPLED=0
 // budget: count_sampled registers=40 shared=4*THREADS/32
 // budget: quantize_gradients registers=64+16*SAMPLED shared=8*THREADS/32+8*THREADS/32
 #include "block.cuh"

@@ -16,6 +16,7 @@
 // One block per tree. In tables nodes are numbered within their tree, in `splits` and `built` over all trees, CAPACITY each.
 //
 // variants: THREADS=256
+// usual: THREADS=256
 // budget: start_trees registers=40 shared=0
 // budget: choose_splits registers=128 shared=4*THREADS
 // budget: finish_trees registers=64 shared=0

@@ -5,6 +5,7 @@
 // Blocks whose shares begin in the middle of a (node, group) clear equal parts of it together: at the root, all do.
 //
 // variants: THREADS=256
+// usual: THREADS=256
 // budget: zero_divided registers=48 shared=0
 #include "feature_group.cuh"
 #include "shares.cuh"

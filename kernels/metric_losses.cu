@@ -4,6 +4,7 @@
 // exact (wide_sum.cuh): a metric is the same number on every device, and so is the round at which training stops.
 //
 // variants: LOSS=0,1,2,3,4,5,6,7,8,9,10
+// usual: LOSS=0,5
 // budget: sum_losses registers=80 shared=24*THREADS/32
 #include "logarithm.cuh"
 #include "wide_sum.cuh"
@@ -88,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sum_losses(
          row += static_cast<i64>(gridDim.x) * THREADS) {
         const double loss = loss_of(label[row], predictions + row * n_outputs, n_outputs, parameters);
         const double times = weight ? static_cast<double>(weight[row]) : 1.0;
-        add_exactly(losses, weight ? loss * times : loss, of_losses);
-        if (weight) add_exactly(weights, times, of_weights);
+        add_exactly<UNIT>(losses, weight ? loss * times : loss, of_losses);
+        if (weight) add_exactly<UNIT>(weights, times, of_weights);
     }
     losses = wide_sum_of_block<THREADS>(losses, storage);
     if (weight) weights = wide_sum_of_block<THREADS>(weights, storage);

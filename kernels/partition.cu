@@ -12,6 +12,7 @@
 // their order, which is thus the same in every run, and lets rows of a node that are neighbours share sectors.
 //
 // variants: SYMBOL_BYTES=0,1,2 SMALL=0,1
+// usual: SYMBOL_BYTES=1 SMALL=0
 // budget: count_left registers=64 shared=4*THREADS/32+8
 // budget: move_rows registers=72 shared=16*THREADS/32+8
 #include "block_tile.cuh"

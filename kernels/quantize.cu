@@ -7,6 +7,7 @@
 // TABLES 1: in shared memory; 0: read where they are.
 //
 // variants: SYMBOL_BYTES=1,2 TABLES=0,1
+// usual: SYMBOL_BYTES=1 TABLES=1
 // budget: quantize_rows registers=56 shared=0
 // budget: quantize_entries registers=40 shared=0
 #include "matrix.cuh"

@@ -5,6 +5,7 @@
 // arithmetic, so that the bytes in flight fill the memory's latency.
 //
 // variants: OBJECTIVE=1,2,3,4,5,6,7,8
+// usual: OBJECTIVE=1,5
 // budget: find_range registers=48 shared=4*THREADS/32
 #include "block.cuh"
 #include "objectives.cuh"

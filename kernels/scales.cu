@@ -4,6 +4,7 @@
 // launch between the last row of the ranges and the first row that is quantized.
 //
 // variants: THREADS=128
+// usual: THREADS=128
 // budget: find_scales registers=40 shared=0
 // budget: change_scales registers=40 shared=0
 #include "rounding.cuh"

@@ -11,15 +11,21 @@
 // (number of the cell above) * 2**width + (next `width` bits). In `words` a bitmap's 32 bits have their first bit's rank
 // within the series in the upper half.
 //
-// SOURCE 0: a matrix; 1: entries of CSR rows, feature by entry; 2: keys of cells, which are only marked.
+// SOURCE 0: a matrix; 1: entries of CSR rows, feature by entry; 2: keys of cells, which are only marked, and all that
+// has no source, which is compiled once only.
 //
 // variants: SOURCE=0,1,2
+// usual: SOURCE=0,2
 // budget: mark registers=56 shared=0
-// budget: count_bits registers=32 shared=0
+// budget: count_bits registers=40 shared=4*THREADS/32
+// budget: rank_bits registers=56 shared=4*THREADS/32+8*THREADS/32
 // budget: list_cells registers=40 shared=0
 // budget: make_words registers=32 shared=0
 // budget: count_differences registers=32 shared=0
+// budget: pick_ends registers=32 shared=0
+// budget: part_bounds registers=32 shared=0
 // budget: count registers=64 shared=0
+#include "block.cuh"
 #include "keys.cuh"
 #include "matrix.cuh"
 
@@ -31,7 +37,6 @@
 #endif
 
 constexpr i32 MOST_LEVELS = 3;
-constexpr u64 NO_BOUNDS = 0xFFFFFFFFull;  // of a cell: least key seen in the lower half, greatest in the upper
 
 // SOURCE 1: `series_of` a feature, or -1. SOURCE 2: series s has the keys `offsets[s]` to `offsets[s + 1]`.
 #if SOURCE == 0
@@ -122,9 +127,39 @@ extern "C" __global__ void __launch_bounds__(THREADS) mark(
     });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) count_bits(const u32* __restrict__ marks, i64 n, u32* __restrict__ counts) {
-    const i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (i < n) counts[i] = __popc(marks[i]);
+#if SOURCE == 2
+// Marked bits of each block's stretch of `block_words`.
+extern "C" __global__ void __launch_bounds__(THREADS) count_bits(
+    const u32* __restrict__ marks, i64 n, i64 block_words, u32* __restrict__ counts) {
+    __shared__ u32 storage[THREADS / WARP];
+    const i64 begin = blockIdx.x * block_words, end = min(begin + block_words, n);
+    u32 count = 0;
+    for (i64 at = begin + threadIdx.x; at < end; at += THREADS) count += __popc(marks[at]);
+    count = sum_of_block<THREADS>(count, storage);
+    if (threadIdx.x == 0) counts[blockIdx.x] = count;
+}
+
+// Marked bits up to and with each word; `counts` : what `count_bits` found.
+extern "C" __global__ void __launch_bounds__(THREADS) rank_bits(
+    const u32* __restrict__ marks, i64 n, i64 block_words, const u32* __restrict__ counts, u32* __restrict__ ranks) {
+    __shared__ u32 totals[THREADS / WARP];
+    __shared__ i64 partial[THREADS / WARP];
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const i64 begin = blockIdx.x * block_words, end = min(begin + block_words, n);
+    u32 next = static_cast<u32>(sum_before<THREADS>(counts, blockIdx.x, partial));
+    for (i64 tile = begin; tile < end; tile += THREADS) {  // whole warps: all lanes add
+        const i64 at = tile + threadIdx.x;
+        const u32 running = running_sum_of_warp<u32>(at < end ? __popc(marks[at]) : 0);
+        if (lane == WARP - 1) totals[warp] = running;
+        __syncthreads();
+        u32 before = next;
+        for (u32 w = 0; w < THREADS / WARP; ++w) {
+            before += w < warp ? totals[w] : 0;
+            next += totals[w];
+        }
+        if (at < end) ranks[at] = before + running;
+        __syncthreads();  // `totals` is used again
+    }
 }
 
 // The cells of one level in order, as the least key that each could hold. `word_offsets` : of each series' bitmap.
@@ -166,11 +201,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) count_differences(
     if (i > offsets[series]) atomicAdd(&counts[32 * series + __clz(static_cast<int>(cells[i] ^ cells[i - 1]))], 1u);
 }
 
-#if SOURCE != 2
+// The last number of each run.
+extern "C" __global__ void __launch_bounds__(THREADS) pick_ends(
+    const u32* __restrict__ numbers, const i64* offsets, i32 n_runs, u32* __restrict__ ends) {
+    const i32 run = blockIdx.x * THREADS + threadIdx.x;
+    if (run < n_runs) ends[run] = numbers[offsets[run + 1] - 1];
+}
+
+// The least and the greatest key of each cell, as `count` leaves them.
+extern "C" __global__ void __launch_bounds__(THREADS) part_bounds(
+    const u64* __restrict__ bounds, i64 n, u32* __restrict__ least, u32* __restrict__ greatest) {
+    const i64 cell = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
+    if (cell >= n) return;
+    least[cell] = ~static_cast<u32>(bounds[cell]);
+    greatest[cell] = static_cast<u32>(bounds[cell] >> 32);
+}
+#else
+// `bounds` of a cell: the complement of the least key seen in the lower half, the greatest in the upper; 0 before any.
 static __device__ __forceinline__ void add_to_cell(u64* bounds, u64* counts, u64 cell, u32 key, u64 amount) {
     const u64 seen = __ldcg(&bounds[cell]);  // from the L2 cache: an old copy in L1 would make every key look new
     u32* const own = reinterpret_cast<u32*>(&bounds[cell]);
-    if (key < static_cast<u32>(seen)) atomicMin(&own[0], key);
+    if (~key > static_cast<u32>(seen)) atomicMax(&own[0], ~key);
     if (key > static_cast<u32>(seen >> 32)) atomicMax(&own[1], key);
     atomicAdd(&counts[cell], amount);
 }

@@ -1,5 +1,5 @@
-// Gradients of softmax cross-entropy: all classes of a row at a time, with their range; `SoftProb.gradients` of
-// `daskboost/objectives/classification.py`, operation by operation.
+// Gradients of softmax cross-entropy: all classes of a row at a time, with their range; and probabilities alone, which
+// metrics see. `SoftProb` of `daskboost/objectives/classification.py`, operation by operation.
 //
 // A group of lanes takes a row, so that loads and stores run along it: 4 bytes read and 8 written per class are the floor.
 // The sum over classes folds by halves, as `elementary.fold` does, in shared memory. A lane keeps the range of the first
@@ -8,6 +8,7 @@
 //
 // variants: THREADS=256
 // budget: softmax_gradients registers=48 shared=0
+// budget: softmax_probabilities registers=48 shared=0
 #include "objectives.cuh"
 
 #ifndef THREADS
@@ -34,6 +35,18 @@ static __device__ __forceinline__ float sum_by_halves(const float* values, float
     return values[0];
 }
 
+// `e`, with room for half as many behind them, become the exponentials of a row's margins less the largest; their sum.
+// Lanes of rows that are not there take zeros.
+static __device__ __forceinline__ float exponentials(const float* margins, bool is_in, i32 n_classes, i32 lane, i32 group,
+                                                     float* e) {
+    float most = -__uint_as_float(0x7F800000u);
+    for (i32 i = lane; i < n_classes; i += group) most = larger(most, is_in ? margins[i] : 0.0f);
+    for (i32 step = group / 2; step > 0; step /= 2) most = larger(most, __shfl_xor_sync(ALL_LANES, most, step));
+    for (i32 i = lane; i < n_classes; i += group) e[i] = exp_of((is_in ? margins[i] : 0.0f) - most);
+    __syncwarp();
+    return sum_by_halves(e, e + n_classes, n_classes, lane, group);
+}
+
 // `label` : shape (rows,). `margin`, `g`, `h` : shape (rows, classes). `weight` : or null for ones. `group` : lanes of a
 // row, a power of two. `tops` : shape (2, classes), bits of the largest |g| and h, which grow.
 // Dynamic shared memory: 2 words per class, and 3 per class and two groups, rounded down.
@@ -53,12 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_gradients(
         const i64 row = first + own % groups_of_warp;
         const bool is_in = row < n_rows;
         const float* const margins = margin + row * n_classes;
-        float most = -__uint_as_float(0x7F800000u);
-        for (i32 i = lane; i < n_classes; i += group) most = larger(most, is_in ? margins[i] : 0.0f);
-        for (i32 step = group / 2; step > 0; step /= 2) most = larger(most, __shfl_xor_sync(ALL_LANES, most, step));
-        for (i32 i = lane; i < n_classes; i += group) e[i] = exp_of((is_in ? margins[i] : 0.0f) - most);
-        __syncwarp();
-        const float total = sum_by_halves(e, e + n_classes, n_classes, lane, group);
+        const float total = exponentials(margins, is_in, n_classes, lane, group, e);
         for (i32 i = lane; is_in && i < n_classes; i += group) {
             const float p = e[i] / total;
             Gradient gradient = {p - (label[row] == static_cast<float>(i) ? 1.0f : 0.0f),
@@ -82,4 +90,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_gradients(
     }
     __syncthreads();
     for (i32 i = threadIdx.x; i < 2 * n_classes; i += blockDim.x) atomicMax(&tops[i], own_tops[i]);
+}
+
+// `margin`, `out` : shape (rows, classes). `group`, dynamic shared memory : as above.
+extern "C" __global__ void __launch_bounds__(THREADS) softmax_probabilities(
+    const float* __restrict__ margin, i32 n_classes, i32 group, i64 n_rows, float* __restrict__ out) {
+    DYNAMIC_SHARED(float, room);
+    const i32 lane = static_cast<i32>(threadIdx.x) % group, own = static_cast<i32>(threadIdx.x) / group;
+    const i64 groups_of_block = blockDim.x / group, groups_of_warp = WARP / group;
+    float* const e = room + own * (n_classes + n_classes / 2);
+    for (i64 first = blockIdx.x * groups_of_block + own / groups_of_warp * groups_of_warp; first < n_rows;
+         first += gridDim.x * groups_of_block) {
+        const i64 row = first + own % groups_of_warp;
+        const bool is_in = row < n_rows;
+        const float total = exponentials(margin + row * n_classes, is_in, n_classes, lane, group, e);
+        for (i32 i = lane; is_in && i < n_classes; i += group) out[row * n_classes + i] = e[i] / total;
+        __syncwarp();  // the next row may take the place
+    }
 }

@@ -15,6 +15,7 @@
 // Siblings lie side by side: their warps share a block, so that the cache has what both read.
 //
 // variants: THREADS=128
+// usual: THREADS=128
 // budget: rough_of_features registers=96 shared=64*THREADS
 // budget: best_of_features registers=128 shared=0
 // budget: best_of_nodes registers=128 shared=40*NODE_THREADS/32+4*LISTED+16

@@ -7,6 +7,7 @@
 //
 // variants: SYMBOL_BYTES=0,1,2 ROW_WORDS=0 FIND=0,1
 // variants: SYMBOL_BYTES=1,2 ROW_WORDS=8 FIND=0,1
+// usual: SYMBOL_BYTES=1 ROW_WORDS=8 FIND=0
 // budget: walk registers=64 shared=16*MOST_NODES
 #include "symbol.cuh"
 

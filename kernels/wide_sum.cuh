@@ -2,12 +2,14 @@
 //
 // A thread's sum is an integer of 192 bits in units of 2**-100, two's complement. Values of 2**-48 up to 2**59 are whole
 // multiples of the unit, and 2**32 of them fit; losses that are neither are rare and go to limbs in device memory, one pair
-// per exponent, as `daskboost/devices/cpu/arithmetic.py` keeps all.
+// per exponent, as `daskboost/devices/cpu/arithmetic.py` keeps all. What is known to be multiples of another unit may have
+// that one.
 #pragma once
 
 #include "types.cuh"
 
-constexpr i32 UNIT = -100;             // the unit's exponent
+constexpr i32 UNIT = -100;             // the usual unit's exponent
+constexpr i32 HALVES = -1;             // of halves of integers up to 2**125
 constexpr i32 MOST_SHIFT = 106;        // 192 bits less sign, 2**32 values and a mantissa
 constexpr i32 MANTISSA_UNIT = -1075;   // exponent of a mantissa's last bit, less the biased exponent
 constexpr i32 LOW_BITS = 26;
@@ -32,6 +34,7 @@ struct Outside {
     u32* specials;
 };
 
+template <i32 EXPONENT>
 static __device__ __forceinline__ void add_exactly(WideSum& sum, double value, const Outside& outside) {
     const u64 bits = static_cast<u64>(__double_as_longlong(value));
     const i32 exponent = static_cast<i32>(bits >> 52 & 0x7FF);
@@ -40,10 +43,14 @@ static __device__ __forceinline__ void add_exactly(WideSum& sum, double value, c
         atomicOr(outside.specials, fraction ? 4u : bits >> 63 ? 2u : 1u);
         return;
     }
-    const u64 mantissa = exponent ? fraction | 1ull << 52 : fraction;
+    u64 mantissa = exponent ? fraction | 1ull << 52 : fraction;
     if (mantissa == 0) return;
     const u64 sign = 0 - (bits >> 63);  // all ones if negative: (x ^ sign) - sign negates
-    const i32 shift = (exponent ? exponent : 1) + MANTISSA_UNIT - UNIT;
+    i32 shift = (exponent ? exponent : 1) + MANTISSA_UNIT - EXPONENT;
+    if (EXPONENT == HALVES && shift < 0) {  // the bits below the unit are zeros
+        mantissa >>= -shift;
+        shift = 0;
+    }
     if (shift < 0 || shift > MOST_SHIFT) {
         atomicOr(outside.specials, 8u);
         atomicAdd(outside.limbs + 2 * exponent, ((mantissa >> LOW_BITS) ^ sign) - sign);

@@ -42,6 +42,26 @@ def test_infinities_and_nan_propagate_as_in_addition(values: np.ndarray) -> None
     np.testing.assert_equal(ExactSum.of(values).value(), expected)
 
 
+WHOLE = [[], [3], [0.0, -0.0], [1.0] * 5, [2.0**38, -(2.0**38)] * 3 + [2.0**38], [2.0**38] * 20_000, [-7] * 40_000]
+
+
+@pytest.mark.parametrize("values", WHOLE)
+def test_whole_numbers_need_no_kernel(values: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExactSum, "_of_block", lambda _: pytest.fail("a kernel was compiled"))
+    assert ExactSum.of(values) == ExactSum(int(sum(map(Fraction, values))) << 1074)
+
+
+@pytest.mark.parametrize("other", [0.5, 2.0**38 + 1, 2.0**60, -(2.0**900), math.inf, math.nan, 5e-324])
+@pytest.mark.parametrize("place", [0, 5, 20_000])
+def test_one_other_number_among_many(other: float, place: int) -> None:
+    values = [float(value) for value in range(30_000)]
+    values[place] = other
+    expected = ExactSum(sum(map(int, values[:place] + values[place + 1 :])) << 1074) + ExactSum._of_block(
+        np.array([other])
+    )
+    assert ExactSum.of(values) == expected
+
+
 @unhurried
 @given(anything, st.randoms(use_true_random=False), st.integers(0, 20))
 def test_order_and_partitioning_do_not_matter(values: np.ndarray, random: object, cut: int) -> None:

@@ -97,7 +97,7 @@ def make_device(name: str, layout: SlotLayout, threads: Threads, size: FitSize |
                 plan = gpu_plan(size, runtime.free_bytes + shared_bytes)
                 plan.check()
             if plan is not None:
-                logger.info("on GPU %d, %s", runtime.device, plan.growth)
+                logger.info("on GPU %d, %s", runtime.device, "; ".join(filter(None, (plan.growth, plan.evaluation))))
             return GpuDevice(runtime, layout, threads, plan)
         except (MissingDependencyError, DeviceError) as error:
             if kind != "auto":

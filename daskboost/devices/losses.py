@@ -32,6 +32,16 @@ class LossKernel(IntEnum):
     """Softmax, of all outputs of a row together."""
 
 
+class LinkKernel(IntEnum):
+    """What a kernel makes of margins for metrics to see (`kernels/predictions.cu`, `kernels/softmax.cu`)."""
+
+    MARGIN = 0
+    """Nothing: metrics see margins."""
+    SIGMOID = 1
+    EXP = 2
+    SOFTMAX = 3
+
+
 @dataclass(frozen=True)
 class DeviceLoss:
     """A loss in the words of a kernel."""

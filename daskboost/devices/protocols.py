@@ -207,6 +207,8 @@ class Device(Protocol):
     """What searches histograms in the device's memory; None where that is the host's."""
     metric_kernels: MetricKernels | None
     """What computes metrics there, likewise."""
+    watches: bool
+    """Whether the plan of the fit is that metrics are computed on the device behind the trees (`FitSize.watched`)."""
     metric_rows: int
     """Rows up to which metrics of neighbouring chunks are computed together."""
 

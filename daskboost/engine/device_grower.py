@@ -6,7 +6,7 @@ plan do without the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +17,7 @@ from daskboost.devices.gpu.rows.gradients import ALL, LossRows, RoundGradients, 
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
 from daskboost.devices.gpu.rows.views import walk_trees
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_host
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device, to_host
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
@@ -29,6 +29,9 @@ from daskboost.engine.engine import Engine, TreesOnAllRows
 from daskboost.engine.row_gradients import Gradients
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
+from daskboost.engine.watching import Watch
+from daskboost.fit.messages import MetricParts
+from daskboost.fit.rounds import Metrics
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
@@ -58,9 +61,9 @@ class TreeGroup:
 
 class DeviceGrower:
     """Grows the trees of rounds on the GPU of the only engine of a fit, whose plan has trees that do without the host;
-    `total_weight` is that of all rows, where data are small."""
+    `total_weight` is that of all rows, where data are small. `watch` : metrics that are kept beside the trees."""
 
-    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None) -> None:
+    def __init__(self, engine: Engine, spec: FitSpec, total_weight: float | None, watch: Watch) -> None:
         device, trees = engine.device, engine.trees
         assert isinstance(trees, TreesOnAllRows) and device.split_kernels is not None
         rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
@@ -86,14 +89,16 @@ class DeviceGrower:
         self._refit = Refit(
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip
-        n_rounds = min(ROUNDS_AT_ONCE, len(spec.learning_rates))
-        n_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
+        self.watch = watch
+        self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
+        """Bytes of the tables of a round's trees."""
+        n_rounds, n_bytes = min(ROUNDS_AT_ONCE, len(spec.learning_rates)), self.tables_bytes + len(watch.memory)
         self._memory = self._runtime.xp.empty((n_rounds, n_bytes), np.uint8)
         self._batch = Batch(self._memory)
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
         """All outputs, `n_trees` at a time; the last group may be smaller."""
-        xp, n_features, params = self._runtime.xp, self._spec.cuts.n_features, self._spec.params
+        n_features, params = self._spec.cuts.n_features, self._spec.params
         grower: TreeGrower | BestFirstGrower
         entries = self._entry_search(kernels)
         if params.grow_policy == "lossguide":
@@ -107,7 +112,7 @@ class DeviceGrower:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
                 self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
-                xp.ones((drawn_sets(params), n, n_features), np.uint8),
+                to_device(self._runtime, np.ones((drawn_sets(params), n, n_features), np.uint8)),
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups
@@ -130,12 +135,23 @@ class DeviceGrower:
         with self._device.errors():
             if self._batch.is_over:
                 self._batch = Batch(self._memory)
-            self._grow_round(rows.iteration, learning_rate, self._batch.next())
-        return partial(self._trees_of, rows.iteration, self._batch, self._batch.n_grown - 1)
+            self._batch.n_grown += 1
+            self._grow_round(rows.iteration, learning_rate, self.kept().memory)
+        return partial(self._trees_of, rows.iteration, self.kept())
 
-    def _trees_of(self, iteration: int, batch: Batch, place: int) -> tuple[TreeTable, ...]:
+    def kept(self) -> KeptRound:
+        """Return the last round, as it is kept until its batch is fetched."""
+        return KeptRound(self._batch, self._batch.n_grown - 1)
+
+    def evaluate(self) -> None:
+        """Launch what computes metrics of all margins, and copies what they know behind the last round's tables."""
         with self._device.errors():
-            return tuple(self._finished(iteration, batch.fetched()[place]))
+            self._queue("metrics", self.watch.launch)
+            self.kept().memory[self.tables_bytes :] = self.watch.memory
+
+    def _trees_of(self, iteration: int, kept: KeptRound) -> tuple[TreeTable, ...]:
+        with self._device.errors():
+            return tuple(self._finished(iteration, kept.fetched()))
 
     def _finished(self, iteration: int, memory: UInt8) -> Iterator[TreeTable]:
         """The trees of a round from their tables, in the order of outputs.
@@ -232,11 +248,11 @@ def _groups_of(n_outputs: int, n_trees: int) -> list[range]:
 
 
 class Batch:
-    """Rounds whose trees' tables lie on the device until the host fetches them together, in memory of shape (rounds,
-    bytes of a round's tables) that the next batch uses again."""
+    """Rounds whose trees' tables and metrics lie on the device until the host fetches them together, in memory of shape
+    (rounds, bytes of a round) that the next batch uses again."""
 
     def __init__(self, memory: DeviceArray) -> None:
-        self._memory = memory
+        self.memory = memory
         self._fetched: UInt8 | None = None
         self.n_grown = 0
 
@@ -245,14 +261,44 @@ class Batch:
         """Whether another round needs another batch."""
         return self._fetched is not None
 
-    def next(self) -> DeviceArray:
-        """Return the memory of the next round's tables."""
-        self.n_grown += 1
-        found: DeviceArray = self._memory[self.n_grown - 1]
+    def fetched(self) -> UInt8:
+        """Return all rounds in the host's memory; the batch is over then."""
+        if self._fetched is None:
+            self._fetched = to_host(self.memory[: self.n_grown])
+        return self._fetched
+
+
+@dataclass(frozen=True)
+class KeptRound:
+    """A round of a batch."""
+
+    batch: Batch
+    place: int
+
+    @property
+    def memory(self) -> DeviceArray:
+        """Its bytes on the device."""
+        found: DeviceArray = self.batch.memory[self.place]
         return found
 
     def fetched(self) -> UInt8:
-        """Return the tables of all rounds in the host's memory; the batch is over then."""
-        if self._fetched is None:
-            self._fetched = to_host(self._memory[: self.n_grown])
-        return self._fetched
+        """Return its bytes in the host's memory, where all rounds of the batch are then."""
+        found: UInt8 = self.batch.fetched()[self.place]
+        return found
+
+
+class WatchedMetrics:
+    """Has metrics computed behind the trees of a round, with which they are fetched."""
+
+    def __init__(self, grower: DeviceGrower) -> None:
+        self._grower = grower
+
+    def after_round(self) -> Metrics:
+        self._grower.evaluate()
+        return partial(self._read, self._grower.kept())
+
+    def send(self) -> None:
+        """Send nothing: the device keeps the order of launches."""
+
+    def _read(self, kept: KeptRound) -> Sequence[MetricParts]:
+        return [self._grower.watch.read(kept.fetched()[self._grower.tables_bytes :])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any
 
@@ -14,7 +14,7 @@ from daskboost.data.chunks.shard import Shard, ShardChunk
 from daskboost.data.input.row_columns import joined
 from daskboost.devices.gpu.rows.metrics import MetricKernels
 from daskboost.devices.protocols import Device
-from daskboost.dtypes import Array, Bool, Int32
+from daskboost.dtypes import Array, Bool, Float32, Int32
 from daskboost.engine.row_groups import RowGroup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.metrics.metric import Arrays, Metric
@@ -46,6 +46,16 @@ class EvaluatedRows:
             )
             self.groups.append(group if same else _compact(group, entries, rows))
             self._places.append((index, None if rows is None else self._xp.asarray(rows)))
+
+    @property
+    def sources(self) -> list[tuple[Array, Array | None]]:
+        """The kept margins of each group, and which of them count; None for all."""
+        return [(self._kept.margins[index], rows) for index, rows in self._places]
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether margins of all rows that count are others than those of one group."""
+        return len(self._places) > 1 or any(rows is not None for _, rows in self._places)
 
     def margins(self, places: range) -> Array:
         """Return the margins of neighbouring groups, one after the other, as they are now: a copy, but of one group all
@@ -113,30 +123,47 @@ class Evaluator:
     def __init__(
         self, device: Device, objective: Objective, metrics: Sequence[Metric[Any]], evaluated: EvaluatedRows
     ) -> None:
-        self._device, self._objective, self._metrics, self._evaluated = device, objective, metrics, evaluated
-        together = _together(evaluated.groups, device.metric_rows // objective.n_outputs)
-        self._batches = [self._batch(places) for places in together]
+        self._device, self.objective, self.metrics, self.evaluated = device, objective, metrics, evaluated
+        self.n_rows = sum(group.n_rows for group in evaluated.groups)
+        kernels = device.metric_kernels
+        if kernels is not None:
+            kernels.most_rows = max(kernels.most_rows, self.n_rows)
+
+    def columns(self) -> tuple[Float32, Float32 | None]:
+        """Return labels and weights of all rows that count, on the host; float32, shape (rows,)."""
+        return _columns(self.evaluated.groups)
+
+    @cached_property
+    def _batches(self) -> list[_Batch]:
+        together = _together(self.evaluated.groups, self._device.metric_rows // self.objective.n_outputs)
+        return [self._batch(places) for places in together]
 
     def _batch(self, places: range) -> _Batch:
-        groups, kernels = self._evaluated.groups[places.start : places.stop], self._device.metric_kernels
-        if kernels is None or all(metric.device_loss is None for metric in self._metrics):
+        groups, kernels = self.evaluated.groups[places.start : places.stop], self._device.metric_kernels
+        if kernels is None or all(metric.device_loss is None for metric in self.metrics):
             return _Batch(places, groups)
-        rows, put = joined([replace(group.rows, base_margin=None) for group in groups]), self._device.put
-        assert rows.label is not None  # refused when the fit is specified
-        return _DeviceBatch(places, groups, kernels, put(rows.label), None if rows.weight is None else put(rows.weight))
+        (label, weight), put = _columns(groups), self._device.put
+        return _DeviceBatch(places, groups, kernels, put(label), None if weight is None else put(weight))
 
     def states(self) -> list[Arrays]:
         """Return the state of each metric, for the wire, with the margins as they are."""
-        objective = self._objective
+        objective = self.objective
         no_rows = objective.evaluation(np.empty((0, objective.n_outputs), np.float32))
-        states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self._metrics]
+        states = [metric.partial(np.empty(0, np.float32), no_rows) for metric in self.metrics]
         for batch in self._batches:
             states = [state + more for state, more in zip(states, self._states_of(batch), strict=True)]
         return [state.to_arrays() for state in states]
 
     def _states_of(self, batch: _Batch) -> list[Any]:
-        prediction = self._objective.evaluation(self._evaluated.margins(batch.places), self._device.xp)
-        return batch.states(self._metrics, prediction, self._device.fetch)
+        prediction = self.objective.evaluation(self.evaluated.margins(batch.places), self._device.xp)
+        return batch.states(self.metrics, prediction, self._device.fetch)
+
+
+def _columns(groups: Sequence[RowGroup]) -> tuple[Float32, Float32 | None]:
+    """Labels and weights of groups, one after the other."""
+    rows = joined([replace(group.rows, base_margin=None) for group in groups])
+    assert rows.label is not None  # refused when the fit is specified
+    return rows.label, rows.weight
 
 
 def _together(groups: Sequence[RowGroup], most_rows: int) -> list[range]:

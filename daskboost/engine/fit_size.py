@@ -16,9 +16,8 @@ from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
 from daskboost.fit.base_score import DIGITS
-from daskboost.fit.recipe import Recipe
+from daskboost.fit.recipe import Recipe, evaluated_metrics
 from daskboost.fit.spec import FitSpec
-from daskboost.metrics.metric_names import make_metric
 from daskboost.objectives.objective import Objective, kernel_of
 from daskboost.objectives.own_objective import CustomObjective
 from daskboost.params import TrainParams
@@ -145,7 +144,8 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
              place: EnginePlace) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
     params, objective, recipe = outline.params, outline.objective, outline.recipe
-    metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
+    metrics = evaluated_metrics(params, objective)
+    without_host = recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS
     margins = np.zeros((2, objective.n_outputs), np.float32)  # of one row, a copy might be a view
     return FitSize(
         train=train, evals=tuple(evals), n_slots=outline.n_slots, most_slots=outline.most_slots,
@@ -157,7 +157,8 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         device_memory_limit=None if params.device_memory_limit is None else int(params.device_memory_limit),
         evaluates_margins=bool(np.may_share_memory(objective.evaluation(margins), margins)),
         counts_scores=any(made.device_loss == "scores" for made in metrics),
-        without_host=recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS,
+        n_metrics=len(metrics), watched=without_host and len(evals) > 0 and not recipe.metrics_reason,
+        metrics_reason=recipe.metrics_reason, without_host=without_host,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
         may_sort_entries=params.grow_policy != "symmetric",
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",

@@ -54,7 +54,7 @@ class RowSets:
         self.rows = GrowingRows.of(self.train, device)
         self.evals: list[ShardMargins] = []
         """Margins of rows that are evaluated, but for those that are kept for training rows anyway."""
-        self._evaluators: list[Evaluator] = []
+        self.evaluators: list[Evaluator] = []
         # Where trees grow on a sample, margins of training rows wait for the next pass: they lag behind.
         current = () if on_sample else (self.train,)
         for metrics, shard, n_resident in zip(setup.metrics, evals, resident[1:], strict=True):
@@ -65,7 +65,7 @@ class RowSets:
             elif kept is None:
                 kept = margins(shard, ViewRoom(0, n_resident, device.stream_bytes), EVALUATION)
                 self.evals.append(kept)
-            self._evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
+            self.evaluators.append(Evaluator(device, setup.objective, metrics, EvaluatedRows(shard, kept, device)))
         self.resident_evals = [each for each in self.evals if each.is_resident]
         self.streamed_evals = [each for each in self.evals if not each.is_resident]
 
@@ -88,7 +88,7 @@ class RowSets:
 
     def evaluate(self, message: m.Evaluate) -> m.MetricParts:
         """Return the metrics' partial states with the margins as they are."""
-        return m.MetricParts([evaluator.states() for evaluator in self._evaluators])
+        return m.MetricParts([evaluator.states() for evaluator in self.evaluators])
 
     def label_sums(self, message: m.LabelSums) -> m.ExactParts:
         """Return exact sums of the weighted labels and of the weights of all training rows."""

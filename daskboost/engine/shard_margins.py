@@ -14,13 +14,15 @@ from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
 from daskboost.devices.protocols import Device, View
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, Float32
 from daskboost.engine.chunk_views import ViewRoom, Views, chunk_views
 from daskboost.engine.row_groups import RowGroup
 from daskboost.errors import DataError
 
 TRAINING, EVALUATION = 1, 0
 """Ranks of passes that several fits make together (see `Lockstep.items`)."""
+FIRST_ROWS = 64
+"""Rows of equal margins that come from the host: so few that no plan need count them."""
 
 
 class SharesViews(Protocol):
@@ -64,7 +66,20 @@ class ShardMargins:
                     f"base_margin has {given.shape[1]} columns, but the objective has {own.shape[1]} outputs; give one "
                     "column per output"
                 )
-            own[:] = self.device.put(np.asarray(margin if given is None else given, np.float32))
+            if given is None:
+                self._repeat(np.asarray(margin, np.float32), own)
+            else:
+                own[:] = self.device.put(np.asarray(given, np.float32))
+
+    def _repeat(self, row: Float32, out: Array) -> None:
+        """Give all rows the same values by copies, each of as many rows as there are already: to broadcast a row, CuPy
+        would compile a kernel."""
+        n, n_rows = min(FIRST_ROWS, len(out)), len(out)
+        out[:n] = self.device.put(np.tile(row, (n, 1)))
+        while n < n_rows:
+            more = min(n, n_rows - n)
+            out[n : n + more] = out[:more]
+            n += more
 
     def add_trees(self, trees: Sequence[tuple[WalkArrays, int]]) -> None:
         """Add the values of trees to the margins of one output each, or vectors to those of all, in one pass."""

@@ -12,13 +12,14 @@ from typing import TypeVar
 from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE
 from daskboost.devices.cpu.threads import Threads
 from daskboost.engine.compiled_grower import CompiledGrower, why_not_compiled
-from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice
+from daskboost.engine.device_grower import DeviceGrower, RowsOnDevice, WatchedMetrics
 from daskboost.engine.engine import Engine
 from daskboost.engine.setup import Answers
+from daskboost.engine.watching import Watch
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.messages import Outbox
-from daskboost.fit.rounds import AsGrown, GrownRound, Parts, grow_rounds, rounds_of
+from daskboost.fit.rounds import AsGrown, GrownRound, Parts, evaluation_of, grow_rounds, rounds_of
 from daskboost.fit.samplers import AllRows
 from daskboost.fit.spec import FitSpec
 
@@ -87,12 +88,15 @@ class WholeRounds:
 def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:
     """Give the rounds of a fit whose trees grow on a CPU, in one call each."""
     sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
-    return grow_rounds(spec, outbox, Parts(sampler, CompiledGrower(engine, spec), AsGrown()))
+    grower = CompiledGrower(engine, spec)
+    return grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation_of(spec, outbox)))
 
 
 def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:
     """Give the rounds of a fit whose trees grow on the engine's device."""
     total_weight = weight_of_small_data(outbox, spec)
     with engine.device.errors():
-        grower = DeviceGrower(engine, spec, total_weight)
-    return grow_rounds(spec, outbox, Parts(RowsOnDevice(), grower, AsGrown()))
+        watch = Watch(engine.device, engine.sets.evaluators if engine.device.watches else ())
+        grower = DeviceGrower(engine, spec, total_weight, watch)
+    evaluation = WatchedMetrics(grower) if engine.device.watches else evaluation_of(spec, outbox)
+    return grow_rounds(spec, Parts(RowsOnDevice(), grower, AsGrown(), evaluation))

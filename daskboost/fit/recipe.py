@@ -12,10 +12,14 @@ from typing import Literal
 import numpy as np
 
 from daskboost.devices.budget.plan import RowSource
+from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
+from daskboost.devices.losses import LinkKernel
 from daskboost.dtypes import Float32
 from daskboost.fit.scales import is_small
 from daskboost.hashing import Purpose, draws, key
-from daskboost.objectives.objective import Objective, scores_weights
+from daskboost.metrics.metric import AnyMetric
+from daskboost.metrics.metric_names import make_metric
+from daskboost.objectives.objective import Objective, link_of, scores_weights
 from daskboost.params import TrainParams
 from daskboost.tree.device_trees import beyond_gpus, needs_host
 
@@ -72,6 +76,9 @@ class Recipe:
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str
     """Why it does whatever the device and its room."""
+    metrics_reason: str
+    """Why the host waits for metrics in each round, in words; empty where a GPU computes all of them behind the trees,
+    if its memory has room."""
 
     @property
     def refits(self) -> bool:
@@ -167,4 +174,21 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         columns=(params.sketch_outputs or objective.n_outputs) if vectors else 1,
         quantiles=quantiles, growth="host" if why_host else growth, host_reason=why_host,
         host_rules=host_rules,
+        metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip
+
+
+def evaluated_metrics(params: TrainParams, objective: Objective) -> list[AnyMetric]:
+    """Return the metrics of each evaluation set: those that are named, or the objective's own."""
+    return [make_metric(metric, objective.parameters()) for metric in params.eval_metric or (objective.default_metric,)]
+
+
+def _metrics_reason(params: TrainParams, objective: Objective) -> str:
+    """Why the host waits for metrics of trees that grow without it."""
+    on_host = [metric.name for metric in evaluated_metrics(params, objective) if not metric.is_watched]
+    link = link_of(objective)
+    if on_host:
+        return f"{on_host[0]!r} is computed on the host"
+    if link is None or (link == LinkKernel.SOFTMAX and not has_softmax_kernel(objective.n_outputs)):
+        return f"predictions of {objective.name!r} have no kernel"
+    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from daskboost.devices.budget.plan import RowSource
@@ -20,6 +21,8 @@ from daskboost.tree.table import TreeTable
 
 Trees = Callable[[], tuple[TreeTable, ...]]
 """Gives the finished trees of a round; where they grew on a device, the host waits for them then."""
+Metrics = Callable[[], Sequence[m.MetricParts]]
+"""Gives the metrics of all engines after a round, likewise."""
 Report = m.PassReport | m.SampleReport
 GrownT = TypeVar("GrownT")
 GrownOut = TypeVar("GrownOut", covariant=True)
@@ -40,6 +43,16 @@ class Certifier(Protocol[GrownIn]):
         """Return the finished trees, and what the round cost where trees grow on a sample."""
 
 
+class Evaluation(Protocol):
+    """Has metrics of rounds computed."""
+
+    def after_round(self) -> Metrics:
+        """Ask for the metrics of the margins that have the round's trees."""
+
+    def send(self) -> None:
+        """Have the margins seen before the next round changes them."""
+
+
 @dataclass(frozen=True)
 class Parts(Generic[GrownT]):
     """What the rounds of a fit are made of."""
@@ -47,6 +60,7 @@ class Parts(Generic[GrownT]):
     sampler: Sampler
     grower: Grower[GrownT]
     certifier: Certifier[GrownT]
+    evaluation: Evaluation
 
 
 @dataclass(frozen=True)
@@ -54,25 +68,54 @@ class GrownRound:
     """A round whose trees are in all margins by the next request to the engines."""
 
     trees: Trees
-    metrics: Sequence[m.MetricParts]
+    metrics: Metrics
     report: Report | None
 
     def finished(self) -> m.Round:
-        """Return the round with its trees in the host's memory."""
-        return m.Round(self.trees(), tuple(self.metrics), self.report)
+        """Return the round with its trees and metrics in the host's memory."""
+        return m.Round(self.trees(), tuple(self.metrics()), self.report)
 
 
-def grow_rounds(spec: FitSpec, outbox: Outbox, parts: Parts[GrownT]) -> Iterator[GrownRound]:
+def grow_rounds(spec: FitSpec, parts: Parts[GrownT]) -> Iterator[GrownRound]:
     """Give the rounds of a fit, each grown when it is asked for."""
     last = spec.first_iteration + len(spec.learning_rates) - 1
     for iteration, learning_rate in spec.rounds:
         rows = parts.sampler.rows(iteration)
         grown = parts.grower.grow(rows, learning_rate)
         trees, report = parts.certifier.settle(grown, rows, learning_rate)
-        metrics = outbox.later(m.Evaluate()) if spec.eval_names else None
+        metrics = parts.evaluation.after_round()
         if iteration < last:
             parts.sampler.expect(iteration + 1)  # finishing a round and starting the next is one round trip
-        yield GrownRound(trees, outbox.get(metrics) if metrics is not None else (), report)
+        parts.evaluation.send()
+        yield GrownRound(trees, metrics, report)
+
+
+class NothingEvaluated:
+    """Computes nothing: there is no evaluation set."""
+
+    def after_round(self) -> Metrics:
+        return tuple
+
+    def send(self) -> None:
+        """Send nothing."""
+
+
+class AskedMetrics:
+    """Asks the engines, and waits for them before the next round."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def after_round(self) -> Metrics:
+        return partial(self._outbox.get, self._outbox.later(m.Evaluate()))
+
+    def send(self) -> None:
+        self._outbox.flush()
+
+
+def evaluation_of(spec: FitSpec, outbox: Outbox) -> Evaluation:
+    """Return what has metrics computed by the engines of a fit."""
+    return AskedMetrics(outbox) if spec.eval_names else NothingEvaluated()
 
 
 def rounds_of(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
@@ -84,14 +127,14 @@ def _on_all_rows(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[Gr
     """Give rounds whose trees grow on all rows."""
     sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
     grower = HostGrower(outbox, reduction_of(outbox, spec, threads), spec)
-    return grow_rounds(spec, outbox, Parts(sampler, grower, AsGrown()))
+    return grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation_of(spec, outbox)))
 
 
 def _on_drawn_rows(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
     """Give rounds whose trees grow on rows drawn by gradients."""
     sample = SampleOutbox(outbox)
     grower = HostGrower(sample, reduction_of(sample, spec, threads), spec)
-    return grow_rounds(spec, outbox, Parts(DrawnRows(outbox, spec), grower, AsGrown()))
+    return grow_rounds(spec, Parts(DrawnRows(outbox, spec), grower, AsGrown(), evaluation_of(spec, outbox)))
 
 
 def _certified(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[GrownRound]:
@@ -99,7 +142,7 @@ def _certified(spec: FitSpec, outbox: Outbox, threads: Threads) -> Iterator[Grow
     sample = CertifiedSample(outbox, spec, weight_of_small_data(outbox, spec))
     grower = SampleGrower(sample, reduction_of(sample.outbox, spec, threads), spec)
     certifier = PassCertifier(outbox, sample, grower, reduction_of(outbox, spec, threads), spec)
-    return grow_rounds(spec, outbox, Parts(sample, grower, certifier))
+    return grow_rounds(spec, Parts(sample, grower, certifier, evaluation_of(spec, outbox)))
 
 
 ROUNDS: Mapping[RowSource, Callable[[FitSpec, Outbox, Threads], Iterator[GrownRound]]] = {

@@ -12,16 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.cuts.key_counts import KeyTable
-from daskboost.devices.gpu.rows.metrics import SCORE_ROWS
-from daskboost.dtypes import Array, Float64, Int64
+from daskboost.devices.gpu.rows.metrics import AreaWords, read_area
+from daskboost.dtypes import Array, Bool, Float64, Int64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.metrics.elementwise import TINY, LabelRange, MeanMetric
-from daskboost.metrics.metric import Metric, log, number_argument, one_per_row, row_blocks
+from daskboost.metrics.metric import Arrays, Metric, log, number_argument, one_per_row, row_blocks
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
-    from daskboost.devices.gpu.rows.metrics import MetricKernels
+    from daskboost.devices.gpu.rows.metrics import MetricKernels, Words
+    from daskboost.devices.gpu.rows.watched import WatchedRows
+    from daskboost.devices.gpu.runtime.launches import DeviceArray
 
 # Areas under the ROC and the precision-recall curve, from mergeable counts of scores.
 #
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 # cell and count as ties: the AUC is then off by at most sum(p_b n_b) / (2 P N) over cells b with p_b positives and n_b
 # negatives, 3.6e-6 for a million normal scores, and by about 1e-8 where order within cells is as good as random.
 #
-# On a GPU a sort counts the scores, to the same cells and the same bytes.
+# On a GPU scores are counted without a sort, in the same cells and to the same bytes. Where it has all rows of an
+# evaluation set it adds up the area as well, so that a few words come to the host in place of the cells.
 #
 # Weights become integers, so that sums do not depend on order: multiples of a power of two near (largest weight) *
 # (rows) / 2**62, which for a million rows leaves 42 bits to the largest weight.
@@ -44,7 +47,30 @@ _TOTAL_BITS = 62  # of the sum of all weights, so that it and its halves fit an 
 
 
 @dataclass(frozen=True)
-class ScoreCurve(Metric[KeyTable]):
+class CurveArea:
+    """The area under the curve of all rows, not divided yet."""
+
+    area: ExactSum
+    negatives: int
+    positives: int
+
+    def __add__(self, other: CurveArea) -> CurveArea:
+        raise DataError("areas under curves of parts of the rows do not add up; add counts of scores")
+
+    def to_arrays(self) -> Arrays:
+        return {"area": self.area.to_array(), "totals": np.array([self.negatives, self.positives], np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> CurveArea:
+        """Return the inverse of `to_arrays`; raises DataError where an array is absent or malformed."""
+        totals = arrays.get("totals")
+        if totals is None or totals.dtype != np.int64 or totals.shape != (2,):
+            raise DataError(f"arrays: totals={totals!r} are no sums of two classes; pass what to_arrays returned")
+        return cls(ExactSum.from_array(arrays["area"]), *totals.tolist())
+
+
+@dataclass(frozen=True)
+class ScoreCurve(Metric[KeyTable | CurveArea]):
     """What both areas share: counts of (negatives, positives) per score.
 
     Parameters
@@ -54,8 +80,20 @@ class ScoreCurve(Metric[KeyTable]):
     """
 
     device_loss: ClassVar[str | None] = "scores"
+    device_curve: ClassVar[str | None] = None
+    """What adds up `terms` on a GPU, one of `CURVES` of `devices/gpu/rows/metrics.py`; None: the host does, from
+    counts. A subclass with terms of its own has its own, or none."""
     maximize: ClassVar[bool] = True
     exponent: int | None = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "device_curve" not in vars(cls) and not vars(cls).keys().isdisjoint(("terms", "value")):
+            cls.device_curve = None
+
+    @property
+    def is_watched(self) -> bool:
+        return super().is_watched and self.device_curve is not None
 
     def prepare(self, stats: LabelStats) -> Self:
         LabelRange(0.0, 1.0).check(self.name, stats)  # what lies between is refused when it is read
@@ -73,33 +111,54 @@ class ScoreCurve(Metric[KeyTable]):
 
     def _block(self, label: Array, score: Array, weight: Array | None) -> KeyTable:
         positive = label == 1
-        if not (positive | (label == 0)).all():
-            other = label[~positive & (label != 0)][0]
-            raise DataError(f"label {other:g} for metric {self.name!r}: labels must be 0 or 1; use another metric")
+        self._check(label, positive | (label == 0))
         if np.isnan(score).any():
-            raise DataError(
-                f"prediction holds NaN, which metric {self.name!r} cannot rank; look for NaN in base margins"
-            )
+            raise self._unordered()
         counts = np.zeros((len(label), 2), dtype=np.int64)
         counts[np.arange(len(label)), positive.astype(np.intp)] = self._units(weight, len(label))
         return KeyTable.of(score.astype(np.float32), counts, capacity=CAPACITY)
+
+    def _check(self, label: Array, is_class: Bool) -> None:
+        if not is_class.all():
+            raise DataError(
+                f"label {label[~is_class][0]:g} for metric {self.name!r}: labels must be 0 or 1; use another metric"
+            )
+
+    def _unordered(self) -> DataError:
+        return DataError(
+            f"prediction holds NaN, which metric {self.name!r} cannot rank; look for NaN in base margins"
+        )
 
     def partial_of_loss(
         self, kernels: MetricKernels, loss: str, label: Array, prediction: Array, weight: Array | None
     ) -> KeyTable | None:
         score = one_per_row(self.name, label, prediction)
-        state = self._block(np.empty(0, np.float32), np.empty(0, np.float32), None)
-        scale = 1.0 if weight is None else math.ldexp(1.0, -self._exponent)
-        for block in row_blocks(label, score, weight, SCORE_ROWS):
-            cells = kernels.count_scores(*block, scale, CAPACITY)
-            if cells is None:  # a label or a score that the host refuses
-                return None
-            offsets = np.array([0, len(cells.lower)], np.int64)
-            state += KeyTable(
-                np.array([CAPACITY], np.int64), np.array([cells.bits], np.uint8), offsets, cells.lower, cells.upper,
-                cells.counts,
-            )  # fmt: skip
-        return state
+        cells = kernels.count_scores(label, score, weight, self._scale(weight), CAPACITY)
+        if cells is None:  # a label or a score that the host refuses
+            return None
+        offsets = np.array([0, len(cells.lower)], np.int64)
+        return KeyTable(
+            np.array([CAPACITY], np.int64), np.array([cells.bits], np.uint8), offsets, cells.lower, cells.upper,
+            cells.counts,
+        )  # fmt: skip
+
+    def check_shape(self, label: Array, prediction: Array) -> None:
+        one_per_row(self.name, label, prediction)
+
+    def measure(self, rows: WatchedRows, state: DeviceArray) -> None:
+        assert self.device_curve is not None
+        rows.add_area(self.device_curve, self._scale(rows.weight), CAPACITY, state)
+
+    def measured(self, words: Words, label: Array, weight: Array | None) -> CurveArea:
+        assert self.device_curve is not None
+        found: AreaWords = read_area(words, self.device_curve)
+        if found.refused:
+            self._check(label, (label == 0) | (label == 1))
+            raise self._unordered()
+        return CurveArea(ExactSum(*found.area), found.negatives, found.positives)
+
+    def _scale(self, weight: Array | None) -> float:
+        return 1.0 if weight is None else math.ldexp(1.0, -self._exponent)
 
     def _units(self, weight: Array | None, n_rows: int) -> Int64:
         if weight is None:
@@ -114,18 +173,30 @@ class ScoreCurve(Metric[KeyTable]):
             )
         return self.exponent
 
-    def value(self, state: KeyTable) -> float:
-        counts = state.counts
-        negative, positive = counts[:, 0], counts[:, 1]
-        if not positive.any() or not negative.any():
+    def value(self, state: KeyTable | CurveArea) -> float:
+        found = self._summed(state.counts) if isinstance(state, KeyTable) else state
+        if not found.positives or not found.negatives:
             return math.nan
-        return self.area(negative, positive)
+        return self.area(found)
+
+    def _summed(self, counts: Int64) -> CurveArea:
+        negative, positive = counts[:, 0], counts[:, 1]
+        negatives, positives = int(negative.sum()), int(positive.sum())
+        terms = self.terms(negative, positive) if negatives and positives else ()
+        return CurveArea(ExactSum.of(terms), negatives, positives)
 
     @abstractmethod
-    def area(self, negative: Int64, positive: Int64) -> float:
-        """The area from weights per cell, in increasing order of scores; both classes occur."""
+    def terms(self, negative: Int64, positive: Int64) -> Float64:
+        """What each cell adds to the area, from weights per cell in increasing order of scores; both classes occur."""
 
-    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyTable:
+    @abstractmethod
+    def area(self, summed: CurveArea) -> float:
+        """The area from the sum of its terms, rounded once: processors with wider vectors would add in another order;
+        both classes occur."""
+
+    def state_from_arrays(self, arrays: Mapping[str, npt.NDArray[Any]]) -> KeyTable | CurveArea:
+        if "area" in arrays:
+            return CurveArea.from_arrays(arrays)
         state = KeyTable.from_arrays(arrays)
         if state.counts.shape[1] != 2 or state.capacities.tolist() != [CAPACITY]:
             raise DataError(f"arrays: not a state of metric {self.name!r}; pass what its to_arrays returned")
@@ -138,11 +209,14 @@ class RocAuc(ScoreCurve):
     use of the area under a receiver operating characteristic curve", 1982). NaN where a class is absent."""
 
     base_name: ClassVar[str] = "auc"
+    device_curve: ClassVar[str | None] = "roc"
 
-    def area(self, negative: Int64, positive: Int64) -> float:
+    def terms(self, negative: Int64, positive: Int64) -> Float64:
         below = np.cumsum(negative) - negative
-        wins = positive.astype(np.float64) * (below.astype(np.float64) + 0.5 * negative)
-        return exact_total(wins) / (float(positive.sum()) * float(negative.sum()))
+        return np.asarray(positive.astype(np.float64) * (below.astype(np.float64) + 0.5 * negative))
+
+    def area(self, summed: CurveArea) -> float:
+        return summed.area.value() / (float(summed.positives) * float(summed.negatives))
 
 
 @dataclass(frozen=True)
@@ -151,16 +225,14 @@ class AveragePrecision(ScoreCurve):
     not the interpolated area that XGBoost reports. NaN where a class is absent."""
 
     base_name: ClassVar[str] = "aucpr"
+    device_curve: ClassVar[str | None] = "precision"
 
-    def area(self, negative: Int64, positive: Int64) -> float:
+    def terms(self, negative: Int64, positive: Int64) -> Float64:
         hits, all_above = np.cumsum(positive[::-1]), np.cumsum((positive + negative)[::-1])
-        precision = hits / all_above
-        return exact_total(positive[::-1] * precision) / float(hits[-1])
+        return np.asarray(positive[::-1] * (hits / all_above))
 
-
-def exact_total(terms: Float64) -> float:
-    """The sum, rounded once: processors with wider vectors would add in another order."""
-    return ExactSum.of(terms).value()
+    def area(self, summed: CurveArea) -> float:
+        return summed.area.value() / float(summed.positives)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ from daskboost.metrics.metric import (
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
-    from daskboost.devices.gpu.rows.metrics import MetricKernels
+    from daskboost.devices.gpu.rows.metrics import MetricKernels, Words
+    from daskboost.devices.gpu.rows.watched import WatchedRows
+    from daskboost.devices.gpu.runtime.launches import DeviceArray
 
 BLOCK_VALUES = 1 << 16  # 512 KB per float64 array
 _LEAST_OF_LOG = -1 + 1e-6
@@ -100,6 +102,19 @@ class MeanMetric(Metric[RatioState]):
     ) -> RatioState | None:
         prediction = self.shaped(label, prediction)
         losses, weights = kernels.sum_losses(loss, label, prediction, weight, self.device_parameters)
+        return RatioState(ExactSum(*losses), ExactSum(*weights))
+
+    def check_shape(self, label: Array, prediction: Array) -> None:
+        self.shaped(label, prediction)
+
+    def measure(self, rows: WatchedRows, state: DeviceArray) -> None:
+        assert self.device_loss is not None
+        rows.add_losses(self.device_loss, self.device_parameters, state)
+
+    def measured(self, words: Words, label: Array, weight: Array | None) -> RatioState:
+        from daskboost.devices.gpu.rows.metrics import read_losses
+
+        losses, weights = read_losses(words, len(label), is_weighted=weight is not None)
         return RatioState(ExactSum(*losses), ExactSum(*weights))
 
     def _block(self, label: Array, prediction: Array, weight: Array | None) -> RatioState:

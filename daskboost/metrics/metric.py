@@ -20,7 +20,9 @@ from daskboost.exact_sum import ExactSum
 
 if TYPE_CHECKING:
     from daskboost.data.input.labels import LabelStats
-    from daskboost.devices.gpu.rows.metrics import MetricKernels
+    from daskboost.devices.gpu.rows.metrics import MetricKernels, Words
+    from daskboost.devices.gpu.rows.watched import WatchedRows
+    from daskboost.devices.gpu.runtime.launches import DeviceArray
 
 # Logarithms of arrays, the same bits on every processor; see `daskboost.devices.cpu.arithmetic`.
 
@@ -102,6 +104,11 @@ class Metric(ABC, Generic[StateT]):
         return self.base_name
 
     @property
+    def is_watched(self) -> bool:
+        """Whether a device computes all of it: `measure` launches what does, and `measured` reads it later."""
+        return self.device_loss is not None
+
+    @property
     def maximize(self) -> bool:
         """Whether larger is better; early stopping asks."""
         return False
@@ -142,6 +149,25 @@ class Metric(ABC, Generic[StateT]):
     ) -> StateT | None:
         """`partial_on_device` by the kernel of a loss, for subclasses that have a `device_loss`."""
         raise NotImplementedError(f"{type(self).__name__} has device_loss={loss!r}, and no partial_of_loss")
+
+    def check_shape(self, label: Array, prediction: Array) -> None:
+        """Refuse labels, and predictions for their shape, as `partial` does: DataError. Predictions may lie on a GPU;
+        for metrics that are watched."""
+
+    def measure(self, rows: WatchedRows, state: DeviceArray) -> None:
+        """Launch what has `state` become what is known of the rows on a GPU, all of an evaluation set, without waiting.
+        `state` : uint64, shape (STATE_WORDS,)."""
+        raise NotImplementedError(f"{type(self).__name__} has device_loss={self.device_loss!r}, and no measure")
+
+    def measured(self, words: Words, label: Array, weight: Array | None) -> StateT:
+        """Return the state of all rows from what `measure` left, fetched; its value is that of `partial`'s.
+
+        Raises
+        ------
+        DataError
+            Labels or predictions that `partial` refuses.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has device_loss={self.device_loss!r}, and no measured")
 
     @abstractmethod
     def value(self, state: StateT) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.devices.losses import DeviceLoss, LinkKernel, LossKernel
 from daskboost.dtypes import ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ParameterError
 from daskboost.objectives.objective import (
@@ -48,6 +48,7 @@ class Logistic(Objective):
     section: ClassVar[str] = "reg_loss_param"
     default_metric: ClassVar[str] = "logloss"
     symmetric_score: ClassVar[Literal["newton", "l2"]] = "l2"
+    device_link: ClassVar[LinkKernel | None] = LinkKernel.SIGMOID
     scale_pos_weight: float = 1.0
 
     @property
@@ -119,6 +120,7 @@ class LogisticRaw(Logistic):
     """
 
     name: ClassVar[str] = "binary:logitraw"
+    device_link: ClassVar[LinkKernel | None] = LinkKernel.SIGMOID
 
     def to_margin(self, base_score: npt.ArrayLike) -> Float64:
         return np.asarray(base_score, dtype=np.float64)
@@ -157,6 +159,7 @@ class SoftProb(Objective):
     """
 
     name: ClassVar[str] = "multi:softprob"
+    device_link: ClassVar[LinkKernel | None] = LinkKernel.SOFTMAX
     section: ClassVar[str] = "softmax_multiclass_param"
     default_metric: ClassVar[str] = "mlogloss"
     device_loss: ClassVar[DeviceLoss] = DeviceLoss(LossKernel.SOFTMAX)
@@ -222,6 +225,7 @@ class SoftMax(SoftProb):
     """The same loss; predicts the most probable class, the first among equals. Metrics still see probabilities."""
 
     name: ClassVar[str] = "multi:softmax"
+    device_link: ClassVar[LinkKernel | None] = LinkKernel.SOFTMAX
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return xp.argmax(margin, axis=1).astype(np.float32)

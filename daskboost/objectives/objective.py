@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.losses import DeviceLoss
+from daskboost.devices.losses import DeviceLoss, LinkKernel
 from daskboost.dtypes import Array, ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.params import shown
@@ -142,6 +142,9 @@ class Objective(ABC):
     """Whether the unweighted hessian is 1 for every row, so that a device need not store it."""
     symmetric_score: ClassVar[Literal["newton", "l2"]] = "newton"
     """What `score_function="auto"` is for symmetric trees: what scores better on real data (`benchmarks/README.md`)."""
+    device_link: ClassVar[LinkKernel | None] = LinkKernel.MARGIN
+    """The kernel that computes `evaluation` on a GPU; None where array code does. A subclass that overrides that or
+    `prediction` alone loses its parent's, see `link_of`."""
     default_max_delta_step: ClassVar[float] = 0.0
     """`max_delta_step` where the user gives none; 0 is unlimited."""
     base_score_rule: ClassVar[BaseScoreRule] = "mean"
@@ -305,12 +308,17 @@ class Objective(ABC):
 
 def kernel_of(objective: Objective) -> DeviceLoss | None:
     """The objective's `device_loss`, unless a more derived class than the one that says so has gradients of its own."""
-    return objective.device_loss if _describes_gradients(objective, "device_loss") else None
+    return objective.device_loss if _describes(objective, "device_loss", "gradients") else None
+
+
+def link_of(objective: Objective) -> LinkKernel | None:
+    """The objective's `device_link`, unless a class more derived than the one that says so has its own predictions."""
+    return objective.device_link if _describes(objective, "device_link", "prediction", "evaluation") else None
 
 
 def has_constant_hessian(objective: Objective) -> bool:
     """The objective's `constant_hessian`, with the same exception."""
-    return objective.constant_hessian and _describes_gradients(objective, "constant_hessian")
+    return objective.constant_hessian and _describes(objective, "constant_hessian", "gradients")
 
 
 def scores_weights(params: TrainParams, objective: Objective) -> bool:
@@ -321,11 +329,10 @@ def scores_weights(params: TrainParams, objective: Objective) -> bool:
     return chosen == "l2" and not has_constant_hessian(objective)
 
 
-def _describes_gradients(objective: Objective, name: str) -> bool:
-    """Whether a class at least as derived as the one that has the gradients says what `name` is."""
-    said = (name if name in vars(kind) else "gradients" if "gradients" in vars(kind) else "" for kind in
-            type(objective).__mro__)  # fmt: skip
-    return next(filter(None, said), "") == name
+def _describes(objective: Objective, name: str, *methods: str) -> bool:
+    """Whether a class at least as derived as the one that has these methods says what `name` is."""
+    kinds = (vars(kind).keys() for kind in type(objective).__mro__)
+    return next((name in own for own in kinds if name in own or not own.isdisjoint(methods)), False)
 
 
 def float32_pair(a: float, b: float = 0.0) -> tuple[tuple[float, float]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.devices.losses import DeviceLoss, LossKernel
+from daskboost.devices.losses import DeviceLoss, LinkKernel, LossKernel
 from daskboost.dtypes import ArrayModule, Float32, Float64, flat
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.objectives.objective import (
@@ -37,6 +37,7 @@ class LogLinkObjective(Objective):
     """What the family shares: the link, its domain and non-negative labels."""
 
     zero_allowed: ClassVar[bool] = True
+    device_link: ClassVar[LinkKernel | None] = LinkKernel.EXP
 
     def prediction(self, margin: Float32, xp: ArrayModule = np) -> Float32:
         return flat(exp(margin, xp))

@@ -32,6 +32,8 @@ START = "uu"
 """Of a round: its learning rate and its keys of rounding go to the device."""
 GROUP = "Gl"
 """Trees that grow together: their graph, and a copy of their tables on the device."""
+METRICS = "Gl"
+"""Metrics of all evaluation sets: their graph, and a copy of what they know behind the tables."""
 BEST = "GG+(rG)+l"
 """A tree that grows best first: the root, as many steps as the last tree took without a question, then a question
 before all others and before the leaves."""

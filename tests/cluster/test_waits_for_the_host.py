@@ -11,6 +11,7 @@ from cluster.takes_of_rounds import (
     BEST_FIRST,
     GROUP,
     GROWTH,
+    METRICS,
     N_ROWS,
     START,
     Takes,
@@ -94,8 +95,25 @@ def test_small_data_grow_by_graphs(takes: Takes, monkeypatch: pytest.MonkeyPatch
     check(takes, START + GROUP, 1)
 
 
-def test_evaluation_waits_between_trees_only(takes: Takes) -> None:
-    fit(takes, {"max_depth": 3}, evaluated=True)
+@pytest.mark.parametrize(("objective", "metrics"), [
+    ("reg:squarederror", ["rmse", "mae"]), ("binary:logistic", ["logloss", "auc", "error", "aucpr"]),
+    ("multi:softprob", ["mlogloss", "merror"]), ("count:poisson", ["rmse"]),
+])  # fmt: skip
+def test_metrics_are_a_graph_behind_the_trees(objective: str, metrics: list[str], takes: Takes) -> None:
+    """The host reads them with the trees, when the take ends."""
+    classes = {"num_class": 3} if objective.startswith("multi") else {}
+    fit(takes, {"objective": objective, "max_depth": 2, "eval_metric": metrics, **classes}, evaluated=True)
+    check(takes, START + GROUP + METRICS, 2)
+    assert "sum_losses" in {note.what for note in takes.in_graphs}
+
+
+def worst(label: Any, prediction: Any) -> float:
+    return float(np.abs(label - prediction).max())
+
+
+@pytest.mark.parametrize("metrics", [["poisson-deviance"], ["rmse", worst]])
+def test_metrics_of_the_host_wait_between_trees_only(metrics: list[Any], takes: Takes) -> None:
+    fit(takes, {"objective": "count:poisson", "max_depth": 3, "eval_metric": metrics}, evaluated=True)
     check(takes, f"{START}{GROUP}[lru]+", 1, "[lru]+")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -43,6 +44,14 @@ def test_keys_order_as_values_and_return(values: list[float]) -> None:
     assert keys.tolist() == [reference.key(value) for value in values]
     assert (values_of(keys) == array).all()
     assert ((keys[:, None] < keys) == (array[:, None] < array)).all()
+
+
+@pytest.mark.parametrize("counts", [None, np.zeros((0, 2), np.int64)])
+def test_of_nothing_no_kernel_counts_anything(counts: np.ndarray | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "daskboost.devices.cpu.sketch", None)  # an import of it raises
+    found = KeyTable.of([], counts, capacity=9)
+    assert (found.bits.tolist(), found.offsets.tolist()) == ([32], [0, 0])
+    assert found.counts.shape == (0, 1 if counts is None else 2)
 
 
 @unhurried

@@ -6,11 +6,13 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from daskboost.devices import compiling
+from daskboost.devices import compiling, cpu
 
 LINE = "daskboost compiles its CPU kernels for this machine: some seconds, once; they are kept on disk\n"
 ADDS = """
@@ -84,3 +86,23 @@ def test_a_cache_that_names_a_tuple_that_has_moved_is_made_anew(tmp_path: Path) 
             )  # fmt: skip
             assert done.stdout == f"3.0 {hits}\n"
         (tmp_path / f"{module}.py").unlink()
+
+
+def test_without_a_folder_kernels_are_compiled_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a container, say, whose user may write neither to the package nor at home: numba alone would raise."""
+
+    def nowhere(function: Callable[..., Any]) -> Any:
+        raise RuntimeError(f"cannot cache function {function.__name__!r}: no locator available")
+
+    monkeypatch.setattr(cpu, "_KernelCache", nowhere)
+    cpu._say_unkept.cache_clear()
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    for _ in range(2):
+        assert cpu.njit(cache=True, nogil=True)(double)(21) == 42
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.endswith("set NUMBA_CACHE_DIR to a folder that can be written")

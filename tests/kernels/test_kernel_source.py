@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.machinery
 import sys
 import threading
@@ -26,6 +27,7 @@ from daskboost.errors import DeviceError, MissingDependencyError
 SOURCE = """
 // variants: SMALL=0,1 WIDTH=4,8
 // variants: SMALL=0 WIDTH=16 sm=80
+// usual: SMALL=0 WIDTH=8,16
 // budget: add registers=2*WIDTH shared=4*THREADS/2
 #include "types.cuh"
 #ifndef THREADS
@@ -50,6 +52,7 @@ def test_variants_are_products() -> None:
     assert found == [(0, 4, 75), (0, 8, 75), (1, 4, 75), (1, 8, 75), (0, 16, 80)]
     assert variants[0].defines == ("-DSMALL=0", "-DWIDTH=4")
     assert parse("any", SOURCE).variant({"WIDTH": 16}) == variants[4]
+    assert parse("any", SOURCE).usual == (variants[1], variants[4])
 
 
 @pytest.mark.parametrize("constants", [{}, {"WIDTH": 4}, {"WIDTH": 4, "SMALL": 2}, {"NAME": 1}])
@@ -95,6 +98,7 @@ def test_arguments_are_bound() -> None:
     [
         (SOURCE.replace("// variants", "// other"), "must declare its variants"),
         (SOURCE.replace("sm=80", "").replace("WIDTH=16", "WIDTH=4"), "each once"),
+        (SOURCE.replace("usual: SMALL=0 WIDTH=8", "usual: SMALL=0 WIDTH=7"), "declares 0 variants with SMALL=0"),
         (SOURCE.replace("// budget", "// other"), "no line '// budget: add registers"),
         (SOURCE.replace(" shared=4*THREADS/2", ""), "no line '// budget: add registers"),
         (SOURCE.replace("double unit", "Group unit"), "unknown type"),
@@ -105,6 +109,7 @@ def test_arguments_are_bound() -> None:
 def test_what_is_missing_or_wrong_is_named(wrong: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         source = parse("any", wrong)
+        assert source.usual
         for variant in source.variants:
             source.entries(variant)
 
@@ -219,55 +224,114 @@ def test_what_cannot_be_imported_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         cuda.make_runtime.__wrapped__(3)
 
 
-class Compiler:
-    """`cupy.cuda.compiler`, which compiles, or knows no such GPU."""
+def test_the_driver_begins_before_cupy_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    done, initialized = threading.Event(), list[int]()
 
-    class CompileException(Exception):
+    def init(flags: int) -> int:
+        initialized.append(flags)
+        done.set()
+        return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuInit=init) if "cuda" in name else None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    module = fake_cupy(1)
+    monkeypatch.setitem(sys.modules, "cupy", module)  # which is undone in the end
+    del sys.modules["cupy"]
+
+    class Finder:
+        """What imports CuPy, once the driver has begun."""
+
+        def find_spec(self, name: str, *_: Any) -> Any:
+            if name != "cupy":
+                return None
+            assert done.wait(10)
+            return importlib.machinery.ModuleSpec("cupy", self)  # type: ignore[arg-type]
+
+        def create_module(self, _: Any) -> ModuleType:
+            return module
+
+        def exec_module(self, _: Any) -> None: ...
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    for _ in range(2):
+        assert cuda.cupy_module() is module
+    assert initialized == [0]
+
+
+def test_without_a_driver_nobody_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "DRIVER_LIBRARY", "libno-such-driver.so.1")
+    cuda.wake_driver()
+
+
+class Nvrtc:
+    """`cupy.cuda.nvrtc`, which compiles for the GPUs that it knows."""
+
+    class NVRTCError(RuntimeError):
         pass
 
-    def __init__(self, knows: bool) -> None:
-        self.knows = knows
+    def __init__(self, *known: int) -> None:
+        self.known = known
+        self.programs: list[str] = []
+        self.asked: list[tuple[str, ...]] = []
 
-    def compile_using_nvrtc(self, *_: Any, **__: Any) -> tuple[bytes, None]:
-        if not self.knows:
-            raise self.CompileException("nvrtc: error: invalid value for --gpu-architecture (-arch)")
-        return b"binary", None
+    def getVersion(self) -> tuple[int, int]:
+        return 13, 0
+
+    def getSupportedArchs(self) -> tuple[int, ...]:
+        return self.known
+
+    def createProgram(self, source: str, name: str, *_: Any) -> str:
+        self.programs.append(name)
+        return name
+
+    def destroyProgram(self, program: str) -> None:
+        self.programs.remove(program)
+
+    def compileProgram(self, program: str, options: tuple[str, ...]) -> None:
+        self.asked.append(options)
+        if not any(f"-arch=sm_{sm}" in options for sm in self.known):
+            raise self.NVRTCError("NVRTC_ERROR_INVALID_OPTION (5)")
+
+    def getProgramLog(self, program: str) -> str:
+        return "nvrtc: error: invalid value\nfor --gpu-architecture (-arch)"
+
+    def getCUBIN(self, program: str) -> bytes:
+        return b"binary"
 
 
-@pytest.mark.parametrize(("knows", "message"), [
-    (False, r"NVRTC 13\.0 cannot compile margins\.cu for GPU 3, .*: install a CUDA toolkit that knows this GPU"),
-    (True, r"cannot keep compiled kernels \(.*\): set CUPY_CACHE_DIR to a folder that can be written"),
-])  # fmt: skip
-def test_kernels_that_cannot_be_made_are_said_in_one_sentence(
-    knows: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def toolchain(sm: int, *known: int) -> tuple[Nvrtc, cuda.NvidiaToolchain]:
+    """NVRTC for a GPU, which is the fourth of the machine."""
     module: Any = fake_cupy(4)
-    module.cuda.compiler = Compiler(knows)
-    module.cuda.Device = lambda _: SimpleNamespace(compute_capability="90")
-    monkeypatch.setitem(sys.modules, "cupy", module)
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    module.cuda.nvrtc = nvrtc = Nvrtc(*known)
+    return nvrtc, cuda.NvidiaToolchain(module, 3, sm)
+
+
+@pytest.mark.parametrize("known", [(75, 80), (75, 100)])
+def test_a_gpu_that_the_compiler_does_not_know_is_said_in_one_sentence(known: tuple[int, ...]) -> None:
+    nvrtc, made = toolchain(90, *known)
     source = kernel_file("margins")
+    message = r"NVRTC 13\.0 cannot compile margins\.cu for GPU 3 \(sm_90\): install a CUDA toolkit that knows this GPU"
     with pytest.raises(DeviceError, match=message) as caught:
-        cuda._module.__wrapped__(3, source, source.variants[0])
+        made.compile(source, source.variants[0])
+    assert "invalid value for --gpu-architecture" in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert nvrtc.programs == []
 
 
-def test_kernels_are_said_to_be_compiled_where_no_binary_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("sm", "expected"), [(90, 90), (121, 120), (89, 89), (87, 86)])
+def test_kernels_are_compiled_for_what_the_gpu_runs(
+    sm: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module: Any = fake_cupy(4)
-    module.cuda.compiler = Compiler(True)
-    module.cuda.Device = lambda _: SimpleNamespace(compute_capability="90")
-    module.RawModule = lambda path: Path(path).read_bytes()
-    monkeypatch.setitem(sys.modules, "cupy", module)
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path))
     said: list[str] = []
     monkeypatch.setattr(cuda, "say_compiling", said.append)
-    source = kernel_file("margins")
-    for _ in range(2):
-        assert cuda._module.__wrapped__(3, source, source.variants[0]) == b"binary"
-    assert said == ["CUDA"]
+    nvrtc, made = toolchain(sm, 75, 80, 86, 89, 90, 100, 120)
+    source = kernel_file("range")
+    assert made.compile(source, source.variants[1]) == b"binary"
+    assert made.target == f"sm_{expected} NVRTC 13.0"
+    (options,) = nvrtc.asked
+    assert f"-arch=sm_{expected}" in options and {"--fmad=false", *source.variants[1].defines} < set(options)
+    assert not any("ftz" in option for option in options)
+    assert (nvrtc.programs, said) == ([], ["CUDA"])
 
 
 def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,65 +341,85 @@ def test_a_device_that_serves_is_described(monkeypatch: pytest.MonkeyPatch) -> N
     assert kernel_file("margins").variants
 
 
-def test_a_launch_asks_for_much_shared_memory_first() -> None:
+LEAF_VALUES = kernel_file("margins").entries(kernel_file("margins").variants[0])["add_leaf_values"]
+GIVEN = (None, None, None, 4, 5, None, None, 6, None)
+"""Arguments of that kernel."""
+
+
+class Function:
+    """What the driver launches, and how much shared memory it was asked for."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.asked = 0
+
+    def __call__(self, *arguments: Any, shared_mem: int) -> None:
+        assert shared_mem <= max(self.asked, cuda.UNASKED_SHARED_BYTES)
+        self.launches.append((*arguments, shared_mem))
+
+
+def test_a_launch_asks_for_much_shared_memory_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond 48 KiB CUDA wants to be asked, once; null pointers travel as addresses."""
-    source = kernel_file("margins")
-    entry = source.entries(source.variants[0])["add_leaf_values"]
-    launches: list[Any] = []
-    given = (None, None, None, 4, 5, None, None, 6, None)
-
-    class Function:
-        max_dynamic_shared_size_bytes = 0
-
-        def __call__(self, *arguments: Any, shared_mem: int) -> None:
-            launches.append((*arguments, shared_mem))
-
     function = Function()
-    kernel = cuda.CudaKernel(function, entry)
+    monkeypatch.setattr(cuda, "allow_shared_bytes", lambda found, n_bytes: setattr(found, "asked", n_bytes))
+    kernel = cuda.CudaKernel(lambda: function, LEAF_VALUES)
     for shared_bytes, asked in ((48 << 10, 0), (60_000, 60_000), (50_000, 60_000)):
-        kernel(3, 128, *given, shared_bytes=shared_bytes)
-        assert function.max_dynamic_shared_size_bytes == asked
-        arguments = launches.pop()[2]
+        kernel(3, 128, *GIVEN, shared_bytes=shared_bytes)
+        assert function.asked == asked
+        arguments = function.launches.pop()[2]
         assert arguments == (0, 0, 0, 4, 5, 0, 0, 6, 0)
         assert [type(argument) for argument in arguments[3:8:2]] == [np.int32, np.uintp, np.int64]
     with pytest.raises(ValueError, match="bounded by 128 threads in a block, got 512"):
-        kernel(3, 512, *given)
+        kernel(3, 512, *GIVEN)
 
 
-def test_fits_in_threads_ask_for_the_most_shared_memory() -> None:
+def test_the_driver_is_asked_for_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = fake_cupy(1)
+    asked: list[Any] = []
+    module.cuda.driver = SimpleNamespace(
+        funcSetAttribute=lambda *given: asked.append(given), CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    cuda.allow_shared_bytes(SimpleNamespace(ptr=77), 60_000)
+    assert asked == [(77, 8, 60_000)]
+
+
+def test_fits_in_threads_ask_for_the_most_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that has begun to ask for less does not take back what another one gets meanwhile."""
-    source = kernel_file("margins")
-    entry = source.entries(source.variants[0])["add_leaf_values"]
     less_begun, more_asked, less_asked = threading.Event(), threading.Event(), threading.Event()
 
-    class Function:
-        asked = 0
+    def allow(found: Function, n_bytes: int) -> None:
+        if n_bytes == 60_000:
+            less_begun.set()
+            more_asked.wait(0.3)
+        found.asked = n_bytes
+        if n_bytes == 60_000:
+            less_asked.set()
+        else:
+            more_asked.set()
+            less_asked.wait(10)
 
-        @property
-        def max_dynamic_shared_size_bytes(self) -> int:
-            return self.asked
-
-        @max_dynamic_shared_size_bytes.setter
-        def max_dynamic_shared_size_bytes(self, n_bytes: int) -> None:
-            if n_bytes == 60_000:
-                less_begun.set()
-                more_asked.wait(0.3)
-            self.asked = n_bytes
-            if n_bytes == 60_000:
-                less_asked.set()
-            else:
-                more_asked.set()
-                less_asked.wait(10)
-
-        def __call__(self, *arguments: Any, shared_mem: int) -> None:
-            assert shared_mem <= self.asked
-
+    monkeypatch.setattr(cuda, "allow_shared_bytes", allow)
     function = Function()
-    kernel = cuda.CudaKernel(function, entry)
-    given = (None, None, None, 4, 5, None, None, 6, None)
-    less = threading.Thread(target=kernel, args=(3, 128, *given), kwargs={"shared_bytes": 60_000})
+    kernel = cuda.CudaKernel(lambda: function, LEAF_VALUES)
+    less = threading.Thread(target=kernel, args=(3, 128, *GIVEN), kwargs={"shared_bytes": 60_000})
     less.start()
     assert less_begun.wait(10)
-    kernel(3, 128, *given, shared_bytes=90_000)
+    kernel(3, 128, *GIVEN, shared_bytes=90_000)
     less.join()
     assert function.asked == 90_000
+
+
+def test_a_function_is_found_when_it_is_first_launched() -> None:
+    """Until then its compiler may take its time."""
+    function, found = Function(), list[Function]()
+
+    def find() -> Function:
+        found.append(function)
+        return function
+
+    kernel = cuda.CudaKernel(find, LEAF_VALUES)
+    assert found == []
+    for _ in range(2):
+        kernel(3, 128, *GIVEN)
+    assert (found, len(function.launches)) == ([function], 2)

@@ -11,7 +11,7 @@ import pytest
 from metrics.test_metrics import BINARY, CLASSES, EXPECTED, QUANTILES, REAL, rows
 
 from daskboost.data.input.labels import LabelStats
-from daskboost.devices.gpu.rows.metrics import LOSSES, MetricKernels
+from daskboost.devices.gpu.rows.metrics import LEAST_CELLS, LOSSES, MetricKernels
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
@@ -97,19 +97,27 @@ def test_sums_of_any_magnitude(runtime: Runtime, rng: np.random.Generator) -> No
     assert ExactSum(units).value() == math.fsum(prediction.tolist())
 
 
-@pytest.mark.parametrize("capacity", [1, 5, 300, 1 << 18])
-@pytest.mark.parametrize("weighted", [False, True])
+SPREADS: dict[str, tuple[int, int]] = {
+    "all floats": (0, 0x7F800000), "four binades": (0x3E000000, 0x3F800000), "tenths": (0x3F000000, 0x3F080000),
+    "the last bits": (0x3F000000, 0x3F008000),
+}  # fmt: skip
+"""Ranges of bits of scores: the closer they lie, the more leading bits their cells share."""
+
+
+@pytest.mark.parametrize("capacity", [LEAST_CELLS, 30_000, 1 << 18])
+@pytest.mark.parametrize("spread", SPREADS)
 def test_scores_beyond_capacity(
-    runtime: Runtime, capacity: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, capacity: int, spread: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbours share cells, several blocks of rows are merged."""
+    """Neighbours share cells, at the finest resolution that has room."""
     monkeypatch.setattr(auc, "CAPACITY", capacity)
-    monkeypatch.setattr(auc, "SCORE_ROWS", 1_500)
-    label, prediction, weight = rows(BINARY, 4_000, 1)
+    label, _, weight = rows(BINARY, 40_000, 1)
+    bits = np.random.default_rng(4).integers(*SPREADS[spread], len(label)).astype(np.uint32)
+    prediction = bits.view(np.float32).copy()
     prediction[::7] *= -1
     prediction[5:8] = 0, -0.0, np.inf
-    for name in ("auc", "aucpr"):
-        assert_same_states(runtime, make_metric(name), label, prediction, weight if weighted else None)
+    for name, weights in (("auc", None), ("aucpr", weight)):
+        assert_same_states(runtime, make_metric(name), label, prediction, weights)
 
 
 @pytest.mark.parametrize("which", ["all equal", "no weight", "one row", "none"])

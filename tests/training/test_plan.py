@@ -13,9 +13,11 @@ from training.plan_shapes import LOGISTIC, VECTORS, make_data
 
 import daskboost
 from daskboost import Plan, QuantizedDataset, plan, train
+from daskboost.devices.budget.gpu_memory import LEAST_MULTIPROCESSORS
 from daskboost.devices.budget.gpu_plans import POOL_ROUNDING_BYTES, POOL_SCRATCH_SHARE, POOL_STILL_SHARE
-from daskboost.devices.gpu.rows.metrics import LIMB_BYTES
+from daskboost.devices.gpu.rows.metrics import STATE_BYTES, sum_shapes
 from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.runtime.launches import bytes_of
 from daskboost.errors import DeviceError, format_bytes
 
 if TYPE_CHECKING:
@@ -294,7 +296,8 @@ def test_rows_on_a_cluster(cluster_client: Client, monkeypatch: pytest.MonkeyPat
         workers = dataset.shards.owners
     most = 2_048 * max(workers.count(worker) for worker in workers)
     assert found.margins_bytes == 4 * most
-    assert found.evaluation_bytes == most * (16 + 4 + 4) + LIMB_BYTES
+    sums, watched = bytes_of(sum_shapes(LEAST_MULTIPROCESSORS)), (4 * most + STATE_BYTES) * found.watched
+    assert found.evaluation_bytes == most * (16 + 4 + 4) + sums + watched
     assert found.free_bytes is None, "what workers have is not known here"
 
 

@@ -84,12 +84,14 @@ class KeyTable:
             No row all zero; changed as the keys are.
         starts, ends, capacities : int64 arrays, shape (series,)
         """
+        rows = np.empty((0, 1), np.int64) if counts is None else counts
+        cells = int(np.minimum(ends - starts, capacities).sum())
+        if cells == 0:  # as of fits that are checked before they begin: no kernel is compiled for them
+            return cls.empty(capacities, rows.shape[1])
         from daskboost.devices.cpu.sketch import KeyRuns, count_sorted_keys
 
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             _sort(keys[start:end], None if counts is None else counts[start:end])
-        cells = int(np.minimum(ends - starts, capacities).sum())
-        rows = np.empty((0, 1), np.int64) if counts is None else counts
         table = cls._allocate(capacities, cells, rows.shape[1])
         count_sorted_keys(KeyRuns(keys, rows, starts, ends), capacities, table._cells())
         return table._trimmed()

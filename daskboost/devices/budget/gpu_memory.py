@@ -12,9 +12,15 @@ from daskboost.devices.budget.gpu_streaming import loading_bytes, ring_bytes
 from daskboost.devices.budget.plan import FitSize
 from daskboost.devices.budget.set_size import SetSize
 from daskboost.devices.gpu.rows.feature_groups import room_bytes
-from daskboost.devices.gpu.rows.metrics import LIMB_BYTES, SCORE_ROW_BYTES, SCORE_ROWS
+from daskboost.devices.gpu.rows.metrics import (
+    SCORE_ROWS,
+    STATE_BYTES,
+    score_bytes,
+    sum_shapes,
+)
 from daskboost.devices.gpu.rows.row_state import USUAL_SPLITS, scratch_shapes
 from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
+from daskboost.devices.gpu.rows.watched import watched_shapes
 from daskboost.devices.gpu.runtime.launches import bytes_of
 from daskboost.devices.gpu.trees.best_first import (
     best_first_bytes,
@@ -57,11 +63,24 @@ ROUNDS_AT_ONCE = 128
 
 
 def evaluation_bytes(size: FitSize) -> int:
-    """Return the bytes of bins, margins, labels and weights of evaluation sets, and of the sums of their metrics."""
-    sums = LIMB_BYTES if size.evals else 0
-    return sums + sum(
+    """Return the bytes of bins, margins, labels and weights of evaluation sets, and of what metrics take in turn."""
+    sums = bytes_of(sum_shapes(size.multiprocessors or LEAST_MULTIPROCESSORS)) if size.evals else 0
+    most = max((each.n_rows for each in size.evals), default=0)
+    scores = score_bytes(most, keeps_keys=not size.watched) if size.counts_scores and most else 0
+    return sums + scores + watched_bytes(size) + sum(
         view_bytes(each) + _margin_bytes(size, each) + 4 * (1 + size.has_weight) * each.n_rows for each in size.evals
     )
+
+
+def watched_bytes(size: FitSize) -> int:
+    """Return the bytes of what metrics that are computed behind the trees take in turn, and of what they know."""
+    if not size.watched:
+        return 0
+    n_rows = [each.n_rows for each in size.evals if each.n_rows]
+    most = max(n_rows, default=0)
+    copied = [each.n_rows for each in size.evals if each.n_rows and evaluated_together(size, each)[1]]
+    shapes = watched_shapes(max(copied, default=0), 0 if size.evaluates_margins else most, size.n_outputs)
+    return bytes_of(shapes) + len(size.evals) * size.n_metrics * STATE_BYTES
 
 
 def _margin_bytes(size: FitSize, rows: SetSize) -> int:
@@ -226,20 +245,24 @@ def _best_first_growth(size: FitSize) -> Growth:
 
 
 def _kept_bytes(size: FitSize, capacity: int) -> int:
-    """Return the bytes of trees of so many nodes that wait to be fetched, and of the features that trees may use."""
-    waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
-    return tables_bytes(waiting, capacity) + size.n_outputs * size.drawn_sets * size.train.n_features
+    """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, and of the features
+    that trees may use."""
+    n_rounds = min(size.n_rounds, ROUNDS_AT_ONCE)
+    metrics = n_rounds * len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
+    trees = tables_bytes(n_rounds * size.n_outputs, capacity)
+    return metrics + trees + size.n_outputs * size.drawn_sets * size.train.n_features
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:
-    """Return the bytes of margins that are put together and predictions while these are made, or of them and the scores
-    that are sorted."""
+    """Return the bytes of margins that are put together and predictions while these are made; none where metrics keep
+    what they take (`watched_bytes`)."""
+    if size.watched:
+        return 0
     n_rows, is_copied = evaluated_together(size, rows)
     predictions = 4 * size.n_outputs * n_rows
-    scores = SCORE_ROW_BYTES * min(n_rows, SCORE_ROWS) if size.counts_scores else 0
     temporaries = EVALUATION_TEMPORARIES if size.n_outputs == 1 else SOFTMAX_TEMPORARIES
     n_arrays = (0 if size.evaluates_margins else temporaries) + is_copied
-    return max(n_arrays * predictions, min(n_arrays, 1) * predictions + scores)
+    return n_arrays * predictions
 
 
 def evaluated_together(size: FitSize, rows: SetSize) -> tuple[int, bool]:

@@ -105,9 +105,9 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The plan of an engine on a GPU with so many free bytes.
 
     What only makes a fit faster is left out where there is no room for it: the copy that roots read first, then trees
-    that grow together, half of them at a time, then column-major copies, then histograms of wide sparse rows, whose
-    sorted entries take less, then trees that grow without the host, with room for nodes that are not there. Where that
-    is not enough, chunks are streamed, in groups as large as leave room.
+    that grow together, half of them at a time, then column-major copies, then metrics behind the trees, then histograms
+    of wide sparse rows, whose sorted entries take less, then trees that grow without the host, with room for nodes that
+    are not there. Where that is not enough, chunks are streamed, in groups as large as leave room.
     """
     free_bytes, limited = allowed_bytes(size, free_bytes)
     if size.resident is not None:
@@ -121,7 +121,10 @@ def gpu_plan(size: FitSize, free_bytes: int | None) -> Plan:
 
 def _told(size: FitSize, found: Plan, limited: bool) -> Plan:
     """The plan with what people are told beside bytes."""
-    return replace(found, limited=limited, recipe=size.recipe, host_reason=size.host_reason)
+    return replace(
+        found, limited=limited, recipe=size.recipe, host_reason=size.host_reason, evaluates=bool(size.evals),
+        metrics_reason=size.metrics_reason,
+    )  # fmt: skip
 
 
 def allowed_bytes(size: FitSize, free_bytes: int | None) -> tuple[int | None, bool]:
@@ -146,7 +149,9 @@ def _resident_plan(size: FitSize, free_bytes: int | None) -> Plan:
         plans.append(_arrays(replace(size, trees_together=n_trees), free_bytes, has_columns=True))
         n_trees = -(-n_trees // 2)
     plans += [_arrays(alone, free_bytes, has_columns=has_columns) for has_columns in (True, False)]
-    by_entries = replace(alone, prefers_entries=True)
+    waiting = replace(alone, watched=False)
+    plans.append(_arrays(waiting, free_bytes, has_columns=False))
+    by_entries = replace(waiting, prefers_entries=True)
     if searches_entries(by_entries):
         plans.append(_arrays(by_entries, free_bytes, has_columns=True))
     plans.append(_least(alone, free_bytes))
@@ -193,7 +198,8 @@ def _streaming(size: FitSize, free_bytes: int | None, resident: tuple[int, ...])
     kept = kept.streaming(_stream_bytes(kept, free_bytes))
     plans = [_least(kept, free_bytes)]
     if size.without_host and not kept.train.streamed_rows:
-        plans.insert(0, _arrays(kept, free_bytes, has_columns=False))
+        plans = [_arrays(replace(kept, watched=each), free_bytes, has_columns=False) for each in (kept.watched, False)]
+        plans.append(_least(kept, free_bytes))
     found = next((plan for plan in plans if plan.fits is not False), plans[-1])
     return replace(found, resident=resident, reads=kept.reads)
 
@@ -211,7 +217,9 @@ def _least(size: FitSize, free_bytes: int | None) -> Plan:
 
 def exact_plan(size: FitSize, free_bytes: int | None) -> Plan:
     """The least plan of trees that are grown on all rows: with the host, one at a time."""
-    return _arrays(replace(size, without_host=False, trees_together=1), free_bytes, has_columns=False)
+    return _arrays(
+        replace(size, without_host=False, watched=False, trees_together=1), free_bytes, has_columns=False
+    )
 
 
 def _stream_bytes(size: FitSize, free_bytes: int | None) -> int:
@@ -242,7 +250,8 @@ def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned:
     train, k = size.train, size.n_outputs
     passing, growth = passing_bytes(size, has_columns=has_columns), growth_of(size)
     arrays = Plan(
-        device="cuda", free_bytes=free_bytes, without_host=size.without_host, by_entries=searches_entries(size),
+        device="cuda", free_bytes=free_bytes, without_host=size.without_host, watched=size.watched,
+        by_entries=searches_entries(size),
         trees_together=size.trees_together,
         chunks_bytes=view_bytes(train),
         columns_bytes=columns_bytes(size) if has_columns else 0,

@@ -78,7 +78,13 @@ class FitSize:
     evaluates_margins: bool = False
     """Whether metrics see margins as they are, so that no predictions are made of them."""
     counts_scores: bool = False
-    """Whether a metric is an area under a curve, for which scores are sorted."""
+    """Whether a metric is an area under a curve, for which scores are counted."""
+    n_metrics: int = 0
+    """Metrics of an evaluation set."""
+    watched: bool = False
+    """Whether metrics may be computed on a GPU behind the trees of a round, with room for those of some rounds."""
+    metrics_reason: str = ""
+    """Why the host waits for metrics in each round, in words; empty where it need not."""
     width: int = 1
     """Entries of a slot: outputs, or columns of a sketch of them, that a tree of vector leaves searches."""
     sketch_columns: int = 0
@@ -239,6 +245,8 @@ class Plan:
     """On a GPU, what CuPy's pool holds beyond that: it rounds up, and pieces that it has cut do not join for others."""
     without_host: bool = False
     """Whether there is room for trees that grow on a GPU without the host."""
+    watched: bool = False
+    """Whether metrics of evaluation sets are computed behind these trees, so that the host does not wait for them."""
     by_entries: bool = False
     """Whether these find their splits in the sorted entries of sparse rows, without histograms."""
     trees_together: int = 1
@@ -265,6 +273,10 @@ class Plan:
     """How trees grow, in words."""
     host_reason: str = ""
     """Why the host takes part in that on a GPU, in words; empty where it need not."""
+    evaluates: bool = False
+    """Whether there are evaluation sets."""
+    metrics_reason: str = ""
+    """Why the host waits for metrics in each round, in words; empty where it need not."""
 
     @property
     def parts(self) -> dict[str, int]:
@@ -309,6 +321,16 @@ class Plan:
         together = f", {self.trees_together} of a round together" if self.trees_together > 1 else ""
         return "trees grow on the GPU alone" + together + (", in sorted entries" if self.by_entries else "")
 
+    @property
+    def evaluation(self) -> str:
+        """How metrics of evaluation sets are computed on a GPU; empty where there are none, and on the CPU."""
+        if self.device == "cpu" or not self.evaluates:
+            return ""
+        if self.watched:
+            return "metrics are computed behind the trees"
+        reason = self.metrics_reason or "there is no room to do without it"
+        return f"the host waits for metrics in each round, which is slower: {reason}"
+
     def check(self) -> None:
         """Refuse a fit that has no room.
 
@@ -345,7 +367,7 @@ class Plan:
             lines.append(f"  {'read in every pass, from RAM':<34}{self.reads.ram_bytes:>18,}")
             lines.append(f"  {'read in every pass, from disk':<34}{self.reads.disk_bytes:>18,}")
             lines.append(f"  {'passes of a tree, about':<34}{self.reads.passes or 'as it grows':>18}")
-        lines += [line for line in (self.recipe, self.growth) if line]
+        lines += [line for line in (self.recipe, self.growth, self.evaluation) if line]
         if self.free_bytes is not None:
             lines.append("it fits" if self.fits else f"it does not fit: use {self.remedy}")
         return "\n".join(lines)

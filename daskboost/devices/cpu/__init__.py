@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -14,6 +16,8 @@ from numba.core.compiler import CompileResult
 from numba.core.typing.templates import Signature
 
 from daskboost.devices.compiling import say_compiling
+
+logger = logging.getLogger(__name__)
 
 
 class _SaysCompiling(event.Listener):
@@ -51,12 +55,17 @@ if TYPE_CHECKING:
 else:
 
     def njit(**options):
-        """Compile a function as `numba.njit` does; with ``cache=True`` it is kept in a `_KernelCache`."""
+        """Compile a function as `numba.njit` does; with ``cache=True`` it is kept in a `_KernelCache`, where there is a
+        folder for it: numba itself would refuse to compile without."""
+        is_kept = options.pop("cache", False)
 
         def compiled(function):
             dispatcher = numba.njit(**options)(function)
-            if options.get("cache"):
-                dispatcher._cache = _KernelCache(function)
+            if is_kept:
+                try:
+                    dispatcher._cache = _KernelCache(function)
+                except RuntimeError:
+                    _say_unkept()
             return dispatcher
 
         return compiled
@@ -71,3 +80,12 @@ def uncounted(*, cache: bool = False) -> Any:
     """Compile a function that makes no arrays: without counting references to those that it takes."""
     options: dict[str, Any] = {"nogil": True, "cache": cache, "_nrt": False}
     return njit(**options)
+
+
+@cache
+def _say_unkept() -> None:
+    """Say once that no folder keeps compiled kernels."""
+    logger.warning(
+        "neither daskboost's folder nor the user's can keep compiled CPU kernels, so that every process compiles them "
+        "again, for some seconds: set NUMBA_CACHE_DIR to a folder that can be written"
+    )

@@ -205,7 +205,8 @@ class GpuDevice:
 
     def __init__(self, runtime: Runtime, layout: SlotLayout, threads: Threads, plan: Plan | None = None) -> None:
         self._plan = plan = plan or unplanned(runtime.free_bytes)
-        self.without_host, self.resident, self.stream_bytes = plan.without_host, plan.resident, plan.stream_bytes
+        self.without_host, self.watches = plan.without_host, plan.watched
+        self.resident, self.stream_bytes = plan.resident, plan.stream_bytes
         self._ring: Ring | None = None
         self._streams: list[ChunkStream] = []
         self._runtime, self._slots, self.threads = runtime, layout, threads

@@ -157,7 +157,7 @@ def quantize_rows(runtime: Runtime, matrix: Matrix, search: SearchTables, symbol
     """Write the symbols of a matrix, from row `first_row` on; a feature that lacks one for its missing values, or -1.
     """
     n_features = matrix.values.shape[1]
-    unrepresentable = runtime.xp.full(1, -1, np.int32)
+    unrepresentable = to_device(runtime, np.full(1, -1, np.int32))
     columns = matrix.columns(n_features)
     while columns > 1 and search.group_bytes(columns) > TABLE_BYTES:
         columns //= 2

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from daskboost.devices.gpu.quantize.bins import THREADS, Matrix
 from daskboost.devices.gpu.runtime.launches import DeviceArray, KernelArgument, Runtime, to_device, to_host
-from daskboost.devices.gpu.runtime.stretches import true_places
+from daskboost.devices.gpu.runtime.stretches import stretches, true_places
 from daskboost.devices.gpu.runtime.transfers import Download
 from daskboost.dtypes import ArrayModule, Bool, Int32, Int64, UInt8, UInt32
 
@@ -153,13 +153,13 @@ class _Batch:
         """Find the cells, then add all values to them: the least key of each, the greatest, and the count."""
         self._find_cells()
         xp, n = self._runtime.xp, int(self.lengths.sum())
-        bounds, counts = xp.full(n, 0xFFFFFFFF, np.uint64), xp.zeros(n, np.uint64)
+        bounds, counts, ends = xp.zeros(n, np.uint64), xp.zeros(n, np.uint64), xp.empty((2, n), np.uint32)
         if n:
             everything = np.arange(len(self._columns))
             offsets = self._upload(np.cumsum(self.lengths) - self.lengths)
             tree = (self._words, self._upload(self._starts), self._upload(self._widths), self._upload(self._depths))
             self._launch("count", everything, *tree, offsets, bounds, counts)
-        ends = xp.ascontiguousarray(bounds.view(np.uint32).reshape(n, 2).T)
+            self._simple("part_bounds", n, bounds, n, ends[0], ends[1])
         return ends[0], ends[1], counts.view(np.int64)
 
     def _find_cells(self) -> None:
@@ -246,15 +246,21 @@ class _Batch:
 
     def _ranks(self, bitmap: _Bitmap) -> DeviceArray:
         """Marked bits up to and with each word."""
-        n = len(bitmap.marks)
-        counts = self._runtime.xp.empty(n, np.uint32)
-        self._simple("count_bits", n, bitmap.marks, n, counts)
-        return self._runtime.xp.cumsum(counts, dtype=np.uint32)
+        runtime, n = self._runtime, len(bitmap.marks)
+        blocks, block_words = stretches(runtime, n)
+        counts, ranks = runtime.xp.empty(blocks, np.uint32), runtime.xp.empty(n, np.uint32)
+        words = (bitmap.marks, n, block_words, counts)
+        runtime.kernel("sketch", "count_bits", SOURCE=2)(blocks, THREADS, *words)
+        runtime.kernel("sketch", "rank_bits", SOURCE=2)(blocks, THREADS, *words, ranks)
+        return ranks
 
     def _cells_of(self, bitmap: _Bitmap, ranks: DeviceArray) -> Int64:
         """Marked bits of each series, on the host."""
-        ends = to_host(ranks[self._upload(bitmap.offsets[1:] - 1)]).astype(np.int64)
-        return np.diff(ends, prepend=0)
+        n = len(bitmap.offsets) - 1
+        ends = self._runtime.xp.empty(n, np.uint32)
+        self._simple("pick_ends", n, ranks, bitmap.on_device, n, ends)
+        found: Int64 = np.concatenate([[0], to_host(ends)]).astype(np.int64)
+        return found[1:] - found[:-1]
 
     def _list(self, bitmap: _Bitmap, ranks: DeviceArray, n_cells: int, widths: Int32, bits: Int32,
               parents: DeviceArray | None, parent_offsets: Int64) -> DeviceArray:  # fmt: skip
@@ -280,11 +286,12 @@ class _Batch:
 
     def _keep(self, series: Int64, level: int, bitmap: _Bitmap, ranks: DeviceArray) -> None:
         """Put a finished level beside those above it."""
-        xp, n = self._runtime.xp, len(bitmap.marks)
-        words = xp.empty(n, np.uint64)
-        self._simple("make_words", n, bitmap.marks, ranks, n, bitmap.on_device, len(series), words)
-        self._starts[series, level] = len(self._words) + bitmap.offsets[:-1]
-        self._words = words if level == 0 else xp.concatenate([self._words, words])
+        n, n_above = len(bitmap.marks), len(self._words)
+        words = self._runtime.xp.empty(n_above + n, np.uint64)
+        words[:n_above] = self._words
+        self._simple("make_words", n, bitmap.marks, ranks, n, bitmap.on_device, len(series), words[n_above:])
+        self._starts[series, level] = n_above + bitmap.offsets[:-1]
+        self._words = words
 
     def _simple(self, entry: str, n: int, *arguments: KernelArgument) -> None:
         """Launch a thread for each of `n` things."""

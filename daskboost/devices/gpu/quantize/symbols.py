@@ -15,13 +15,13 @@ from daskboost.devices.gpu.rows.feature_groups import (
     room_bytes,
     skewed_shape,
 )
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride
 from daskboost.dtypes import Int64
 
 # Packed symbols become machine integers: launches of `kernels/unpack.cu`, as `devices/cpu/quantize.py` does it.
 
 THREADS = 256
-"""Threads of a block, as in `kernels/unpack.cu` and `kernels/turn.cu`."""
+"""Threads of a block, as in `kernels/unpack.cu`, `turn.cu` and `by_feature.cu`."""
 TILE_SYMBOLS = 16 * THREADS
 """About so many symbols are a block's work: enough to spread the cost of starting it."""
 
@@ -177,7 +177,10 @@ class DeviceSymbols:
 
     def by_feature(self) -> DeviceArray:
         """A copy of all rows, shape (features, rows)."""
-        found = self.runtime.xp.empty((self.places.n_features, self.n_rows), self.places.dtype)
+        runtime, dtype = self.runtime, self.places.dtype
+        found = runtime.xp.empty((self.places.n_features, self.n_rows), dtype)
+        kernel = runtime.kernel("by_feature", "copy_columns", SYMBOL_BYTES=dtype.itemsize)
+        blocks = max(1, min(-(-self.n_rows // THREADS), BLOCKS * runtime.multiprocessors))
         for features, block in self.blocks():
-            found[features] = block.T
+            kernel(blocks, THREADS, block, self.n_rows, element_stride(block), block.shape[1], found[features])
         return found

@@ -288,10 +288,7 @@ class SoftmaxChunk:
 
     def find_range(self, tops: DeviceArray) -> None:
         n, n_classes = self._margin.shape
-        group = min(WARP, 1 << (n_classes - 1).bit_length())
-        threads, shared_bytes = _softmax_block(n_classes)
-        blocks = -(-n * group // threads)
-        blocks = max(1, min(blocks, BLOCKS_PER_MULTIPROCESSOR * self._runtime.multiprocessors))
+        blocks, threads, group, shared_bytes = _softmax_launch(self._runtime, n, n_classes)
         self._runtime.kernel("softmax", "softmax_gradients")(
             blocks, threads, self._label, self._margin, self._weight, self._small, n_classes, group, n,
             *self.gradients, tops, shared_bytes=shared_bytes,
@@ -316,9 +313,27 @@ def _column_stride(matrix: DeviceArray) -> int:
     return int(matrix.strides[1]) // int(matrix.dtype.itemsize)
 
 
+def softmax_probabilities(runtime: Runtime, margin: DeviceArray, out: DeviceArray) -> DeviceArray:
+    """Launch what makes `out` the probabilities of classes; float32 of the margins' shape, (rows, classes)."""
+    n, n_classes = margin.shape
+    blocks, threads, group, shared_bytes = _softmax_launch(runtime, n, n_classes)
+    runtime.kernel("softmax", "softmax_probabilities")(
+        blocks, threads, margin, n_classes, group, n, out, shared_bytes=shared_bytes
+    )
+    return out
+
+
 def has_softmax_kernel(n_classes: int) -> bool:
     """Whether a warp's rows of so many classes fit the shared memory that every GPU has."""
     return _softmax_block(n_classes)[0] > 0
+
+
+def _softmax_launch(runtime: Runtime, n_rows: int, n_classes: int) -> tuple[int, int, int, int]:
+    """Blocks, threads of each, lanes of a row, and bytes of shared memory."""
+    group = min(WARP, 1 << (n_classes - 1).bit_length())
+    threads, shared_bytes = _softmax_block(n_classes)
+    blocks = -(-n_rows * group // threads)
+    return max(1, min(blocks, BLOCKS_PER_MULTIPROCESSOR * runtime.multiprocessors)), threads, group, shared_bytes
 
 
 def _softmax_block(n_classes: int) -> tuple[int, int]:

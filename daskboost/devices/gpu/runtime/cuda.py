@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import importlib.util
 import mmap
 import os
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache, partial
-from pathlib import Path
+from contextlib import suppress
+from functools import cache, cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from daskboost.devices.compiling import say_compiling
+from daskboost.devices.gpu.runtime.cubin_files import CubinFiles, cache_folder, writable_folder
 from daskboost.devices.gpu.runtime.kernel_source import LEAST_SM, Entry, KernelFile, Variant, kernel_file
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Event, KernelArgument
+from daskboost.devices.gpu.runtime.modules import Modules
 from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
-from daskboost.files import write_whole
 
 if TYPE_CHECKING:
-    from cupy import RawModule
-    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool
+    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool, Module
     from rmm.mr import DeviceMemoryResource
 
 # Copies to a CUDA device beside its kernels, and the page-locked memory that they are made from.
@@ -194,7 +195,15 @@ def _used_bytes(resource: DeviceMemoryResource) -> int | None:
 
 LEAST_CUPY = (14, 2)
 """Before it, a sort that finds no memory to work in returns without a word what is in no order."""
+DRIVER_LIBRARY = "libcuda.so.1"
 EXTRAS = "'daskboost[cuda13]', or 'daskboost[cuda12]' where the NVIDIA driver is older than 580"
+
+
+def wake_driver() -> None:
+    """Initialize CUDA's driver, which takes about as long as the import of CuPy and needs no Python: a thread does it
+    meanwhile. What goes wrong is told to whoever asks CuPy for a device."""
+    with suppress(OSError):
+        ctypes.CDLL(DRIVER_LIBRARY).cuInit(0)
 
 
 def cupy_module() -> ModuleType:
@@ -207,8 +216,11 @@ def cupy_module() -> ModuleType:
     """
     if importlib.util.find_spec("cupy") is None:
         raise MissingDependencyError(f"device='cuda' needs CuPy, which is not installed: pip install {EXTRAS}")
+    if "cupy" not in sys.modules:
+        threading.Thread(target=wake_driver, name="daskboost-driver", daemon=True).start()
     try:
-        import cupy
+        with writable_folder():
+            import cupy
     except ImportError as error:
         raise MissingDependencyError(
             "device='cuda' needs CuPy, which is installed but cannot be imported, as the error before this one says: "
@@ -222,6 +234,7 @@ def cupy_module() -> ModuleType:
         )
     found: ModuleType = cupy
     return found
+
 
 def count_devices(cupy: ModuleType) -> int:
     """How many GPUs the process sees; an error where there are none, or no driver."""
@@ -260,6 +273,7 @@ class CudaRuntime:
         self.sm = 10 * int(properties["major"]) + int(properties["minor"])
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.shared_bytes = int(properties["sharedMemPerBlockOptin"])
+        self._modules = Modules(NvidiaToolchain(xp, device, self.sm), CubinFiles(cache_folder()))
         self._kernels: dict[tuple[KernelFile, str, Variant], CudaKernel] = {}
         self._by_name: dict[tuple[Any, ...], CudaKernel] = {}
         """The same, found without a look at the source: a level of a tree asks ten times."""
@@ -274,7 +288,7 @@ class CudaRuntime:
         return free_bytes(self.xp, self.device)
 
     def kernel(self, file: str, entry: str, **constants: int) -> CudaKernel:
-        """An entry point of `kernels/<file>.cu`; NVRTC compiles its module on first use."""
+        """An entry point of `kernels/<file>.cu`; see `Runtime.kernel`."""
         key = (file, entry, *constants.items())
         found = self._by_name.get(key)
         if found is None:
@@ -333,63 +347,99 @@ class CudaRuntime:
         """Return an entry point of any source, such as a test's own."""
         key = (source, entry, variant)
         if key not in self._kernels:
-            with self.xp.cuda.Device(self.device):
-                function = _module(self.device, source, variant).get_function(entry)
-            self._kernels[key] = CudaKernel(function, source.entries(variant)[entry])
+            described = source.entries(variant)[entry]
+            self._modules.start(source, variant)
+            self._kernels[key] = CudaKernel(partial(self._function, *key), described)
         return self._kernels[key]
+
+    def _function(self, source: KernelFile, entry: str, variant: Variant) -> Function:
+        with self.xp.cuda.Device(self.device):
+            return self._modules.function(source, variant, entry)
 
 
 class CudaKernel:
-    """An entry point of a compiled module."""
+    """An entry point, whose function is found when it is first launched."""
 
-    def __init__(self, function: Function, entry: Entry) -> None:
-        self._function = function
+    def __init__(self, find: Callable[[], Function], entry: Entry) -> None:
+        self._find = find
+        self._function: Function | None = None
         self._entry = entry
         self._asked_bytes = UNASKED_SHARED_BYTES
 
     def __call__(self, grid: int, block: int, *arguments: KernelArgument, shared_bytes: int = 0) -> None:
         """Launch on CuPy's current stream."""
         self._entry.check_block(block)
+        function = self._function
+        if function is None:
+            function = self._function = self._find()
         if shared_bytes > self._asked_bytes:
-            with _ASKING:
-                most = max(self._asked_bytes, shared_bytes)
-                self._function.max_dynamic_shared_size_bytes = most
-                self._asked_bytes = most  # only now may others go on without asking
+            self._ask(function, shared_bytes)
         bound = [np.uintp(0) if argument is None else argument for argument in self._entry.bind(arguments)]
-        self._function((grid,), (block,), tuple(bound), shared_mem=shared_bytes)
+        function((grid,), (block,), tuple(bound), shared_mem=shared_bytes)
+
+    def _ask(self, function: Function, shared_bytes: int) -> None:
+        """Ask for as much dynamic shared memory as any launch has had so far."""
+        with _ASKING:
+            most = max(self._asked_bytes, shared_bytes)
+            allow_shared_bytes(function, most)
+            self._asked_bytes = most  # only now may others go on without asking
 
 
-@cache
-def _module(device: int, source: KernelFile, variant: Variant) -> RawModule:
-    """One module per source, constants and device; its binary is kept beside those of CuPy's own cache.
+def allow_shared_bytes(function: Function, n_bytes: int) -> None:
+    """Let launches of a function have so many bytes of dynamic shared memory."""
+    driver = cupy_module().cuda.driver
+    driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, n_bytes)
 
-    CuPy would compile with -ftz=true, which makes zeros of the smallest float32 that the CPU's kernels keep.
+
+class NvidiaToolchain:
+    """NVRTC and the driver, through CuPy.
+
+    CuPy's own way to modules would compile with -ftz=true, which makes zeros of the smallest float32 that the CPU's
+    kernels keep.
     """
-    cupy = cupy_module()
-    compiler, options = cupy.cuda.compiler, source.options(variant)
-    made_for = (source.digest, options, cupy.cuda.Device(device).compute_capability, cupy.cuda.nvrtc.getVersion())
-    key = hashlib.sha256(repr(made_for).encode()).hexdigest()[:24]
-    folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
-    path = folder / f"daskboost-{source.name}-{key}.cubin"
-    if not path.is_file():
+
+    def __init__(self, cupy: ModuleType, device: int, sm: int) -> None:
+        self._cupy, self._device, self._sm = cupy, device, sm
+
+    @cached_property
+    def _architecture(self) -> str:
+        """Return the newest architecture that the compiler knows and the GPU runs, which may be older than the GPU;
+        the GPU's own where there is none, of which the compiler then complains."""
+        known = self._cupy.cuda.nvrtc.getSupportedArchs()
+        fitting = [sm for sm in known if sm // 10 == self._sm // 10 and sm <= self._sm]
+        return f"sm_{max(fitting, default=self._sm)}"
+
+    @cached_property
+    def target(self) -> str:
+        return f"{self._architecture} NVRTC {_version(self._cupy)}"
+
+    def compile(self, source: KernelFile, variant: Variant) -> bytes:
+        """See `Toolchain.compile`; NVRTC releases Python's lock."""
         say_compiling("CUDA")
+        nvrtc = self._cupy.cuda.nvrtc
+        program = nvrtc.createProgram(source.text, f"{source.name}.cu", (), ())
         try:
-            binary, _ = compiler.compile_using_nvrtc(source.text, options, filename=f"{source.name}.cu")
-        except compiler.CompileException as error:
-            major, minor = cupy.cuda.nvrtc.getVersion()
+            nvrtc.compileProgram(program, (*source.options(variant), f"-arch={self._architecture}"))
+            code: bytes = nvrtc.getCUBIN(program)
+        except nvrtc.NVRTCError as error:
             raise DeviceError(
-                f"NVRTC {major}.{minor} cannot compile {source.name}.cu for GPU {device}, as the error before this one "
-                "says: install a CUDA toolkit that knows this GPU, or use device='cpu'"
+                f"NVRTC {_version(self._cupy)} cannot compile {source.name}.cu for GPU {self._device} (sm_{self._sm}): "
+                f"install a CUDA toolkit that knows this GPU, or use device='cpu'; NVRTC says {error}: "
+                f"{' '.join(nvrtc.getProgramLog(program).split())}"
             ) from error
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, binary)  # other processes may look for it meanwhile
-        except OSError as error:
-            raise DeviceError(
-                f"{path.parent} cannot keep compiled kernels ({error}): set CUPY_CACHE_DIR to a folder that can be "
-                "written"
-            ) from error
-    return cupy.RawModule(path=str(path))
+        finally:
+            nvrtc.destroyProgram(program)
+        return code
+
+    def load(self, code: bytes) -> Module:
+        module = self._cupy.cuda.Module()
+        module.load(code)
+        return module
+
+
+def _version(cupy: ModuleType) -> str:
+    """Return NVRTC's version, such as 13.0."""
+    return ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
 
 
 def get_runtime(device: int | None = None) -> CudaRuntime:

@@ -4,10 +4,12 @@ A `kernels/<file>.cu` declares in its opening comment everything that its users 
 
     // variants: SMALL=0,1 COLUMNS=8,16
     // variants: SMALL=0 COLUMNS=32 sm=80
+    // usual: SMALL=0 COLUMNS=8
     // budget: quantize_gradients registers=56 shared=12*THREADS/32
 
 A `variants` line is the product of its constants' values, compiled for every architecture of `ARCHITECTURES`, or from
-`sm` on. No other constants can be asked for, so whatever runs was compiled, within its budgets, by the tests. A
+`sm` on. No other constants can be asked for, so whatever runs was compiled, within its budgets, by the tests. A `usual`
+line is the product of those that most fits launch, with which a process that has to compile begins (`modules.py`). A
 `budget` line limits an entry point's registers per thread and bytes of static shared memory; both may be expressions of
 the file's macros.
 """
@@ -138,6 +140,7 @@ _TYPES: dict[str, Any] = {
     "float": np.float32, "double": np.float64, "bool": np.bool_,
 }  # fmt: skip
 _ENTRY = re.compile(r'extern "C" __\w+__ void (?:__launch_bounds__\(([^),]*)[^)]*\)\s*)?(\w+)\s*\(([^)]*)\)')
+_INCLUDE = re.compile(r'^[ \t]*#include "([^"]+)"', re.M)
 _ALIAS = re.compile(r"\busing (\w+) = ([\w ]+);")
 
 
@@ -225,11 +228,23 @@ class KernelFile:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of this file and all headers: CuPy's cache on disk does not look at headers."""
-        found = hashlib.sha256(self.text.encode())
-        for header in sorted(source_folder().glob("*.cuh")):
-            found.update(header.read_bytes())
+        """Digest of this file and of the headers that it includes, directly or not."""
+        found, folder, seen = hashlib.sha256(self.text.encode()), source_folder(), set[str]()
+        waiting = _INCLUDE.findall(self.text)
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                text = (folder / name).read_text()
+                found.update(f"{name}\n{text}".encode())
+                waiting += _INCLUDE.findall(text)
         return found.hexdigest()[:16]
+
+    @cached_property
+    def usual(self) -> tuple[Variant, ...]:
+        """Variants that most fits launch."""
+        lines = re.findall(r"^// usual:(.*)$", self.text, re.M)
+        return tuple(self.variant(dict(found.constants)) for line in lines for found in _variants(line))
 
     def variant(self, constants: Mapping[str, int]) -> Variant:
         """The declared variant with these constants; those of one value only need not be named."""
@@ -243,7 +258,7 @@ class KernelFile:
 
     def options(self, variant: Variant) -> tuple[str, ...]:
         """Compiler options but for the architecture."""
-        return (*OPTIONS, f"-I{source_folder()}", f"-DSOURCE_DIGEST=0x{self.digest}", *variant.defines)
+        return (*OPTIONS, f"-I{source_folder()}", *variant.defines)
 
     def entries(self, variant: Variant) -> Mapping[str, Entry]:
         """The variant's entry points by name."""

@@ -113,7 +113,11 @@ class Runtime(Protocol):
         """Memory that arrays may still take."""
 
     def kernel(self, file: str, entry: str, **constants: int) -> Kernel:
-        """An entry point of `kernels/<file>.cu`, compiled at most once per process and device."""
+        """An entry point of `kernels/<file>.cu`, compiled at most once per process and device.
+
+        Asking does not wait for the compiler, launching does: who asks for several kernels before the first launch has
+        them compiled at the same time.
+        """
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """What queues up all that `work` launches, faster than `work` does, with the same arguments each time.
