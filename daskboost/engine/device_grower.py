@@ -22,6 +22,7 @@ from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.trees.known_tree import Refit
+from daskboost.devices.gpu.trees.node_features import LevelFeatures
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
@@ -32,7 +33,7 @@ from daskboost.engine.shard_margins import ShardMargins
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
-from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.constraints import FeatureRules, draws_by_node
 from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, tree_tables
 from daskboost.tree.table import TreeTable
 
@@ -66,7 +67,8 @@ class DeviceGrower:
         rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
         assert isinstance(rows, GpuRows)
         self._device, self._sets = device, engine.sets
-        self._rows, self._spec, self._rules = rows, spec, growth_rules(params, spec.search_rules)
+        self._rows, self._spec = rows, spec
+        self._rules = growth_rules(params, spec.search_rules, spec.cuts.n_features, spec.interaction_groups)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
@@ -107,7 +109,7 @@ class DeviceGrower:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
                 self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
-                xp.ones((drawn_sets(params), n, n_features), np.uint8),
+                LevelFeatures(xp.ones((drawn_sets(params), n, n_features), np.uint8), xp.empty(n, np.uint64)),
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups
@@ -168,7 +170,7 @@ class DeviceGrower:
         begin = 0
         for group in self._groups:
             if not self._every_feature:
-                overwrite(self._runtime, group.inputs.allowed, self._drawn_features(iteration, group.outputs))
+                self._draw_features(iteration, group)
             before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
             group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)
             for margins in self._sets.streamed_evals:  # what is read from files cannot be recorded
@@ -177,12 +179,14 @@ class DeviceGrower:
             out[begin : begin + len(memory)] = memory
             begin += len(memory)
 
-    def _drawn_features(self, iteration: int, outputs: range) -> UInt8:
-        """Return the features of each level of each output's tree; uint8, shape (levels, outputs, features)."""
-        params, n_features = self._spec.params, self._spec.cuts.n_features
-        return np.stack([
-            allowed_features(FeatureRules(params, n_features, None, iteration, output), params) for output in outputs
-        ], axis=1)  # fmt: skip
+    def _draw_features(self, iteration: int, group: TreeGroup) -> None:
+        """Draw the features of each level of each output's tree, and what nodes draw by."""
+        params, n_features, features = self._spec.params, self._spec.cuts.n_features, group.inputs.features
+        drawn = [FeatureRules(params, n_features, None, iteration, output) for output in group.outputs]
+        of_level = np.stack([allowed_features(each, params) for each in drawn], axis=1)
+        overwrite(self._runtime, features.of_level, of_level)
+        if draws_by_node(params):
+            overwrite(self._runtime, features.states, np.array([each.state_of_nodes for each in drawn], np.uint64))
 
     def _start_trees(self, chunk: DeviceOrder, group: TreeGroup) -> None:
         """All outputs of a round start from the same margins, so the first ones' trees begin with the range of all."""

@@ -49,6 +49,16 @@ ALONE: dict[str, dict[str, Any]] = {
     "levels": {"max_depth": 5, "subsample": 0.4, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
     "best of a depth": {"max_depth": 5, "grow_policy": "lossguide", "gamma": 1.0},
     "best of few levels": {"max_depth": 3, "grow_policy": "lossguide", "max_leaves": 5_000},
+    "columns of nodes": {"max_depth": 6, "colsample_bynode": 0.5, "colsample_bytree": 0.9, "ignored_features": (1,)},
+    "columns of nodes of levels": {"max_depth": 4, "colsample_bynode": 0.7, "colsample_bylevel": 0.6, "max_leaves": 9},
+    "interactions": {"max_depth": 6, "interaction_constraints": [[0, 1], [1, 2, 3], [4]], "min_child_weight": 0},
+    "interactions of few": {"max_depth": 5, "interaction_constraints": [[f % 6, f % 5] for f in range(40)],
+                            "colsample_bynode": 0.6, "monotone_constraints": (1, -1, 0, 1, 0, -1)},
+    "symmetric interactions": {"max_depth": 5, "grow_policy": "symmetric", "interaction_constraints": [[0, 1], [1, 2]],
+                               "colsample_bynode": 0.8},
+    "best interactions": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 30, "min_child_weight": 0,
+                          "interaction_constraints": [[0, 1], [1, 2, 3], [4]], "colsample_bytree": 0.9},
+    "no interactions": {"max_depth": 3, "interaction_constraints": []},
     "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
 }
 SMALLEST: dict[str, dict[str, Any]] = {
@@ -171,12 +181,13 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 
 
 @pytest.mark.parametrize("params", [
-    {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]},
+    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bynode": 0.5},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5}, {"max_depth": 13},
     {"max_depth": 11, "grow_policy": "lossguide", "gamma": 30.0},
     {"max_depth": 3, "objective": "reg:absoluteerror"},
     {"max_depth": 13, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6},
-    {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5},
+    {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5,
+     "grow_policy": "lossguide"},
 ])  # fmt: skip
 def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
     data = make_data(np.random.default_rng(5), params.get("objective", "reg:squarederror"), 5_000, 6, n_values=50,

@@ -33,6 +33,10 @@ def random_fit(rng: np.random.Generator, most_rows: int, most_depth: int) -> tup
         params["objective"] = str(rng.choice(["binary:logistic", "reg:squarederror"]))
     else:
         params |= {"objective": "multi:softprob", "num_class": k}
+    if rng.random() < 0.2:
+        params["interaction_constraints"] = [[g % n_features, 3 * g % n_features] for g in range(rng.integers(1, 70))]
+    if params["grow_policy"] != "lossguide" and rng.random() < 0.2:
+        params["colsample_bynode"] = 0.6
     X = rng.normal(size=(n_rows, n_features)).astype(np.float32)
     X[rng.random(X.shape) < rng.choice([0, 0.1])] = np.nan
     weight = rng.uniform(0.5, 2, n_rows).astype(np.float32) if rng.random() < 0.3 else None

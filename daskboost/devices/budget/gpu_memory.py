@@ -25,6 +25,7 @@ from daskboost.devices.gpu.trees.best_first import (
 )
 from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
 from daskboost.devices.gpu.trees.growth import frontier_bytes, histogram_nodes, tables_bytes
+from daskboost.devices.gpu.trees.node_features import feature_shapes, group_words
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
@@ -41,6 +42,8 @@ ID_BYTES = 8
 """Global id of a row that was chosen alone."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
+STATE_BYTES = 8
+"""State of the key of a tree's nodes, by which these draw features."""
 LEAST_MULTIPROCESSORS = 10
 """A GPU that is not there is taken to have so many, as no GPU has fewer: tiles are largest then."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
@@ -210,7 +213,8 @@ def _level_growth(size: FitSize) -> Growth:
     most = together << (size.depth - 1)
     return Growth(
         sum(histogram_nodes(together, size.depth)), most,
-        sum(frontier_bytes(n, size.depth) for n in growers) + search_bytes(size, most) + _kept_bytes(size, capacity)
+        sum(frontier_bytes(n, size.depth) + _feature_bytes(size, n * capacity, n << (size.depth - 1)) for n in growers)
+        + search_bytes(size, most) + _kept_bytes(size, capacity)
         + SEGMENT_BYTES * together * capacity,
     )  # fmt: skip
 
@@ -220,7 +224,8 @@ def _best_first_growth(size: FitSize) -> Growth:
     grown = 2 * most_splits(size.max_leaves) + 1
     return Growth(
         kept_histograms(size.max_leaves), step_width(size.max_leaves),
-        best_first_bytes(size.max_leaves) + search_bytes(size, _searched_nodes(size))
+        best_first_bytes(size.max_leaves) + _feature_bytes(size, grown, _searched_nodes(size))
+        + search_bytes(size, _searched_nodes(size))
         + _kept_bytes(size, 2 * size.max_leaves - 1) + SEGMENT_BYTES * grown,
     )  # fmt: skip
 
@@ -228,7 +233,15 @@ def _best_first_growth(size: FitSize) -> Growth:
 def _kept_bytes(size: FitSize, capacity: int) -> int:
     """Return the bytes of trees of so many nodes that wait to be fetched, and of the features that trees may use."""
     waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
-    return tables_bytes(waiting, capacity) + size.n_outputs * size.drawn_sets * size.train.n_features
+    of_features = size.drawn_sets * size.train.n_features + STATE_BYTES
+    return tables_bytes(waiting, capacity) + size.n_outputs * of_features
+
+
+def _feature_bytes(size: FitSize, n_grown: int, n_nodes: int) -> int:
+    """Return the bytes of what tells the features of nodes where these have their own."""
+    if not size.own_features:
+        return 0
+    return bytes_of(feature_shapes(n_grown, n_nodes, size.train.n_features, group_words(size.n_groups)))
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:

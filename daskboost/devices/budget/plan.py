@@ -68,6 +68,10 @@ class FitSize:
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
+    own_features: bool = False
+    """Whether nodes may use other features than the rest of their level."""
+    n_groups: int = 0
+    """Groups of features that constraints let interact."""
     may_sort_entries: bool = False
     """Whether nodes are split one by one, as sorted entries can be searched, and no other fit has the same views."""
     prefers_entries: bool = False

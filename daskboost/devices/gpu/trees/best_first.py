@@ -33,6 +33,7 @@ from daskboost.devices.gpu.trees.growth import (
     slot_shapes,
     tables_bytes,
 )
+from daskboost.devices.gpu.trees.node_features import LevelFeatures, make_features
 from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels
 
 THREADS = 256
@@ -96,6 +97,7 @@ class BestFirstGrower:
         self._unasked = 1  # how often steps are queued up before the first question: as the last tree took, but for one
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
         self._grown = make_tables(self._runtime, 1, self._capacity)
+        self._features = make_features(self._runtime, rules.of_nodes, 1, self._capacity, 2 * self._width)
         self._more = _Grown(**make_arrays(self._runtime, _grown_shapes(self._capacity)))
         self._slots = Slots(**make_arrays(self._runtime, slot_shapes(2 * self._width)))
         step = make_arrays(self._runtime, _step_shapes(self._width))
@@ -123,7 +125,7 @@ class BestFirstGrower:
             self._finish(inputs.learning_rate)
             after()
 
-        steps, n = partial(self._steps, inputs.allowed, rows), 0
+        steps, n = partial(self._steps, inputs.features, rows), 0
         queue(("root", name), begin)
         while n < self._unasked or to_host(self._more.counts)[GOES_ON]:
             queue(("steps", name), steps)
@@ -138,17 +140,17 @@ class BestFirstGrower:
             inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, *self._addresses[:2],
             self._built,
         )  # fmt: skip
-        self._search(inputs.allowed, rows, is_root=True)
+        self._search(inputs.features, rows, is_root=True)
 
-    def _steps(self, allowed: DeviceArray, rows: ChunkRows) -> None:
+    def _steps(self, features: LevelFeatures, rows: ChunkRows) -> None:
         for _ in range(self._at_once):
             rows.split(self._splits)
-            self._search(allowed, rows)
+            self._search(features, rows)
 
-    def _search(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool = False) -> None:
+    def _search(self, features: LevelFeatures, rows: ChunkRows, *, is_root: bool = False) -> None:
         """Search the nodes that were opened last, choose, and open more."""
         rules, regular, kernels, width = self._rules, self._rules.regular, self._kernels, self._width
-        results = self._best_per_node(allowed, rows, is_root=is_root)
+        results = self._best_per_node(features, rows, is_root=is_root)
         self._launch("choose_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
             results, width, rules.gamma, rules.max_leaves, self._most,
@@ -156,12 +158,13 @@ class BestFirstGrower:
             kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built, *self._addresses,
         )  # fmt: skip
 
-    def _best_per_node(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool) -> DeviceArray:
+    def _best_per_node(self, features: LevelFeatures, rows: ChunkRows, *, is_root: bool) -> DeviceArray:
         """Find the best splits of the nodes that were opened last, in entries or in histograms that are built first."""
         slots, n = self._slots, 2 * self._width
+        lists = self._features.allowed(features, 0, self._grown.at(slots.nodes, n))
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[0], n, self._grown.rounding, n, units_stride=ROUNDING,
+            *lists, self._grown.rounding, n, units_stride=ROUNDING,
         )  # fmt: skip
         if self._entries is not None:
             return self._entries.best_per_node(level, self._rules.regular, slots.nodes, rows, is_root=is_root)

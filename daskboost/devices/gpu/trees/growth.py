@@ -25,6 +25,7 @@ from daskboost.devices.gpu.runtime.launches import (
     make_arrays,
 )
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
+from daskboost.devices.gpu.trees.node_features import LevelFeatures, NodeRules, TreeNodes, make_features
 from daskboost.devices.gpu.trees.split import Level, SearchRoom, SplitKernels
 
 THREADS = 256
@@ -46,6 +47,8 @@ class GrowthRules:
     """0 for any number."""
     gamma: float
     """Least gain of a split."""
+    of_nodes: NodeRules | None
+    """What makes features of nodes others than their level's; None where nothing does."""
 
     @property
     def capacity(self) -> int:
@@ -83,6 +86,10 @@ class TreeTables:
         """Nodes and leaves; int32, shape (trees, 2)."""
         self.default_left = views["default_left"]
         """uint8, shape (trees, capacity)."""
+
+    def at(self, nodes: DeviceArray, per_tree: int) -> TreeNodes:
+        """Return nodes of these trees, so many of each."""
+        return TreeNodes(nodes, per_tree, self.capacity, self.links)
 
     @property
     def walk_columns(self) -> tuple[DeviceArray, ...]:
@@ -143,8 +150,7 @@ class TreeInputs:
     """float64, shape (trees, ROUNDING), of any row stride: see `TreeTables.rounding`."""
     learning_rate: DeviceArray
     """float64, shape (1,)."""
-    allowed: DeviceArray
-    """uint8, shape (1 or depth, trees, features): features that each level may use."""
+    features: LevelFeatures
 
 
 class TreeGrower:
@@ -168,6 +174,9 @@ class TreeGrower:
         self._entries = entries
         self.tables = make_tables(self._runtime, n_trees, rules.capacity)
         """The finished trees."""
+        self._features = make_features(
+            self._runtime, rules.of_nodes, n_trees, rules.capacity, n_trees << (rules.depth - 1)
+        )
         self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, rules.capacity))["leaves"]
         """The trees' leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
         n_slots = kernels.layout.host.n_slots
@@ -205,7 +214,7 @@ class TreeGrower:
     def _grow(self, inputs: TreeInputs, rows: ChunkRows) -> None:
         self._start(inputs)
         for depth in range(self._rules.depth):
-            self._choose(depth, self._search(depth, inputs.allowed, rows))
+            self._choose(depth, self._search(depth, inputs.features, rows))
             if depth + 1 < self._rules.depth or rows.reaches_leaves:
                 rows.split(self._levels[depth].splits)
         self._finish(inputs.learning_rate)
@@ -233,12 +242,13 @@ class TreeGrower:
             rules.regular.least_h, int(rules.symmetric), address, n_bytes, root.built,
         )  # fmt: skip
 
-    def _search(self, depth: int, allowed: DeviceArray, rows: ChunkRows) -> DeviceArray:
+    def _search(self, depth: int, features: LevelFeatures, rows: ChunkRows) -> DeviceArray:
         """The best split of each node of a level, or of all of them together."""
         slots, per_tree = self._levels[depth], 1 << depth
+        lists = self._features.allowed(features, depth, self.tables.at(slots.nodes, per_tree))
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=ROUNDING,
+            *lists, self.tables.rounding, per_tree, units_stride=ROUNDING,
             keeps=depth + 1 < self._rules.depth,
         )  # fmt: skip
         regular, is_root = self._rules.regular, depth == 0

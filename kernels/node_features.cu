@@ -1,0 +1,103 @@
+// The features that each node of a search may split on: of its level's those that the node draws, and of these those that
+// interaction constraints allow behind the splits above it. The definition is `FeatureRules` of
+// `daskboost/tree/constraints.py`, to the byte.
+//
+// A node draws the features of the smallest hashes. These all differ: an odd number times the feature, added to a key, is
+// another number for each, and `mix` loses none. So a threshold says which they are, found digit by digit.
+//
+// Constraints are groups of features, and a node may use those of the groups that have all features of its path. It has a
+// bit for each group: its parent's, less those of groups that the parent's feature is not in. Where no group has all, the
+// path is a feature without a group, which stays alone.
+//
+// variants: THREADS=256
+// budget: allow_features registers=64 shared=8*THREADS+16
+#include "hashing.cuh"
+#include "scan.cuh"
+#include "tree_table.cuh"
+
+#ifndef THREADS
+#define THREADS 256
+#endif
+
+constexpr u32 DIGIT = 8;  // bits; a thread for each of its values
+
+// The features of a tree's level, and how one of its nodes draws from them.
+struct Draw {
+    const u8* of_level;
+    i32 n_features;
+    u64 key;
+
+    __device__ __forceinline__ u64 hash(i32 feature) const { return draw(key, static_cast<u64>(feature)); }
+};
+
+// The `n`-th smallest hash, or a number between it and the next; `n` is at least 1, and at most as many as there are.
+// `counts`, `room` : a number per thread. `found` : of the block.
+static __device__ __forceinline__ u64 nth_smallest(const Draw& from, i32 n, i32* counts, i32* room, u64* found,
+                                                   i32* left) {
+    u64 prefix = 0;
+    for (u32 shift = 64 - DIGIT;; shift -= DIGIT) {
+        counts[threadIdx.x] = 0;
+        __syncthreads();
+        for (i32 feature = threadIdx.x; feature < from.n_features; feature += THREADS) {
+            const u64 hash = from.hash(feature);
+            const bool is_near = shift == 64 - DIGIT || hash >> (shift + DIGIT) == prefix;
+            if (from.of_level[feature] && is_near) atomicAdd(counts + (hash >> shift & (THREADS - 1)), 1);
+        }
+        __syncthreads();
+        const i32 own = counts[threadIdx.x], before = scan_block(own, room);
+        if (before < n && n <= before + own) {
+            *found = prefix << DIGIT | threadIdx.x;
+            *left = n == before + own ? 0 : n - before;
+        }
+        __syncthreads();
+        prefix = *found;
+        n = *left;
+        __syncthreads();  // they may be written again
+        if (n == 0 || shift == 0) return prefix << shift | ((1ull << shift) - 1);
+    }
+}
+
+// A block per node. `nodes` : numbers in their trees, `per_tree` of each; -1 is none. `links` : as in tree_table.cuh.
+// `of_level` : shape (trees, features), what nodes draw from. `n_drawn` : features that each draws; 0 for all.
+// `states` : of each tree's keys, to which a node's depth and number are added. `members` : shape (features, words), bits of
+// the groups that a feature is in; no words where there are no constraints. `open_groups` : shape (trees, capacity, words).
+// `allowed` : shape (nodes, features).
+extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
+    const i32* nodes, i32 per_tree, i32 capacity, i32* links, const u8* of_level, i32 n_features, i32 n_drawn,
+    const u64* states, const u32* members, i32 words, u32* open_groups, u8* allowed) {
+    __shared__ i32 counts[THREADS], room[THREADS], left;
+    __shared__ u64 found;
+    static_assert(THREADS == 1 << DIGIT, "a thread for each digit");
+    const i32 node = nodes[blockIdx.x], tree = static_cast<i32>(blockIdx.x) / per_tree;
+    if (node == NONE) return;
+    const Table table = {capacity, nullptr, links, nullptr, nullptr, nullptr, nullptr, nullptr, tree};
+    Draw from = {of_level + static_cast<i64>(tree) * n_features, n_features, 0};
+    u64 last = ~0ull;
+    if (n_drawn > 0) {
+        const u64 at_depth = with_part(states[tree], static_cast<u64>(table.depth(node)));
+        from.key = key_of(with_part(at_depth, static_cast<u64>(node)));
+        last = nth_smallest(from, n_drawn, counts, room, &found, &left);
+    }
+    const i32 parent = table.parent(node), used = parent == NONE ? 0 : table.feature(parent);
+    u32* own_groups = open_groups + table.place(node) * words;
+    bool is_open = false;
+    for (i32 word = threadIdx.x; word < words; word += THREADS) {
+        u32 groups = ~0u;
+        if (parent != NONE)
+            groups = open_groups[table.place(parent) * words + word] & members[static_cast<i64>(used) * words + word];
+        own_groups[word] = groups;
+        is_open = is_open || groups != 0;
+    }
+    is_open = __syncthreads_or(is_open);
+    u8* own = allowed + static_cast<i64>(blockIdx.x) * n_features;
+    for (i32 feature = threadIdx.x; feature < n_features; feature += THREADS) {
+        bool may = from.of_level[feature] != 0 && from.hash(feature) <= last;
+        if (may && words > 0 && parent != NONE) {
+            bool is_member = !is_open && feature == used;
+            for (i32 word = 0; word < words && !is_member; ++word)
+                is_member = (own_groups[word] & members[static_cast<i64>(feature) * words + word]) != 0;
+            may = is_member;
+        }
+        own[feature] = may;
+    }
+}
