@@ -5,13 +5,15 @@
 //   choose_splits   after the search of a level: its splits, and the nodes of the next level
 //   finish_trees    leaf values
 //
-// Level d has 2**d slots per tree, whether a node is there or not: slot s splits into the slots 2 s and 2 s + 1 of the next
-// level. So the host knows the size of every launch before a tree begins, and the histograms have fixed places:
+// A level has as many slots per tree as there could be nodes: 2**d at depth d, but no more than leaves. So the host knows
+// the size of every launch before a tree begins. Nodes fill the first slots, and the children of split r of a level lie in
+// slots 2 r and 2 r + 1 of the next one:
 //
-//   level d       slot        0               1         ...        -1 : no node
-//   level d + 1   slots    0     1         2     3
-//                          built derived   derived built           rows build the lighter child's, into place s of `built`;
-//                                                                  its sibling's goes to place s of `derived`
+//   level d       slot     0     1         2     3         4       splits of slots 1 and 3; -1 : no node
+//   split r                      0               1
+//   level d + 1   slots    0     1         2     3         -1 ...
+//                          built derived   derived built           rows build the lighter child's, into place r of `built`;
+//                                                                  its sibling's goes to place r of `derived`
 //
 // One block per tree. In tables nodes are numbered within their tree, in `splits` and `built` over all trees, CAPACITY each.
 //
@@ -58,12 +60,12 @@ static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* 
 }
 
 // Splits of a level of `n` slots per tree; `results` : of its search. `splits` : as partition.cu takes them, for all trees.
-// `next_*` : the next level; `built` : shape (trees, n), the child of each slot's node that rows build, whose histograms
-// begin at `built_address`, the siblings' at `derived_address`.
+// `next_*` : the next level, of `2 * n_pairs` slots per tree; `built` : shape (trees, n_pairs), the child of each split that
+// rows build, whose histograms begin at `built_address`, the siblings' at `derived_address`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
     double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
-    const i32* n_bins, i32* splits, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
+    const i32* n_bins, i32* splits, i32 n_pairs, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
     i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
     __shared__ i32 room[THREADS];
     const Table table = TABLE;
@@ -119,23 +121,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
         if (splits[first + slot] != NONE)
             weigh_split(table, own_nodes[slot], {lambda, alpha, max_step, least_h}, monotone, n_bins);
     }
+    const i64 first_pair = static_cast<i64>(blockIdx.x) * n_pairs;
     for (i32 slot = begin; slot < end; ++slot) {
         const i64 s = first + slot;
-        built[s] = NONE;
-        if (splits[s] == NONE) {
-            next.put(table, 2 * s, NONE, 0, 0, 0);
-            next.put(table, 2 * s + 1, NONE, 0, 0, 0);
-            continue;
-        }
+        if (splits[s] == NONE) continue;
         const i32 left = table.left(own_nodes[slot]), base = static_cast<i32>(table.place(0));
+        const i64 pair = first_pair + (left - size) / 2;
         const i32 open_left = opened(table, left, children_open, least_h, is_symmetric);
         const i32 open_right = opened(table, left + 1, children_open, least_h, is_symmetric);
         const bool builds_left = table.h(left) <= table.h(left + 1);
-        const u64 at_built = built_address + s * node_bytes, at_derived = derived_address + s * node_bytes;
+        const u64 at_built = built_address + pair * node_bytes, at_derived = derived_address + pair * node_bytes;
         const u64 parent = own[s];
-        if (open_left != NONE || open_right != NONE) built[s] = base + (builds_left ? left : left + 1);
-        next.put(table, 2 * s, open_left, builds_left ? at_built : at_derived, builds_left ? 0 : parent, at_built);
-        next.put(table, 2 * s + 1, open_right, builds_left ? at_derived : at_built, builds_left ? parent : 0, at_built);
+        const bool is_built = open_left != NONE || open_right != NONE;
+        built[pair] = is_built ? base + (builds_left ? left : left + 1) : NONE;
+        next.put(table, 2 * pair, open_left, builds_left ? at_built : at_derived, builds_left ? 0 : parent, at_built);
+        next.put(table, 2 * pair + 1, open_right, builds_left ? at_derived : at_built, builds_left ? parent : 0, at_built);
+    }
+    for (i32 pair = n_chosen + static_cast<i32>(threadIdx.x); pair < n_pairs; pair += THREADS) {
+        built[first_pair + pair] = NONE;
+        next.put(table, 2 * (first_pair + pair), NONE, 0, 0, 0);
+        next.put(table, 2 * (first_pair + pair) + 1, NONE, 0, 0, 0);
     }
 }
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE, searched_nodes
+from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
 from daskboost.devices.gpu.rows.gradients import ALL, LossRows, RoundGradients, Source, StoredChunk
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
@@ -68,7 +68,8 @@ class DeviceGrower:
         assert isinstance(rows, GpuRows)
         self._device, self._sets = device, engine.sets
         self._rows, self._spec = rows, spec
-        self._rules = growth_rules(params, spec.search_rules, spec.cuts.n_features, spec.interaction_groups)
+        n_rows, n_features = rows.chunks[0].n_rows, spec.cuts.n_features
+        self._rules = growth_rules(params, spec.search_rules, n_rows, n_features, spec.interaction_groups)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
@@ -88,9 +89,10 @@ class DeviceGrower:
         self._refit = Refit(
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip
-        n_rounds = min(ROUNDS_AT_ONCE, len(spec.learning_rates))
         n_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
-        self._memory = self._runtime.xp.empty((n_rounds, n_bytes), np.uint8)
+        self._memory = self._runtime.xp.empty(
+            (rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes), np.uint8
+        )
         self._batch = Batch(self._memory)
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
@@ -120,16 +122,18 @@ class DeviceGrower:
         if view.sorted_entries is None:
             return None
         rules = self._rules
-        n_nodes = searched_nodes(self._spec.params.grow_policy, rules.depth, rules.max_leaves)
+        n_nodes = searched_nodes(self._spec.params.grow_policy, rules.levels, rules.max_leaves)
         return EntrySearch(kernels, view.sorted_entries, n_nodes)
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Grow the trees of a round and add them to all margins.
 
-        What is returned gives the trees; the host waits for all rounds that it has not fetched then, which may be
-        `ROUNDS_AT_ONCE` at most.
+        What is returned gives the trees; the host waits for all rounds that it has not fetched then, or when there are
+        as many as may wait.
         """
         with self._device.errors():
+            if self._batch.is_full:
+                self._batch.fetched()
             if self._batch.is_over:
                 self._batch = Batch(self._memory)
             self._grow_round(rows.iteration, learning_rate, self._batch.next())
@@ -243,6 +247,11 @@ class Batch:
         self._memory = memory
         self._fetched: UInt8 | None = None
         self.n_grown = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other round has room."""
+        return self.n_grown == len(self._memory)
 
     @property
     def is_over(self) -> bool:

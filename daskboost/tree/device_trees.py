@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
+from daskboost.devices.budget.plan import most_nodes
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import DeviceArray, to_host
 from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
-from daskboost.devices.gpu.trees.growth import GrowthRules, TreeTables
+from daskboost.devices.gpu.trees.growth import GrowthRules, LevelSizes, TreeTables
 from daskboost.devices.gpu.trees.node_features import NodeRules, group_members
 from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
 from daskboost.dtypes import Bool, UInt8, UInt64
@@ -18,9 +19,6 @@ from daskboost.tree.constraints import FeatureRules, draws_by_node
 from daskboost.tree.growing_tree import finished_tree
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibling
 from daskboost.tree.table import TreeTable
-
-DEEPEST = 12
-"""Levels have room for all nodes there could be: at this depth 4,096 histograms, most of them of nodes that are not."""
 
 
 def needs_host(params: TrainParams) -> str:
@@ -37,20 +35,22 @@ def needs_host(params: TrainParams) -> str:
             best_first and params.colsample_bylevel < 1,
         f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
             best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
-        f"levels without the host have room for {DEEPEST} at most": not best_first and params.depth_limit > DEEPEST,
     }  # fmt: skip
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def growth_rules(params: TrainParams, rules: SplitRules, n_features: int, groups: Bool | None) -> GrowthRules:
+def growth_rules(params: TrainParams, rules: SplitRules, n_rows: int, n_features: int, groups: Bool | None
+                 ) -> GrowthRules:  # fmt: skip
     """The rules of trees that grow without the host; `groups` : those of `interaction_constraints`, if there are any,
     shape (groups, features)."""
     most_leaves = leaf_limit(params) if params.grow_policy == "lossguide" else params.max_leaves
+    depth = params.depth_limit
+    levels = LevelSizes(depth, most_nodes(depth, params.grow_policy, n_rows, leaf_limit(params)))
     of_nodes = None
     if draws_by_node(params) or groups is not None:
         members = np.zeros((0, n_features), np.bool_) if groups is None else groups
         of_nodes = NodeRules(FeatureRules(params, n_features, groups, 0, 0).n_drawn, group_members(members))
-    return GrowthRules(rules.regular, rules.symmetric, params.depth_limit, most_leaves, params.gamma, of_nodes)
+    return GrowthRules(rules.regular, rules.symmetric, levels, most_leaves, params.gamma, of_nodes)
 
 
 def drawn_sets(params: TrainParams) -> int:

@@ -24,7 +24,7 @@ from daskboost.devices.gpu.trees.best_first import (
     usual_steps,
 )
 from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
-from daskboost.devices.gpu.trees.growth import frontier_bytes, histogram_nodes, tables_bytes
+from daskboost.devices.gpu.trees.growth import LevelSizes, frontier_bytes, tables_bytes
 from daskboost.devices.gpu.trees.node_features import feature_shapes, group_words
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
@@ -57,6 +57,8 @@ GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128
 """Most rounds whose trees wait on the device until they are fetched together."""
+WAITING_BYTES = 2**27
+"""Enough bytes of such trees: to fetch them takes about as long as growing one of them."""
 
 
 def evaluation_bytes(size: FitSize) -> int:
@@ -92,17 +94,22 @@ def searches_entries(size: FitSize) -> bool:
     if size.grow_policy == "lossguide":
         n_nodes, n_searches = 2 * size.max_leaves, usual_steps(size.max_leaves)
     else:
-        n_nodes, n_searches = 1 << size.depth, size.depth
+        n_nodes, n_searches = size.most_leaves, size.depth
     return size.prefers_entries or pays(size.n_slots, rows.n_entries, n_nodes, n_searches)
 
 
-def searched_nodes(grow_policy: str, depth: int, max_leaves: int) -> int:
+def searched_nodes(grow_policy: str, levels: LevelSizes, max_leaves: int) -> int:
     """Most nodes that are searched together where trees grow without the host, of each that grows."""
-    return 2 * step_width(max_leaves) if grow_policy == "lossguide" else 1 << (depth - 1)
+    return 2 * step_width(max_leaves) if grow_policy == "lossguide" else levels.searched
 
 
 def _searched_nodes(size: FitSize) -> int:
-    return searched_nodes(size.grow_policy, size.depth, size.max_leaves)
+    return searched_nodes(size.grow_policy, level_sizes(size), size.max_leaves)
+
+
+def level_sizes(size: FitSize) -> LevelSizes:
+    """Return the nodes that trees have room for which grow by levels without the host."""
+    return LevelSizes(size.depth, size.most_leaves)
 
 
 def columns_bytes(size: FitSize) -> int:
@@ -208,14 +215,15 @@ def _host_growth(size: FitSize) -> Growth:
 def _level_growth(size: FitSize) -> Growth:
     """Return what `TreeGrower` takes, with the trees that wait to be fetched; the last trees of a round may have one of
     their own."""
-    capacity, together, rest = (2 << size.depth) - 1, size.trees_together, size.n_outputs % size.trees_together
-    growers = [n for n in (together, rest) if n]
-    most = together << (size.depth - 1)
+    levels, together, rest = level_sizes(size), size.trees_together, size.n_outputs % size.trees_together
+    growers, most = [n for n in (together, rest) if n], together * levels.searched
+    of_growers = (
+        frontier_bytes(n, levels) + _feature_bytes(size, n * levels.capacity, n * levels.searched) for n in growers
+    )
     return Growth(
-        sum(histogram_nodes(together, size.depth)), most,
-        sum(frontier_bytes(n, size.depth) + _feature_bytes(size, n * capacity, n << (size.depth - 1)) for n in growers)
-        + search_bytes(size, most) + _kept_bytes(size, capacity)
-        + SEGMENT_BYTES * together * capacity,
+        together * sum(levels.histograms), most,
+        sum(of_growers) + search_bytes(size, most) + _kept_bytes(size, levels.capacity)
+        + SEGMENT_BYTES * together * levels.capacity,
     )  # fmt: skip
 
 
@@ -232,9 +240,14 @@ def _best_first_growth(size: FitSize) -> Growth:
 
 def _kept_bytes(size: FitSize, capacity: int) -> int:
     """Return the bytes of trees of so many nodes that wait to be fetched, and of the features that trees may use."""
-    waiting = min(size.n_rounds, ROUNDS_AT_ONCE) * size.n_outputs
+    of_round = size.n_outputs * tables_bytes(1, capacity)
     of_features = size.drawn_sets * size.train.n_features + STATE_BYTES
-    return tables_bytes(waiting, capacity) + size.n_outputs * of_features
+    return rounds_that_wait(size.n_rounds, of_round) * of_round + size.n_outputs * of_features
+
+
+def rounds_that_wait(n_rounds: int, round_bytes: int) -> int:
+    """Return the most rounds whose trees wait on the device, of so many bytes each, until they are fetched together."""
+    return max(1, min(n_rounds, ROUNDS_AT_ONCE, WAITING_BYTES // round_bytes))
 
 
 def _feature_bytes(size: FitSize, n_grown: int, n_nodes: int) -> int:

@@ -154,7 +154,7 @@ class BestFirstGrower:
         self._launch("choose_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
             results, width, rules.gamma, rules.max_leaves, self._most,
-            *regular.numbers, rules.depth,
+            *regular.numbers, rules.levels.depth,
             kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built, *self._addresses,
         )  # fmt: skip
 
