@@ -131,13 +131,15 @@ def test_rules_of_their_own_equal_the_definition(name: str, encoding: str, taken
     check_definition(ALONE[name], False, encoding, taken)
 
 
-def test_hundreds_of_leaves_equal_the_definition(taken: list[int]) -> None:
+@pytest.mark.parametrize("max_leaves", [700, 1_200])
+def test_many_leaves_equal_the_definition(max_leaves: int, taken: list[int]) -> None:
     """One tree, for the emulation takes seconds."""
     params = {
-        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 700, "min_child_weight": 0,
-        "objective": "binary:logistic", "score_function": "l2",
+        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": max_leaves, "min_child_weight": 0,
+        "reg_lambda": 0,
     }  # fmt: skip
-    check_definition(params, False, "dense", taken, n_rounds=1)
+    found = check_definition(params, False, "dense", taken, n_rounds=1)
+    assert found.trees[0].n_leaves == max_leaves
 
 
 @pytest.mark.parametrize("more", [
@@ -188,13 +190,15 @@ def test_infinite_margins_are_refused_in_the_same_round_on_both_devices(
 
 def check_definition(
     params: dict[str, Any], weighted: bool, encoding: str, taken: list[int], n_rounds: int = N_ROUNDS
-) -> None:
+) -> Booster:
+    """Return the model that was grown both ways."""
     rng, objective = np.random.default_rng(3), params.get("objective", "reg:squarederror")
     data = make_data(rng, objective, 6_000, 6, n_values=90, missing=0.2, weighted=weighted)
     expected = trained(data, params, "cpu", n_rounds)
     assert not taken
     assert_same_trees(trained(data, params, "cuda", n_rounds, encoding=encoding, partitions=3), expected)
     assert sum(taken) >= n_rounds
+    return expected
 
 
 @pytest.mark.parametrize("n_rows", [2, 37, SMALL_ROWS])
@@ -209,7 +213,7 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 @pytest.mark.parametrize("params", [
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bynode": 0.5},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5},
-    {"max_depth": 11, "grow_policy": "lossguide", "gamma": 30.0},
+    {"max_depth": 14, "grow_policy": "lossguide", "gamma": 30.0},
     {"max_depth": 3, "objective": "reg:absoluteerror"},
     {"max_depth": 6, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6,
      "grow_policy": "lossguide", "colsample_bylevel": 0.5},
