@@ -59,8 +59,25 @@ def fitted(params: dict[str, Any], data: dict[str, Any], evaluated: bool, runtim
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_is_near(seed: int, evaluated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays are planned to a hundredth; what is planned for the pool is more where metrics make arrays."""
+    check(random_fit(np.random.default_rng(seed), 40_000, 8), evaluated, monkeypatch)
+
+
+@pytest.mark.parametrize("growth", [
+    {"max_depth": 20}, {"max_depth": 20, "max_leaves": 900}, {"max_depth": 11, "grow_policy": "symmetric"},
+    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1_300},
+], ids=str)  # fmt: skip
+def test_a_plan_of_large_trees_is_near(growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels have room for as many nodes as there are rows; best-first trees for leaves that wait in device memory."""
+    rng = np.random.default_rng(7)
+    data = {"X": rng.normal(size=(3_000, 3)).astype(np.float32), "y": rng.integers(0, 2, 3_000).astype(np.float32)}
+    params = {"max_bin": 16, "min_child_weight": 0, "n_jobs": 1, "device": "cuda", "objective": "binary:logistic"}
+    check(({**params, **growth}, data), False, monkeypatch)
+
+
+def check(fit: tuple[dict[str, Any], dict[str, Any]], evaluated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare what a fit takes with its plan."""
     runtime = IdleRuntime()
-    planned = fitted(*random_fit(np.random.default_rng(seed), 40_000, 8), evaluated, runtime, monkeypatch)
+    planned = fitted(*fit, evaluated, runtime, monkeypatch)
     taken, least = runtime.meter.pool.total_bytes, 0.85 if evaluated else 0.95
     least_bytes = least * (planned.total_bytes - ROUNDING_BYTES)
     assert least_bytes <= taken <= planned.total_bytes, f"took {taken:,} bytes of\n{planned}"

@@ -30,6 +30,8 @@ from daskboost.devices.gpu.trees.split import Level, SearchRoom, SplitKernels
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
+START_BYTES = 4
+"""Bytes of a node in a map of tiles (`feature_groups.map_tiles`)."""
 ROUNDING = 5
 """Numbers of a tree's rounding, as in `kernels/tree_table.cuh`."""
 
@@ -344,8 +346,11 @@ def _leaf_shapes(n_trees: int, capacity: int) -> Shapes:
 
 
 def frontier_bytes(n_trees: int, levels: LevelSizes) -> int:
-    """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches."""
-    of_levels = sum(bytes_of(_level_shapes(n_trees, levels.at(depth))) for depth in range(levels.depth + 1))
+    """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches, and of what
+    its graph keeps: maps of tiles of the nodes that are built and of those that are split, at each level."""
+    shapes = [_level_shapes(n_trees, levels.at(depth)) for depth in range(levels.depth + 1)]
+    of_tiles = sum(START_BYTES * (shape["nodes"][0][0] + shape["built"][0][0]) for shape in shapes[:-1])
+    of_levels = sum(map(bytes_of, shapes)) + of_tiles
     of_leaves = bytes_of(_leaf_shapes(n_trees, levels.capacity))
     return tables_bytes(n_trees, levels.capacity) + of_leaves + of_levels
 
