@@ -1,8 +1,8 @@
-// The features that each node of a search may split on: of its level's those that the node draws, and of these those that
-// interaction constraints allow behind the splits above it. The definition is `FeatureRules` of
-// `daskboost/tree/constraints.py`, to the byte.
+// The features that each node of a search may split on: of its tree's those that its level draws, of these those that the node
+// draws, and of these those that interaction constraints allow behind the splits above it. The definition is `FeatureRules`
+// of `daskboost/tree/constraints.py`, to the byte.
 //
-// A node draws the features of the smallest hashes. These all differ: an odd number times the feature, added to a key, is
+// Drawn are the features of the smallest hashes. These all differ: an odd number times the feature, added to a key, is
 // another number for each, and `mix` loses none. So a threshold says which they are, found digit by digit.
 //
 // Constraints are groups of features, and a node may use those of the groups that have all features of its path. It has a
@@ -10,7 +10,7 @@
 // path is a feature without a group, which stays alone.
 //
 // variants: THREADS=256
-// budget: allow_features registers=64 shared=8*THREADS+16
+// budget: allow_features registers=72 shared=8*THREADS+16
 #include "hashing.cuh"
 #include "scan.cuh"
 #include "tree_table.cuh"
@@ -21,27 +21,36 @@
 
 constexpr u32 DIGIT = 8;  // bits; a thread for each of its values
 
-// The features of a tree's level, and how one of its nodes draws from them.
+// A draw, of the features whose hash is at most `last`: all of them before it is made.
 struct Draw {
-    const u8* of_level;
-    i32 n_features;
     u64 key;
+    u64 last = ~0ull;
 
     __device__ __forceinline__ u64 hash(i32 feature) const { return draw(key, static_cast<u64>(feature)); }
+    __device__ __forceinline__ bool has(i32 feature) const { return last == ~0ull || hash(feature) <= last; }
+};
+
+// What is drawn from: features that are given, and drawn already.
+struct Features {
+    const u8* given;
+    i32 n;
+    Draw drawn;
+
+    __device__ __forceinline__ bool has(i32 feature) const { return given[feature] && drawn.has(feature); }
 };
 
 // The `n`-th smallest hash, or a number between it and the next; `n` is at least 1, and at most as many as there are.
 // `counts`, `room` : a number per thread. `found` : of the block.
-static __device__ __forceinline__ u64 nth_smallest(const Draw& from, i32 n, i32* counts, i32* room, u64* found,
-                                                   i32* left) {
+static __device__ __forceinline__ u64 nth_smallest(const Features& from, const Draw& draw, i32 n, i32* counts, i32* room,
+                                                   u64* found, i32* left) {
     u64 prefix = 0;
     for (u32 shift = 64 - DIGIT;; shift -= DIGIT) {
         counts[threadIdx.x] = 0;
         __syncthreads();
-        for (i32 feature = threadIdx.x; feature < from.n_features; feature += THREADS) {
-            const u64 hash = from.hash(feature);
+        for (i32 feature = threadIdx.x; feature < from.n; feature += THREADS) {
+            const u64 hash = draw.hash(feature);
             const bool is_near = shift == 64 - DIGIT || hash >> (shift + DIGIT) == prefix;
-            if (from.of_level[feature] && is_near) atomicAdd(counts + (hash >> shift & (THREADS - 1)), 1);
+            if (is_near && from.has(feature)) atomicAdd(counts + (hash >> shift & (THREADS - 1)), 1);
         }
         __syncthreads();
         const i32 own = counts[threadIdx.x], before = scan_block(own, room);
@@ -58,25 +67,33 @@ static __device__ __forceinline__ u64 nth_smallest(const Draw& from, i32 n, i32*
 }
 
 // A block per node. `nodes` : numbers in their trees, `per_tree` of each; -1 is none. `links` : as in tree_table.cuh.
-// `of_level` : shape (trees, features), what nodes draw from. `n_drawn` : features that each draws; 0 for all.
-// `states` : of each tree's keys, to which a node's depth and number are added. `members` : shape (features, words), bits of
+// `given` : shape (trees, features). `n_of_level`, `n_drawn` : features that a level draws from these, and each node from its
+// level's; 0 for all. `states` : of each tree's keys, of levels, to which a depth is added, and behind those of all trees of
+// nodes, to which depth and number are added. `members` : shape (features, words), bits of
 // the groups that a feature is in; no words where there are no constraints. `open_groups` : shape (trees, capacity, words).
 // `allowed` : shape (nodes, features).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
-    const i32* nodes, i32 per_tree, i32 capacity, i32* links, const u8* of_level, i32 n_features, i32 n_drawn,
-    const u64* states, const u32* members, i32 words, u32* open_groups, u8* allowed) {
+    const i32* nodes, i32 per_tree, i32 capacity, i32* links, const u8* given, i32 n_features, i32 n_of_level,
+    i32 n_drawn, const u64* states, const u32* members, i32 words, u32* open_groups, u8* allowed) {
     __shared__ i32 counts[THREADS], room[THREADS], left;
     __shared__ u64 found;
     static_assert(THREADS == 1 << DIGIT, "a thread for each digit");
     const i32 node = nodes[blockIdx.x], tree = static_cast<i32>(blockIdx.x) / per_tree;
     if (node == NONE) return;
     const Table table = {capacity, nullptr, links, nullptr, nullptr, nullptr, nullptr, nullptr, tree};
-    Draw from = {of_level + static_cast<i64>(tree) * n_features, n_features, 0};
-    u64 last = ~0ull;
-    if (n_drawn > 0) {
-        const u64 at_depth = with_part(states[tree], static_cast<u64>(table.depth(node)));
-        from.key = key_of(with_part(at_depth, static_cast<u64>(node)));
-        last = nth_smallest(from, n_drawn, counts, room, &found, &left);
+    const u64 depth = static_cast<u64>(table.depth(node));
+    Features from = {given + static_cast<i64>(tree) * n_features, n_features, {0}};
+    Draw by_node = {0};
+#pragma unroll 1
+    for (i32 of_node = 0; of_node < 2; ++of_node) {  // one copy of the search
+        const i32 n = of_node ? n_drawn : n_of_level;
+        if (n == 0) continue;
+        u64 state = with_part(states[of_node * (static_cast<i32>(gridDim.x) / per_tree) + tree], depth);
+        if (of_node) state = with_part(state, static_cast<u64>(node));
+        Draw made = {key_of(state)};
+        made.last = nth_smallest(from, made, n, counts, room, &found, &left);
+        if (of_node) by_node = made;
+        else from.drawn = made;
     }
     const i32 parent = table.parent(node), used = parent == NONE ? 0 : table.feature(parent);
     u32* own_groups = open_groups + table.place(node) * words;
@@ -91,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
     is_open = __syncthreads_or(is_open);
     u8* own = allowed + static_cast<i64>(blockIdx.x) * n_features;
     for (i32 feature = threadIdx.x; feature < n_features; feature += THREADS) {
-        bool may = from.of_level[feature] != 0 && from.hash(feature) <= last;
+        bool may = from.has(feature) && by_node.has(feature);
         if (may && words > 0 && parent != NONE) {
             bool is_member = !is_open && feature == used;
             for (i32 word = 0; word < words && !is_member; ++word)

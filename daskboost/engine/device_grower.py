@@ -34,7 +34,7 @@ from daskboost.fit.samplers import RoundRows
 from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
 from daskboost.tree.constraints import FeatureRules, draws_by_node
-from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, tree_tables
+from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, levels_are_apart, tree_tables
 from daskboost.tree.table import TreeTable
 
 
@@ -111,7 +111,7 @@ class DeviceGrower:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
                 self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
-                LevelFeatures(xp.ones((drawn_sets(params), n, n_features), np.uint8), xp.empty(n, np.uint64)),
+                LevelFeatures(xp.ones((drawn_sets(params), n, n_features), np.uint8), xp.empty((2, n), np.uint64)),
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups
@@ -189,8 +189,8 @@ class DeviceGrower:
         drawn = [FeatureRules(params, n_features, None, iteration, output) for output in group.outputs]
         of_level = np.stack([allowed_features(each, params) for each in drawn], axis=1)
         overwrite(self._runtime, features.of_level, of_level)
-        if draws_by_node(params):
-            overwrite(self._runtime, features.states, np.array([each.state_of_nodes for each in drawn], np.uint64))
+        if draws_by_node(params) or levels_are_apart(params):
+            overwrite(self._runtime, features.states, np.array([each.states for each in drawn], np.uint64).T)
 
     def _start_trees(self, chunk: DeviceOrder, group: TreeGroup) -> None:
         """All outputs of a round start from the same margins, so the first ones' trees begin with the range of all."""

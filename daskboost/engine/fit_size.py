@@ -22,8 +22,8 @@ from daskboost.metrics.metric_names import make_metric
 from daskboost.objectives.objective import Objective, kernel_of
 from daskboost.objectives.own_objective import CustomObjective
 from daskboost.params import TrainParams
-from daskboost.tree.constraints import draws_by_node, n_groups
-from daskboost.tree.device_trees import drawn_sets, leaf_limit
+from daskboost.tree.constraints import n_groups
+from daskboost.tree.device_trees import drawn_sets, has_own_features, leaf_limit
 
 WORD_ENDS = 8
 """Bytes that a chunk's words have behind its symbols, at most: of the last one, and its guard."""
@@ -146,7 +146,6 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
              place: EnginePlace) -> FitSize:  # fmt: skip
     """Put together what is known of one engine's fit."""
     params, objective, recipe = outline.params, outline.objective, outline.recipe
-    groups = n_groups(params.interaction_constraints)
     metrics = [make_metric(metric, objective.parameters()) for metric in params.eval_metric]
     margins = np.zeros((2, objective.n_outputs), np.float32)  # of one row, a copy might be a view
     return FitSize(
@@ -161,7 +160,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         counts_scores=any(made.device_loss == "scores" for made in metrics),
         without_host=recipe.growth != "host" and 0 < train.n_rows <= MOST_ROWS,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
-        own_features=draws_by_node(params) or groups > 0, n_groups=groups,
+        own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
         may_sort_entries=params.grow_policy != "symmetric",
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs,

@@ -168,17 +168,22 @@ class FeatureRules:
         return self._groups is not None
 
     @property
-    def n_drawn(self) -> int:
-        """Features that each node draws from its level's; 0 where it does not."""
-        if not draws_by_node(self._params):
-            return 0
-        n_of_level = _n_sampled(self._params.colsample_bylevel, len(self._tree))
-        return _n_sampled(self._params.colsample_bynode, n_of_level)
+    def n_of_level(self) -> int:
+        """Features that each level draws from the tree's."""
+        return _n_sampled(self._params.colsample_bylevel, len(self._tree))
 
     @property
-    def state_of_nodes(self) -> int:
-        """State of the key of a node's draw (`key_state`), to which its depth and its number are to be added."""
-        return key_state(self._params.random_state, Purpose.NODE_FEATURES, *self._place)
+    def n_drawn(self) -> int:
+        """Features that each node draws from its level's; 0 where it does not."""
+        return _n_sampled(self._params.colsample_bynode, self.n_of_level) if draws_by_node(self._params) else 0
+
+    @property
+    def states(self) -> tuple[int, int]:
+        """States of the keys (`key_state`) of a level's draw, to which its depth is to be added, and of a node's, to
+        which its depth and its number are."""
+        purposes = (Purpose.LEVEL_FEATURES, Purpose.NODE_FEATURES)
+        of_level, of_node = (key_state(self._params.random_state, purpose, *self._place) for purpose in purposes)
+        return of_level, of_node
 
     def _sample(self, purpose: Purpose, candidates: UInt64, share: float, *where: int) -> UInt64:
         if share >= 1:
@@ -196,6 +201,11 @@ class FeatureRules:
             return self.of_level(depths[0])[None, :]
         paths = used if self.by_path else [frozenset[int]()] * len(ids)
         return np.stack([self._row(*node) for node in zip(ids, depths, paths, strict=True)])
+
+    @property
+    def of_tree(self) -> UInt8:
+        """The features that levels draw from; uint8, shape (features,)."""
+        return self._marked(self._tree)
 
     def of_level(self, depth: int) -> UInt8:
         """Return the features that the nodes of a level may use, or what each of them draws from; uint8, shape

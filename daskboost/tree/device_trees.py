@@ -15,7 +15,7 @@ from daskboost.devices.gpu.trees.node_features import NodeRules, group_members
 from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
 from daskboost.dtypes import Bool, UInt8, UInt64
 from daskboost.params import TrainParams
-from daskboost.tree.constraints import FeatureRules, draws_by_node
+from daskboost.tree.constraints import FeatureRules, draws_by_node, n_groups
 from daskboost.tree.growing_tree import finished_tree
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibling
 from daskboost.tree.table import TreeTable
@@ -24,15 +24,12 @@ from daskboost.tree.table import TreeTable
 def needs_host(params: TrainParams) -> str:
     """Say why trees of these parameters grow with the host; empty where a device can grow them by itself.
 
-    Nodes of trees that grow best first are searched before they are numbered, and levels are not searched together:
-    features drawn for each of either are the host's to decide.
+    Nodes of trees that grow best first are searched before they are numbered, by which they would draw features.
     """
     best_first = params.grow_policy == "lossguide"
     reasons = {
         "colsample_bynode draws features by numbers that nodes of best-first trees get when they are split":
             best_first and draws_by_node(params),
-        "colsample_bylevel draws features for levels that best-first trees do not have":
-            best_first and params.colsample_bylevel < 1,
         f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
             best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
     }  # fmt: skip
@@ -47,16 +44,27 @@ def growth_rules(params: TrainParams, rules: SplitRules, n_rows: int, n_features
     depth = params.depth_limit
     levels = LevelSizes(depth, most_nodes(depth, params.grow_policy, n_rows, leaf_limit(params)))
     of_nodes = None
-    if draws_by_node(params) or groups is not None:
+    if has_own_features(params):
         members = np.zeros((0, n_features), np.bool_) if groups is None else groups
-        of_nodes = NodeRules(FeatureRules(params, n_features, groups, 0, 0).n_drawn, group_members(members))
+        drawn = FeatureRules(params, n_features, groups, 0, 0)
+        of_nodes = NodeRules(drawn.n_of_level if levels_are_apart(params) else 0, drawn.n_drawn, group_members(members))
     return GrowthRules(rules.regular, rules.symmetric, levels, most_leaves, params.gamma, of_nodes)
+
+
+def has_own_features(params: TrainParams) -> bool:
+    """Whether nodes that are searched together may use different features."""
+    return draws_by_node(params) or levels_are_apart(params) or n_groups(params.interaction_constraints) > 0
+
+
+def levels_are_apart(params: TrainParams) -> bool:
+    """Whether levels draw features and nodes of several are searched together, as those of best-first trees are."""
+    return params.grow_policy == "lossguide" and params.colsample_bylevel < 1
 
 
 def drawn_sets(params: TrainParams) -> int:
     """Sets of features that are drawn for a tree: one of each level, or one."""
     by_level = params.colsample_bylevel < 1 or (params.colsample_bynode < 1 and not draws_by_node(params))
-    return params.depth_limit if by_level else 1
+    return params.depth_limit if by_level and not levels_are_apart(params) else 1
 
 
 def leaf_limit(params: TrainParams) -> int:
@@ -66,8 +74,10 @@ def leaf_limit(params: TrainParams) -> int:
 
 
 def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:
-    """Features of each level of a tree (`FeatureRules.of_level`); uint8, shape (levels, features), one level where all
-    have the same."""
+    """Features of each level of a tree; uint8, shape (levels, features), one level where all have the same, or draw
+    from the same."""
+    if levels_are_apart(params):
+        return features.of_tree[None]
     return np.stack([features.of_level(depth) for depth in range(drawn_sets(params))])
 
 

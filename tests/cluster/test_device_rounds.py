@@ -60,6 +60,8 @@ ALONE: dict[str, dict[str, Any]] = {
                                "colsample_bynode": 0.8},
     "best interactions": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 30, "min_child_weight": 0,
                           "interaction_constraints": [[0, 1], [1, 2, 3], [4]], "colsample_bytree": 0.9},
+    "best of levels": {"max_depth": 7, "grow_policy": "lossguide", "max_leaves": 30, "colsample_bylevel": 0.6,
+                       "interaction_constraints": [[0, 1], [1, 2, 3], [4, 5]]},
     "no interactions": {"max_depth": 3, "interaction_constraints": []},
     "deep of few leaves": {"max_depth": 24, "max_leaves": 43, "min_child_weight": 0, "gamma": 0.01},
     "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
@@ -212,11 +214,10 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 
 @pytest.mark.parametrize("params", [
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bynode": 0.5},
-    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5},
     {"max_depth": 14, "grow_policy": "lossguide", "gamma": 30.0},
     {"max_depth": 3, "objective": "reg:absoluteerror"},
     {"max_depth": 6, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6,
-     "grow_policy": "lossguide", "colsample_bylevel": 0.5},
+     "grow_policy": "lossguide", "colsample_bynode": 0.5},
     {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5,
      "grow_policy": "lossguide"},
 ])  # fmt: skip
@@ -278,7 +279,7 @@ class Ends(Callback):
 def test_what_fails_after_the_end_of_a_fit_does_not_matter(
     fails: str, with_host: bool, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    growth = {"grow_policy": "lossguide", "colsample_bylevel": 0.99} if with_host else {}
+    growth = {"grow_policy": "lossguide", "colsample_bynode": 0.99} if with_host else {}
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # rounds 1 and 2 are asked for together
     calls: list[int] = []
 

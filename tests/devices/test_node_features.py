@@ -16,6 +16,7 @@ from daskboost.tree.constraints import FeatureRules
 from daskboost.tree.device_trees import allowed_features
 
 N_TREES, DEPTH = 2, 4
+BEST = {"grow_policy": "lossguide"}
 
 
 def random_groups(rng: np.random.Generator, n_groups: int, n_features: int) -> Bool:
@@ -28,7 +29,9 @@ def random_groups(rng: np.random.Generator, n_groups: int, n_features: int) -> B
 
 @pytest.mark.parametrize("n_features, n_groups, shares", [
     (7, 3, {}), (7, 0, {"colsample_bynode": 0.5}), (1, 1, {"colsample_bynode": 0.01}),
-    (40, 33, {"colsample_bynode": 0.3, "colsample_bylevel": 0.7}), (40, 70, {"colsample_bytree": 0.5}),
+    (40, 33, {"colsample_bynode": 0.3, "colsample_bylevel": 0.7}), (13, 0, {"colsample_bylevel": 0.4, **BEST}),
+    (400, 9, {"colsample_bynode": 0.3, "colsample_bylevel": 0.7, "colsample_bytree": 0.9, **BEST}),
+    (40, 70, {"colsample_bytree": 0.5}),
     (9_000, 0, {"colsample_bynode": 0.999, "colsample_bytree": 0.8}), (9_000, 5, {"colsample_bynode": 0.1}),
 ], ids=str)  # fmt: skip
 def test_they_are_those_of_the_definition(
@@ -39,15 +42,16 @@ def test_they_are_those_of_the_definition(
     params = TrainParams(**shares, max_depth=DEPTH, random_state=7)
     groups = random_groups(rng, n_groups, n_features) if n_groups else None
     rules = [FeatureRules(params, n_features, groups, 3, output) for output in range(N_TREES)]
+    n_of_level = rules[0].n_of_level if params.grow_policy == "lossguide" else 0
     of_level = np.stack([allowed_features(each, params) for each in rules], axis=1)
     features = LevelFeatures(
-        xp.asarray(of_level), xp.asarray(np.array([each.state_of_nodes for each in rules], np.uint64))
+        xp.asarray(of_level), xp.asarray(np.ascontiguousarray(np.array([each.states for each in rules], np.uint64).T))
     )
     members = group_members(np.zeros((0, n_features), np.bool_) if groups is None else groups)
     tables = make_tables(runtime, N_TREES, capacity)
     links = np.zeros((N_TREES, 6, capacity), np.int32)
     links[:, 0, 0] = -1
-    made = NodeFeatures(runtime, NodeRules(rules[0].n_drawn, members), N_TREES, capacity, N_TREES << DEPTH)
+    made = NodeFeatures(runtime, NodeRules(n_of_level, rules[0].n_drawn, members), N_TREES, capacity, N_TREES << DEPTH)
     paths: list[dict[int, frozenset[int]]] = [{0: frozenset()} for _ in range(N_TREES)]
     searched = np.zeros((N_TREES, 1), np.int32)
     for depth in range(DEPTH):

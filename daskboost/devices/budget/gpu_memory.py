@@ -42,8 +42,8 @@ ID_BYTES = 8
 """Global id of a row that was chosen alone."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
-STATE_BYTES = 8
-"""State of the key of a tree's nodes, by which these draw features."""
+STATE_BYTES = 16
+"""States of a tree's keys, by which levels and nodes draw features."""
 LEAST_MULTIPROCESSORS = 10
 """A GPU that is not there is taken to have so many, as no GPU has fewer: tiles are largest then."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}

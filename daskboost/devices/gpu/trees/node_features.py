@@ -19,6 +19,8 @@ WORD = 32
 class NodeRules:
     """What makes the features of a node others than its level's."""
 
+    n_of_level: int
+    """Features that each level draws from its tree's; 0 where it has all of the given ones."""
     n_drawn: int
     """Features that each node draws from its level's; 0 for all."""
     members: UInt32
@@ -58,7 +60,7 @@ class LevelFeatures:
     of_level: DeviceArray
     """uint8, shape (1 or depth, trees, features): features that the nodes of each level may use, or draw from."""
     states: DeviceArray
-    """uint64, shape (trees,): `FeatureRules.state_of_nodes` of each tree."""
+    """uint64, shape (2, trees): `FeatureRules.states` of each tree."""
 
     def at(self, depth: int) -> DeviceArray:
         """Return the features of one level of each tree."""
@@ -89,7 +91,7 @@ class NodeFeatures(SharedFeatures):
     """
 
     def __init__(self, runtime: Runtime, rules: NodeRules, n_trees: int, capacity: int, n_nodes: int) -> None:
-        self._runtime, self._n_drawn, self._words = runtime, rules.n_drawn, rules.members.shape[1]
+        self._runtime, self._counts, self._words = runtime, (rules.n_of_level, rules.n_drawn), rules.members.shape[1]
         made = make_arrays(runtime, feature_shapes(n_trees * capacity, n_nodes, *rules.members.shape))
         self._members, self._open_groups, self._allowed = made["members"], made["open_groups"], made["allowed"]
         overwrite(runtime, self._members, rules.members)
@@ -98,7 +100,7 @@ class NodeFeatures(SharedFeatures):
         n, found = len(nodes.nodes), self._allowed[: len(nodes.nodes)]
         self._runtime.kernel("node_features", "allow_features")(
             n, THREADS, nodes.nodes, nodes.per_tree, nodes.capacity, nodes.links, features.at(depth), found.shape[1],
-            self._n_drawn, features.states, self._members, self._words, self._open_groups, found,
+            *self._counts, features.states, self._members, self._words, self._open_groups, found,
         )  # fmt: skip
         return found, 1
 
