@@ -19,9 +19,9 @@
 //
 // variants: THREADS=256
 // budget: start_trees registers=40 shared=0
-// budget: choose_splits registers=128 shared=4*THREADS
+// budget: choose_splits registers=128 shared=8*THREADS+16
 // budget: finish_trees registers=64 shared=0
-#include "scan.cuh"
+#include "select.cuh"
 #include "tree_table.cuh"
 
 #ifndef THREADS
@@ -45,19 +45,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
     built[blockIdx.x] = node == NONE ? NONE : static_cast<i32>(table.place(0));
 }
 
-// Whether a slot's split is among the `n_best` that are worth it: of greatest gain, the earliest among equals.
-static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* nodes, i32 n, i32 slot, double least,
-                                                 i32 n_best) {
-    if (!is_worth_it(results, nodes, slot, least)) return false;
-    if (n_best >= n) return true;
-    const double own = gain_of(results, slot);
-    i32 n_better = 0;
-    for (i32 other = 0; other < n; ++other) {
-        const double gain = gain_of(results, other);
-        n_better += is_worth_it(results, nodes, other, least) && (gain > own || (gain == own && other < slot));
+// A level's splits that are worth it: the larger the gain, which is positive, the smaller the key.
+struct WorthIt {
+    const i64* results;
+    const i32* nodes;
+    double least;
+
+    __device__ __forceinline__ bool has(i32 slot) const { return is_worth_it(results, nodes, slot, least); }
+    __device__ __forceinline__ u64 at(i32 slot) const { return ~static_cast<u64>(results[static_cast<i64>(slot) * RESULTS]); }
+
+    // Whether a slot's split is among the best; `n_equal` : slots before it that equal the last of those, counted up.
+    __device__ __forceinline__ bool is_among(const Smallest& best, i32 slot, i32& n_equal) const {
+        if (!has(slot) || at(slot) > best.last) return false;
+        return at(slot) < best.last || n_equal++ < best.n_equal;
     }
-    return n_better < n_best;
-}
+};
 
 // Splits of a level of `n` slots per tree; `results` : of its search. `splits` : as partition.cu takes them, for all trees.
 // `next_*` : the next level, of `2 * n_pairs` slots per tree; `built` : shape (trees, n_pairs), the child of each split that
@@ -67,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
     const i32* n_bins, i32* splits, i32 n_pairs, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
     i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
-    __shared__ i32 room[THREADS];
+    __shared__ SelectRoom room;
     const Table table = TABLE;
     const Level next = {next_nodes, next_own, next_parents, next_siblings, next_totals, next_bounds};
     const i64 first = static_cast<i64>(blockIdx.x) * n, n_slots = static_cast<i64>(gridDim.x) * n;
@@ -76,22 +78,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32 begin = min(n, static_cast<i32>(threadIdx.x) * each), end = min(n, begin + each);
     const i64* own_results = results + first * RESULTS;
     const i32* own_nodes = nodes + first;
-    const double least = least_gain(table, gamma);
+    const WorthIt worth = {own_results, own_nodes, least_gain(table, gamma)};
 
     i32 n_worth = 0;
-    for (i32 slot = begin; slot < end; ++slot) n_worth += is_worth_it(own_results, own_nodes, slot, least);
-    i32 rank = scan_block(n_worth, room);
-    if (threadIdx.x == THREADS - 1) room[0] = rank + n_worth;
+    for (i32 slot = begin; slot < end; ++slot) n_worth += worth.has(slot);
+    i32 rank = scan_block(n_worth, room.scan);
+    if (threadIdx.x == THREADS - 1) room.left = rank + n_worth;
     __syncthreads();
-    i32 n_chosen = room[0];
+    i32 n_chosen = room.left, n_equal = 0;
     __syncthreads();
     const i32 left_room = max_leaves - leaves;
-    const bool is_tight = max_leaves > 0 && !is_symmetric && n_chosen > left_room;
-    const i32 n_best = is_tight ? left_room : n;
-    if (is_tight) {
-        i32 n_own = 0;
-        for (i32 slot = begin; slot < end; ++slot) n_own += is_chosen(own_results, own_nodes, n, slot, least, n_best);
-        rank = scan_block(n_own, room);
+    Smallest best = {~0ull, ALL_EQUAL};
+    if (max_leaves > 0 && !is_symmetric && n_chosen > left_room) {
+        best = select_smallest(worth, n, left_room, room);
+        for (i32 slot = begin; slot < end; ++slot) n_equal += worth.has(slot) && worth.at(slot) == best.last;
+        n_equal = scan_block(n_equal, room.scan);
+        i32 n_own = 0, n_before = n_equal;
+        for (i32 slot = begin; slot < end; ++slot) n_own += worth.is_among(best, slot, n_before);
+        rank = scan_block(n_own, room.scan);
         n_chosen = left_room;
     }
     const bool children_open = opens && !(max_leaves > 0 && leaves + n_chosen >= max_leaves);
@@ -104,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     for (i32 slot = begin; slot < end; ++slot) {
         const i64 s = first + slot;
         i32* split = splits + s;
-        if (!is_chosen(own_results, own_nodes, n, slot, least, n_best)) {
+        if (!worth.is_among(best, slot, n_equal)) {
             split[0] = NONE;
             continue;
         }

@@ -3,7 +3,7 @@
 // of `daskboost/tree/constraints.py`, to the byte.
 //
 // Drawn are the features of the smallest hashes. These all differ: an odd number times the feature, added to a key, is
-// another number for each, and `mix` loses none. So a threshold says which they are, found digit by digit.
+// another number for each, and `mix` loses none. So the last of them says which they are.
 //
 // Constraints are groups of features, and a node may use those of the groups that have all features of its path. It has a
 // bit for each group: its parent's, less those of groups that the parent's feature is not in. Where no group has all, the
@@ -12,14 +12,12 @@
 // variants: THREADS=256
 // budget: allow_features registers=72 shared=8*THREADS+16
 #include "hashing.cuh"
-#include "scan.cuh"
+#include "select.cuh"
 #include "tree_table.cuh"
 
 #ifndef THREADS
 #define THREADS 256
 #endif
-
-constexpr u32 DIGIT = 8;  // bits; a thread for each of its values
 
 // A draw, of the features whose hash is at most `last`: all of them before it is made.
 struct Draw {
@@ -39,32 +37,14 @@ struct Features {
     __device__ __forceinline__ bool has(i32 feature) const { return given[feature] && drawn.has(feature); }
 };
 
-// The `n`-th smallest hash, or a number between it and the next; `n` is at least 1, and at most as many as there are.
-// `counts`, `room` : a number per thread. `found` : of the block.
-static __device__ __forceinline__ u64 nth_smallest(const Features& from, const Draw& draw, i32 n, i32* counts, i32* room,
-                                                   u64* found, i32* left) {
-    u64 prefix = 0;
-    for (u32 shift = 64 - DIGIT;; shift -= DIGIT) {
-        counts[threadIdx.x] = 0;
-        __syncthreads();
-        for (i32 feature = threadIdx.x; feature < from.n; feature += THREADS) {
-            const u64 hash = draw.hash(feature);
-            const bool is_near = shift == 64 - DIGIT || hash >> (shift + DIGIT) == prefix;
-            if (is_near && from.has(feature)) atomicAdd(counts + (hash >> shift & (THREADS - 1)), 1);
-        }
-        __syncthreads();
-        const i32 own = counts[threadIdx.x], before = scan_block(own, room);
-        if (before < n && n <= before + own) {
-            *found = prefix << DIGIT | threadIdx.x;
-            *left = n == before + own ? 0 : n - before;
-        }
-        __syncthreads();
-        prefix = *found;
-        n = *left;
-        __syncthreads();  // they may be written again
-        if (n == 0 || shift == 0) return prefix << shift | ((1ull << shift) - 1);
-    }
-}
+// What is to be drawn from them.
+struct Hashes {
+    const Features& from;
+    const Draw& draw;
+
+    __device__ __forceinline__ bool has(i32 feature) const { return from.has(feature); }
+    __device__ __forceinline__ u64 at(i32 feature) const { return draw.hash(feature); }
+};
 
 // A block per node. `nodes` : numbers in their trees, `per_tree` of each; -1 is none. `links` : as in tree_table.cuh.
 // `given` : shape (trees, features). `n_of_level`, `n_drawn` : features that a level draws from these, and each node from its
@@ -75,8 +55,7 @@ static __device__ __forceinline__ u64 nth_smallest(const Features& from, const D
 extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
     const i32* nodes, i32 per_tree, i32 capacity, i32* links, const u8* given, i32 n_features, i32 n_of_level,
     i32 n_drawn, const u64* states, const u32* members, i32 words, u32* open_groups, u8* allowed) {
-    __shared__ i32 counts[THREADS], room[THREADS], left;
-    __shared__ u64 found;
+    __shared__ SelectRoom room;
     static_assert(THREADS == 1 << DIGIT, "a thread for each digit");
     const i32 node = nodes[blockIdx.x], tree = static_cast<i32>(blockIdx.x) / per_tree;
     if (node == NONE) return;
@@ -91,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
         u64 state = with_part(states[of_node * (static_cast<i32>(gridDim.x) / per_tree) + tree], depth);
         if (of_node) state = with_part(state, static_cast<u64>(node));
         Draw made = {key_of(state)};
-        made.last = nth_smallest(from, made, n, counts, room, &found, &left);
+        made.last = select_smallest(Hashes{from, made}, n_features, n, room).last;
         if (of_node) by_node = made;
         else from.drawn = made;
     }

@@ -71,6 +71,16 @@ def test_what_is_split_ahead_does_not_matter(name: str, room: str, monkeypatch: 
     assert fitted(data, "cuda", N_LEAVES).to_bytes() == fitted(data, "cpu", N_LEAVES).to_bytes()
 
 
+@pytest.mark.parametrize("name", ["equal gains", "noise"])
+@pytest.mark.parametrize("max_leaves", [3, 6, 13, 27, 50])
+def test_levels_end_with_the_first_of_the_best(name: str, max_leaves: int) -> None:
+    """Where `max_leaves` leaves room for some of a level's splits."""
+    data, params = DATA[name](), {"max_depth": 6, "grow_policy": "depthwise"}
+    found, expected = (fitted(data, device, max_leaves, **params) for device in ("cuda", "cpu"))
+    assert found.to_bytes() == expected.to_bytes()
+    assert expected.trees[0].n_leaves == max_leaves
+
+
 def test_the_data_are_what_they_are_called() -> None:
     """Many nodes gain the same; or much more than the nodes above them."""
     names = ("equal gains", "gains below lesser ones")
