@@ -31,7 +31,6 @@ struct Draw {
 // What is drawn from: features that are given, and drawn already.
 struct Features {
     const u8* given;
-    i32 n;
     Draw drawn;
 
     __device__ __forceinline__ bool has(i32 feature) const { return given[feature] && drawn.has(feature); }
@@ -48,10 +47,10 @@ struct Hashes {
 
 // A block per node. `nodes` : numbers in their trees, `per_tree` of each; -1 is none. `links` : as in tree_table.cuh.
 // `given` : shape (trees, features). `n_of_level`, `n_drawn` : features that a level draws from these, and each node from its
-// level's; 0 for all. `states` : of each tree's keys, of levels, to which a depth is added, and behind those of all trees of
-// nodes, to which depth and number are added. `members` : shape (features, words), bits of
-// the groups that a feature is in; no words where there are no constraints. `open_groups` : shape (trees, capacity, words).
-// `allowed` : shape (nodes, features).
+// level's; 0 for all. `states` : shape (2, trees), of the keys of each tree's levels, to which a depth is added, and of its
+// nodes, to which depth and number are added. `members` : shape (features, words), bits of the groups that a feature is in;
+// no words where there are no constraints. `open_groups` : shape (trees, capacity, words). `allowed` : shape (nodes,
+// features).
 extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
     const i32* nodes, i32 per_tree, i32 capacity, i32* links, const u8* given, i32 n_features, i32 n_of_level,
     i32 n_drawn, const u64* states, const u32* members, i32 words, u32* open_groups, u8* allowed) {
@@ -61,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) allow_features(
     if (node == NONE) return;
     const Table table = {capacity, nullptr, links, nullptr, nullptr, nullptr, nullptr, nullptr, tree};
     const u64 depth = static_cast<u64>(table.depth(node));
-    Features from = {given + static_cast<i64>(tree) * n_features, n_features, {0}};
+    Features from = {given + static_cast<i64>(tree) * n_features, {0}};
     Draw by_node = {0};
 #pragma unroll 1
     for (i32 of_node = 0; of_node < 2; ++of_node) {  // one copy of the search
