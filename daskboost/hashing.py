@@ -49,10 +49,15 @@ def _mix_one(z: int) -> int:
 
 def key(seed: int, *parts: int) -> np.uint64:
     """One 64-bit key from a seed and any number of integers, order mattering."""
+    return np.uint64(_mix_one(key_state(seed, *parts)))
+
+
+def key_state(seed: int, *parts: int) -> int:
+    """Return what becomes the `key` of these parts, or of them and others that `hashing.cuh` adds."""
     state = seed & _MASK
     for part in parts:
         state = _mix_one((state + int(GOLDEN) + (part & _MASK)) & _MASK)
-    return np.uint64(_mix_one(state))
+    return state
 
 
 def draws(key_: np.uint64, ids: UInt64) -> UInt64:

@@ -11,7 +11,7 @@
 
 // Keys rank open nodes, larger ones first, and differ: the least gain, as a float; the least below, a float of fewer bits;
 // the node; whether it is not split.
-constexpr u32 NODE_BITS = 13, BELOW_BITS = 19;
+constexpr u32 NODE_BITS = MOST_LEAVES > 1024 ? 16 : 13, BELOW_BITS = 32 - NODE_BITS;
 constexpr u32 LAST_NODE = (1u << NODE_BITS) - 1;
 constexpr u64 UNSPLIT = 1;
 

@@ -13,14 +13,21 @@
 // Nodes of the grown tree that the order never chose are none of the chosen one. A grown node's histogram has a place in
 // memory, to which the search brings what rows have added up in a step; the child that rows do not build takes its parent's.
 //
-// variants: THREADS=256
+// variants: MOST_LEAVES=1024,8192
 // budget: start_best registers=40 shared=0
-// budget: choose_best registers=128 shared=20*MOST_LEAVES+8*THREADS+8*THREADS/32+32
+// budget: choose_best registers=128 shared=20*SHARED_LEAVES+8*THREADS+8*THREADS/32+64
 // budget: finish_best registers=96 shared=0
 #ifndef THREADS
 #define THREADS 256
 #endif
+#ifndef MOST_LEAVES
 #define MOST_LEAVES 1024
+#endif
+#if MOST_LEAVES > 1024
+#define SHARED_LEAVES 0
+#else
+#define SHARED_LEAVES MOST_LEAVES
+#endif
 
 #include "ahead.cuh"
 
@@ -42,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_best(
     __syncthreads();
     if (threadIdx.x > 0) return;
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
+    const Grown grown = GROWN_TREE;
     table.size() = table.leaves() = 1;
     table.take_rounding(given_rounding);
     table.make(0, NONE, 0, root_sums[0], root_sums[1], -NO_LIMIT, NO_LIMIT);
@@ -109,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     __shared__ Progress progress;
     __shared__ i32 next, n_keys, n_ahead;
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
+    const Grown grown = GROWN_TREE;
     if (!grown.goes_on()) return;  // the last step has left no split
     const double least = least_gain(table, gamma);
     for (i32 i = threadIdx.x; i < 2 * width * RESULTS; i += THREADS) {
@@ -118,6 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_best(
     }
     __syncthreads();
     if (threadIdx.x == 0) {
+        queue.take_room(queue_room);
         progress = {grown.n_waiting(), grown.n_nodes(), grown.n_leaves()};
         n_keys = n_ahead = 0;
         if (nodes[0] == 0) progress.n_waiting = grown.gain(0) >= least;  // the root
@@ -162,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     i32 out_capacity, i32* out_sizes, i32* out_links, i64* out_sums, double* out_limits, double* out_gains, u8* out_default_left,
     double* out_rounding, float* values) {
     const Table table = TABLE;
-    const Grown grown = {found, chosen_as, places, waiting, keys, counts};
+    const Grown grown = GROWN_TREE;
     const Table out = {out_capacity, out_sizes, out_links, out_sums, out_limits, out_gains, out_default_left, out_rounding, 0};
     const i32 size = table.size();
     for (i32 node = threadIdx.x; node < size; node += THREADS) {

@@ -5,22 +5,24 @@
 //   choose_splits   after the search of a level: its splits, and the nodes of the next level
 //   finish_trees    leaf values
 //
-// Level d has 2**d slots per tree, whether a node is there or not: slot s splits into the slots 2 s and 2 s + 1 of the next
-// level. So the host knows the size of every launch before a tree begins, and the histograms have fixed places:
+// A level has as many slots per tree as there could be nodes: 2**d at depth d, but no more than leaves. So the host knows
+// the size of every launch before a tree begins. Nodes fill the first slots, and the children of split r of a level lie in
+// slots 2 r and 2 r + 1 of the next one:
 //
-//   level d       slot        0               1         ...        -1 : no node
-//   level d + 1   slots    0     1         2     3
-//                          built derived   derived built           rows build the lighter child's, into place s of `built`;
-//                                                                  its sibling's goes to place s of `derived`
+//   level d       slot     0     1         2     3         4       splits of slots 1 and 3; -1 : no node
+//   split r                      0               1
+//   level d + 1   slots    0     1         2     3         -1 ...
+//                          built derived   derived built           rows build the lighter child's, into place r of `built`;
+//                                                                  its sibling's goes to place r of `derived`
 //
 // One block per tree. In tables nodes are numbered within their tree, in `splits` and `built` over all trees, CAPACITY each.
 //
 // variants: THREADS=256
 // usual: THREADS=256
 // budget: start_trees registers=40 shared=0
-// budget: choose_splits registers=128 shared=4*THREADS
+// budget: choose_splits registers=128 shared=8*THREADS+16
 // budget: finish_trees registers=64 shared=0
-#include "scan.cuh"
+#include "select.cuh"
 #include "tree_table.cuh"
 
 #ifndef THREADS
@@ -44,29 +46,31 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
     built[blockIdx.x] = node == NONE ? NONE : static_cast<i32>(table.place(0));
 }
 
-// Whether a slot's split is among the `n_best` that are worth it: of greatest gain, the earliest among equals.
-static __device__ __forceinline__ bool is_chosen(const i64* results, const i32* nodes, i32 n, i32 slot, double least,
-                                                 i32 n_best) {
-    if (!is_worth_it(results, nodes, slot, least)) return false;
-    if (n_best >= n) return true;
-    const double own = gain_of(results, slot);
-    i32 n_better = 0;
-    for (i32 other = 0; other < n; ++other) {
-        const double gain = gain_of(results, other);
-        n_better += is_worth_it(results, nodes, other, least) && (gain > own || (gain == own && other < slot));
+// A level's splits that are worth it: the larger the gain, which is positive, the smaller the key.
+struct WorthIt {
+    const i64* results;
+    const i32* nodes;
+    double least;
+
+    __device__ __forceinline__ bool has(i32 slot) const { return is_worth_it(results, nodes, slot, least); }
+    __device__ __forceinline__ u64 at(i32 slot) const { return ~static_cast<u64>(results[static_cast<i64>(slot) * RESULTS]); }
+
+    // Whether a slot's split is among the best; `n_equal` : slots before it that equal the last of those, counted up.
+    __device__ __forceinline__ bool is_among(const Smallest& best, i32 slot, i32& n_equal) const {
+        if (!has(slot) || at(slot) > best.last) return false;
+        return at(slot) < best.last || n_equal++ < best.n_equal;
     }
-    return n_better < n_best;
-}
+};
 
 // Splits of a level of `n` slots per tree; `results` : of its search. `splits` : as partition.cu takes them, for all trees.
-// `next_*` : the next level; `built` : shape (trees, n), the child of each slot's node that rows build, whose histograms
-// begin at `built_address`, the siblings' at `derived_address`.
+// `next_*` : the next level, of `2 * n_pairs` slots per tree; `built` : shape (trees, n_pairs), the child of each split that
+// rows build, whose histograms begin at `built_address`, the siblings' at `derived_address`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
     double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
-    const i32* n_bins, i32* splits, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
+    const i32* n_bins, i32* splits, i32 n_pairs, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
     i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
-    __shared__ i32 room[THREADS];
+    __shared__ SelectRoom room;
     const Table table = TABLE;
     const Level next = {next_nodes, next_own, next_parents, next_siblings, next_totals, next_bounds};
     const i64 first = static_cast<i64>(blockIdx.x) * n, n_slots = static_cast<i64>(gridDim.x) * n;
@@ -75,22 +79,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32 begin = min(n, static_cast<i32>(threadIdx.x) * each), end = min(n, begin + each);
     const i64* own_results = results + first * RESULTS;
     const i32* own_nodes = nodes + first;
-    const double least = least_gain(table, gamma);
+    const WorthIt worth = {own_results, own_nodes, least_gain(table, gamma)};
 
     i32 n_worth = 0;
-    for (i32 slot = begin; slot < end; ++slot) n_worth += is_worth_it(own_results, own_nodes, slot, least);
-    i32 rank = scan_block(n_worth, room);
-    if (threadIdx.x == THREADS - 1) room[0] = rank + n_worth;
+    for (i32 slot = begin; slot < end; ++slot) n_worth += worth.has(slot);
+    i32 rank = scan_block(n_worth, room.scan);
+    if (threadIdx.x == THREADS - 1) room.left = rank + n_worth;
     __syncthreads();
-    i32 n_chosen = room[0];
+    i32 n_chosen = room.left, n_equal = 0;
     __syncthreads();
     const i32 left_room = max_leaves - leaves;
-    const bool is_tight = max_leaves > 0 && !is_symmetric && n_chosen > left_room;
-    const i32 n_best = is_tight ? left_room : n;
-    if (is_tight) {
-        i32 n_own = 0;
-        for (i32 slot = begin; slot < end; ++slot) n_own += is_chosen(own_results, own_nodes, n, slot, least, n_best);
-        rank = scan_block(n_own, room);
+    Smallest best = {~0ull, ALL_EQUAL};
+    if (max_leaves > 0 && !is_symmetric && n_chosen > left_room) {
+        best = select_smallest(worth, n, left_room, room);
+        for (i32 slot = begin; slot < end; ++slot) n_equal += worth.has(slot) && worth.at(slot) == best.last;
+        n_equal = scan_block(n_equal, room.scan);
+        i32 n_own = 0, n_before = n_equal;
+        for (i32 slot = begin; slot < end; ++slot) n_own += worth.is_among(best, slot, n_before);
+        rank = scan_block(n_own, room.scan);
         n_chosen = left_room;
     }
     const bool children_open = opens && !(max_leaves > 0 && leaves + n_chosen >= max_leaves);
@@ -103,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     for (i32 slot = begin; slot < end; ++slot) {
         const i64 s = first + slot;
         i32* split = splits + s;
-        if (!is_chosen(own_results, own_nodes, n, slot, least, n_best)) {
+        if (!worth.is_among(best, slot, n_equal)) {
             split[0] = NONE;
             continue;
         }
@@ -120,23 +126,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
         if (splits[first + slot] != NONE)
             weigh_split(table, own_nodes[slot], {lambda, alpha, max_step, least_h}, monotone, n_bins);
     }
+    const i64 first_pair = static_cast<i64>(blockIdx.x) * n_pairs;
     for (i32 slot = begin; slot < end; ++slot) {
         const i64 s = first + slot;
-        built[s] = NONE;
-        if (splits[s] == NONE) {
-            next.put(table, 2 * s, NONE, 0, 0, 0);
-            next.put(table, 2 * s + 1, NONE, 0, 0, 0);
-            continue;
-        }
+        if (splits[s] == NONE) continue;
         const i32 left = table.left(own_nodes[slot]), base = static_cast<i32>(table.place(0));
+        const i64 pair = first_pair + (left - size) / 2;
         const i32 open_left = opened(table, left, children_open, least_h, is_symmetric);
         const i32 open_right = opened(table, left + 1, children_open, least_h, is_symmetric);
         const bool builds_left = table.h(left) <= table.h(left + 1);
-        const u64 at_built = built_address + s * node_bytes, at_derived = derived_address + s * node_bytes;
+        const u64 at_built = built_address + pair * node_bytes, at_derived = derived_address + pair * node_bytes;
         const u64 parent = own[s];
-        if (open_left != NONE || open_right != NONE) built[s] = base + (builds_left ? left : left + 1);
-        next.put(table, 2 * s, open_left, builds_left ? at_built : at_derived, builds_left ? 0 : parent, at_built);
-        next.put(table, 2 * s + 1, open_right, builds_left ? at_derived : at_built, builds_left ? parent : 0, at_built);
+        const bool is_built = open_left != NONE || open_right != NONE;
+        built[pair] = is_built ? base + (builds_left ? left : left + 1) : NONE;
+        next.put(table, 2 * pair, open_left, builds_left ? at_built : at_derived, builds_left ? 0 : parent, at_built);
+        next.put(table, 2 * pair + 1, open_right, builds_left ? at_derived : at_built, builds_left ? parent : 0, at_built);
+    }
+    for (i32 pair = n_chosen + static_cast<i32>(threadIdx.x); pair < n_pairs; pair += THREADS) {
+        built[first_pair + pair] = NONE;
+        next.put(table, 2 * (first_pair + pair), NONE, 0, 0, 0);
+        next.put(table, 2 * (first_pair + pair) + 1, NONE, 0, 0, 0);
     }
 }
 

@@ -12,6 +12,10 @@ SHARED_BY_HOST u64 mix(u64 z) {
     return z ^ (z >> 31);
 }
 
+// The state of a key (`key_state`) with one part more, and the key that a state becomes.
+SHARED_BY_HOST u64 with_part(u64 state, u64 part) { return mix(state + GOLDEN + part); }
+SHARED_BY_HOST u64 key_of(u64 state) { return mix(state); }
+
 // 64 random bits of an id: a row, a feature.
 SHARED_BY_HOST u64 draw(u64 key, u64 id) { return mix(key + id * GOLDEN); }
 

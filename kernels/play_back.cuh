@@ -5,8 +5,10 @@
 #include "block.cuh"
 #include "tree_table.cuh"
 
-// What is known of grown nodes, beside their tables; `capacity` of each.
-#define GROWN i64 *found, i32 *chosen_as, i32 *places, i32 *waiting, u64 *keys, i32 *counts
+// What is known of grown nodes, beside their tables; `capacity` of each. `queue_room` : of `Queue`, where it is not in shared
+// memory.
+#define GROWN i64 *found, i32 *chosen_as, i32 *places, i32 *waiting, u64 *keys, i32 *counts, u64 *queue_room
+#define GROWN_TREE {found, chosen_as, places, waiting, keys, counts}
 
 struct Grown {
     i64* found;      // the best split, RESULTS numbers
@@ -28,13 +30,31 @@ struct Grown {
     }
 };
 
-// The nodes that wait, in shared memory; a chosen tree has as many leaves at most. Gains are their bits: integers are
-// compared faster, and in the same order, since no gain that is worth a split is negative.
+// The nodes that wait, in shared memory where that has room for as many as there may be: a chosen tree has as many leaves
+// at most. Gains are their bits: integers are compared faster, and in the same order, since no gain that is worth a split is
+// negative.
+#if SHARED_LEAVES > 0
+#define QUEUED(type, name) type name[MOST_LEAVES]
+#else
+#define QUEUED(type, name) type* name
+#endif
 struct Queue {
-    u64 gains[MOST_LEAVES];
-    i32 nodes[MOST_LEAVES];
-    i32 lefts[MOST_LEAVES];    // left children in the grown tree
-    i32 numbers[MOST_LEAVES];  // in the chosen tree
+    QUEUED(u64, gains);
+    QUEUED(i32, nodes);
+    QUEUED(i32, lefts);    // left children in the grown tree
+    QUEUED(i32, numbers);  // in the chosen tree
+
+    // `room` : 20 bytes for each of MOST_LEAVES.
+    __device__ __forceinline__ void take_room(u64* room) {
+#if SHARED_LEAVES == 0
+        gains = room;
+        nodes = reinterpret_cast<i32*>(room + MOST_LEAVES);
+        lefts = nodes + MOST_LEAVES;
+        numbers = lefts + MOST_LEAVES;
+#else
+        static_cast<void>(room);
+#endif
+    }
 
     __device__ __forceinline__ void put(i32 place, i32 node, u64 gain, i32 left, i32 number) {
         gains[place] = gain;

@@ -85,6 +85,12 @@ struct Searched {
     i32 n;
     const i64* before;
     const i64* slot_offsets;
+    const u8* allowed;
+    i64 list_stride;
+
+    __device__ __forceinline__ bool is_allowed(i32 node, i32 feature) const {
+        return allowed[node * list_stride + tile.first + feature] != 0;
+    }
 };
 
 static __device__ __forceinline__ Sums2 sums_before(const Tiled& in, i32 entry) {
@@ -130,10 +136,9 @@ static __device__ __forceinline__ void raise_tops(u32* tops, i32 node, float top
 }
 
 // Whether there is a split behind an entry: its bin does not go on.
-static __device__ __forceinline__ bool is_candidate(const Searched& of, i32 i, i32 n_entries, i32 next_slot,
-                                                    const u8* allowed) {
+static __device__ __forceinline__ bool is_candidate(const Searched& of, i32 i, i32 n_entries, i32 next_slot) {
     const Tiled& in = of.in;
-    if (i >= n_entries || !allowed[of.tile.first + in.features[i]]) return false;
+    if (i >= n_entries || !of.is_allowed(in.nodes[i], in.features[i])) return false;
     const bool is_last = i + 1 == n_entries || in.segments[i + 1] != in.segments[i];
     return in.slots[i] != (is_last ? next_slot : in.slots[i + 1]);
 }
@@ -145,23 +150,21 @@ static __device__ __forceinline__ double enough_of(const Tiled& in, i32 node) {
 
 // The largest tops of the tile's candidates go to `tops`, then those that come near are listed, and counted.
 static __device__ __forceinline__ void list_candidates(const Searched& of, i32 n_entries, i32 next_slot, bool has_first,
-                                                       const u64* own, const u8* allowed, const Gains& gains,
-                                                       i32* n_listed) {
+                                                       const u64* own, const Gains& gains, i32* n_listed) {
     const Tiled& in = of.in;
     float tops[ITEMS];
 #pragma unroll(EXACT ? 1 : ITEMS)
     for (i32 k = 0; k < ITEMS; ++k) {
         const i32 i = own_entry(k), node = i < n_entries ? in.nodes[i] : -1;
         float top = NO_SPLIT;
-        if (is_candidate(of, i, n_entries, next_slot, allowed)) top = gains.top(candidate_at(of, i));
+        if (is_candidate(of, i, n_entries, next_slot)) top = gains.top(candidate_at(of, i));
         raise_tops(in.tops, node, top);
 #pragma unroll
         for (i32 other = 0; other < ITEMS; ++other)  // in registers, whether the loop around is unrolled or not
             if (other == k) tops[other] = top;
     }
-    const bool has_more = has_first && allowed[of.tile.first];
-    for (i32 node = threadIdx.x; has_more && node < of.n; node += THREADS) {
-        if (own[node] == 0) continue;
+    for (i32 node = threadIdx.x; has_first && node < of.n; node += THREADS) {
+        if (own[node] == 0 || !of.is_allowed(node, 0)) continue;
         const float top = gains.top(candidate_at(of, TILE + node));
         if (top > 0.0f) atomicMax(in.tops + node, __float_as_uint(top));
     }
@@ -171,8 +174,8 @@ static __device__ __forceinline__ void list_candidates(const Searched& of, i32 n
         if (!(tops[k] > 0.0f)) continue;
         if (tops[k] >= enough_of(in, in.nodes[own_entry(k)])) in.listed[atomicAdd(n_listed, 1)] = static_cast<u16>(own_entry(k));
     }
-    for (i32 node = threadIdx.x; has_more && node < of.n; node += THREADS) {
-        if (own[node] == 0) continue;
+    for (i32 node = threadIdx.x; has_first && node < of.n; node += THREADS) {
+        if (own[node] == 0 || !of.is_allowed(node, 0)) continue;
         const float top = gains.top(candidate_at(of, TILE + node));
         if (top > 0.0f && top >= enough_of(in, node)) in.listed[atomicAdd(n_listed, 1)] = static_cast<u16>(TILE + node);
     }
@@ -180,15 +183,15 @@ static __device__ __forceinline__ void list_candidates(const Searched& of, i32 n
 }
 
 // `entry_rows`, `entry_slots` : in the order of slots, then of rows; `entry_features` : counted from their tile's first.
-// `totals` : sums of g and h, shape (nodes, 2). `own` : 0 for a node that is not there. `allowed` : shape (features,).
-// `units` : what a quantum of g and of h is worth. `bounds` : limits of the leaf value, shape (nodes, 2). Those
+// `totals` : sums of g and h, shape (nodes, 2). `own` : 0 for a node that is not there. `allowed` : shape (features,), or one such
+// list for each node, `list_stride` apart. `units` : what a quantum of g and of h is worth. `bounds` : limits of the leaf value, shape (nodes, 2). Those
 // from `alpha` to `is_plain` are used with EXACT only. `found` : shape (blocks, nodes). Any grid. Dynamic shared memory:
 // `entry_tile_bytes`.
 extern "C" __global__ void __launch_bounds__(THREADS, EXACT ? 2 : 3) best_in_tiles(
     const u32* entry_rows, const i32* entry_slots, const u16* entry_features, const EntryTile* tiles, i32 n_tiles,
     const RowState* states, i32 n,
-    const u64* own, const i64* totals, const u8* allowed, const double* units, const i64* slot_offsets, const i64* before,
-    double lambda, double least_h, double alpha, double max_step, const double* bounds, const i32* monotone,
+    const u64* own, const i64* totals, const u8* allowed, i32 list_stride, const double* units, const i64* slot_offsets,
+    const i64* before, double lambda, double least_h, double alpha, double max_step, const double* bounds, const i32* monotone,
     const i32* n_bins, i32 is_plain, Best* found) {
     DYNAMIC_SHARED(u8, memory);
     __shared__ Sums2 of_warps[WARPS];
@@ -213,12 +216,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, EXACT ? 2 : 3) best_in_til
         const EntryTile& tile = tiles[number];
         const i32 first_slot = entry_slots[tile.begin], next_slot = tile.end < n_all ? entry_slots[tile.end] : -1;
         const bool has_first = tile.begin > 0 && first_slot == entry_slots[tile.begin - 1] && first_slot != next_slot;
-        const Searched of = {in, tile, first_slot, n, before, slot_offsets};
+        const Searched of = {in, tile, first_slot, n, before, slot_offsets, allowed, list_stride};
         if (threadIdx.x == 0) n_listed = 0;
         const i32 n_entries = sort_by_node(tile, entry_rows, entry_slots, entry_features, states, n, in);
         add_up(in.sums, n_entries, of_warps);
         find_segments(n_entries, in);
-        list_candidates(of, n_entries, next_slot, has_first, own, allowed, gains, &n_listed);
+        list_candidates(of, n_entries, next_slot, has_first, own, gains, &n_listed);
         // A node's candidates are one warp's, and its lanes' one after the other.
         for (i32 start = 0; start < n_listed; start += WARP) {
             const i32 index = start + lane < n_listed ? in.listed[start + lane] : -1;

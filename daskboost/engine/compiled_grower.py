@@ -36,13 +36,13 @@ from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.split import SplitTable
 from daskboost.devices.cpu.views import CpuView, DenseView, SparseView, WalkArrays
 from daskboost.devices.row_order import PairLayout, RowOrder
-from daskboost.dtypes import Array, Float64, Int64
+from daskboost.dtypes import Array, Float64, Int64, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
-from daskboost.fit.recipe import Recipe
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.spec import FitSpec
+from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.device_trees import allowed_features, leaf_limit
+from daskboost.tree.device_trees import leaf_limit
 from daskboost.tree.growing_tree import finished_tree, least_gain, walk_arrays
 from daskboost.tree.table import LEAF, TreeTable
 
@@ -54,11 +54,17 @@ ViewT = TypeVar("ViewT")
 POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUIDE}
 
 
-def why_not_compiled(engine: Engine, recipe: Recipe) -> str:
+def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     """Say why the trees of a fit's only engine do not grow in compiled calls; empty where they do."""
+    recipe, params = spec.recipe, spec.params
     reasons = {
         "trees do not grow on a CPU": engine.device.name != "cpu",
         recipe.host_rules: bool(recipe.host_rules),
+        "interaction_constraints depend on a node's path": params.interaction_constraints is not None,
+        "colsample_bynode draws features for each node":
+            params.colsample_bynode < 1 and params.grow_policy != "symmetric",
+        "colsample_bylevel draws features for levels that best-first trees do not have":
+            params.colsample_bylevel < 1 and params.grow_policy == "lossguide",
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,
@@ -156,7 +162,7 @@ class CompiledGrower:
             g=self._g, h=self._h, weight=self._weight, margin=self._margin, output=output,
             n_outputs=spec.objective.n_outputs, quanta=rounding.quanta, draw=rounding.draw, unit_g=unit_g,
             unit_h=unit_h, least_gain=least_gain(params, rounding.noise_gain), learning_rate=float(learning_rate),
-            allowed=allowed_features(features, params),
+            allowed=_allowed(features, params),
         )  # fmt: skip
 
     def _make_room(self, status: int) -> None:
@@ -179,6 +185,15 @@ class CompiledGrower:
         )  # fmt: skip
         hessian: Float64 = nodes.sums[:size, 1] * np.float64(rounding.units[1])
         return finished_tree(self._spec.cuts, tree, nodes.gain[:size], hessian)
+
+
+def _allowed(features: FeatureRules, params: TrainParams) -> UInt8:
+    """Return the features of each level of a tree; uint8, shape (levels, features), one level where all have the
+    same."""
+    same = params.colsample_bylevel == 1 and params.colsample_bynode == 1
+    return np.concatenate([
+        features.allowed([0], [depth], [frozenset()]) for depth in range(1 if same else params.depth_limit)
+    ])  # fmt: skip
 
 
 def addresses(arrays: Sequence[Array]) -> Int64:

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from daskboost.devices.budget.gpu_memory import ROUNDS_AT_ONCE, searched_nodes
+from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
 from daskboost.devices.gpu.rows.gradients import ALL, LossRows, RoundGradients, Source, StoredChunk
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
@@ -22,6 +22,7 @@ from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.trees.known_tree import Refit
+from daskboost.devices.gpu.trees.node_features import LevelFeatures
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.sampling import draws_below
 from daskboost.dtypes import UInt8
@@ -35,8 +36,8 @@ from daskboost.fit.rounds import Metrics
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.scales import check_range, scale_rule, tree_keys
 from daskboost.fit.spec import FitSpec
-from daskboost.tree.constraints import FeatureRules
-from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, tree_tables
+from daskboost.tree.constraints import FeatureRules, draws_by_node
+from daskboost.tree.device_trees import allowed_features, drawn_sets, growth_rules, levels_are_apart, tree_tables
 from daskboost.tree.table import TreeTable
 
 
@@ -69,7 +70,9 @@ class DeviceGrower:
         rows, kernels, params = trees.tree_rows.rows, device.split_kernels, spec.params
         assert isinstance(rows, GpuRows)
         self._device, self._sets = device, engine.sets
-        self._rows, self._spec, self._rules = rows, spec, growth_rules(params, spec.search_rules)
+        self._rows, self._spec = rows, spec
+        n_rows, n_features = rows.chunks[0].n_rows, spec.cuts.n_features
+        self._rules = growth_rules(params, spec.search_rules, n_rows, n_features, spec.interaction_groups)
         self._runtime = kernels.runtime
         self._rounding = DeviceRounding(kernels.runtime, spec.objective.n_outputs)
         rule_of = partial(scale_rule, total_weight, params.reg_lambda, spec.search_rules.max_delta_step)
@@ -92,8 +95,10 @@ class DeviceGrower:
         self.watch = watch
         self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
         """Bytes of the tables of a round's trees."""
-        n_rounds, n_bytes = min(ROUNDS_AT_ONCE, len(spec.learning_rates)), self.tables_bytes + len(watch.memory)
-        self._memory = self._runtime.xp.empty((n_rounds, n_bytes), np.uint8)
+        n_bytes = self.tables_bytes + len(watch.memory)
+        self._memory = self._runtime.xp.empty(
+            (rounds_that_wait(len(spec.learning_rates), n_bytes), n_bytes), np.uint8
+        )
         self._batch = Batch(self._memory)
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
@@ -112,7 +117,10 @@ class DeviceGrower:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
                 self._rounding.sums[own], self._rounding.scales[own, 3:], self._learning_rate,
-                to_device(self._runtime, np.ones((drawn_sets(params), n, n_features), np.uint8)),
+                LevelFeatures(
+                    to_device(self._runtime, np.ones((drawn_sets(params), n, n_features), np.uint8)),
+                    self._runtime.xp.empty((2, n), np.uint64),
+                ),
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups
@@ -123,16 +131,18 @@ class DeviceGrower:
         if view.sorted_entries is None:
             return None
         rules = self._rules
-        n_nodes = searched_nodes(self._spec.params.grow_policy, rules.depth, rules.max_leaves)
+        n_nodes = searched_nodes(self._spec.params.grow_policy, rules.levels, rules.max_leaves)
         return EntrySearch(kernels, view.sorted_entries, n_nodes)
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Grow the trees of a round and add them to all margins.
 
-        What is returned gives the trees; the host waits for all rounds that it has not fetched then, which may be
-        `ROUNDS_AT_ONCE` at most.
+        What is returned gives the trees; the host waits for all rounds that it has not fetched then, or when there are
+        as many as may wait.
         """
         with self._device.errors():
+            if self._batch.is_full:
+                self._batch.fetched()
             if self._batch.is_over:
                 self._batch = Batch(self._memory)
             self._batch.n_grown += 1
@@ -184,7 +194,7 @@ class DeviceGrower:
         begin = 0
         for group in self._groups:
             if not self._every_feature:
-                overwrite(self._runtime, group.inputs.allowed, self._drawn_features(iteration, group.outputs))
+                self._draw_features(iteration, group)
             before, after = partial(self._start_trees, rows.chunk, group), partial(self._add_to_margins, rows, group)
             group.grower.grow(group.inputs, rows, self._queue, group.outputs.start, before, after)
             for margins in self._sets.streamed_evals:  # what is read from files cannot be recorded
@@ -193,12 +203,14 @@ class DeviceGrower:
             out[begin : begin + len(memory)] = memory
             begin += len(memory)
 
-    def _drawn_features(self, iteration: int, outputs: range) -> UInt8:
-        """Return the features of each level of each output's tree; uint8, shape (levels, outputs, features)."""
-        params, n_features = self._spec.params, self._spec.cuts.n_features
-        return np.stack([
-            allowed_features(FeatureRules(params, n_features, None, iteration, output), params) for output in outputs
-        ], axis=1)  # fmt: skip
+    def _draw_features(self, iteration: int, group: TreeGroup) -> None:
+        """Draw the features of each level of each output's tree, and what nodes draw by."""
+        params, n_features, features = self._spec.params, self._spec.cuts.n_features, group.inputs.features
+        drawn = [FeatureRules(params, n_features, None, iteration, output) for output in group.outputs]
+        of_level = np.stack([allowed_features(each, params) for each in drawn], axis=1)
+        overwrite(self._runtime, features.of_level, of_level)
+        if draws_by_node(params) or levels_are_apart(params):
+            overwrite(self._runtime, features.states, np.array([each.states for each in drawn], np.uint64).T)
 
     def _start_trees(self, chunk: DeviceOrder, group: TreeGroup) -> None:
         """All outputs of a round start from the same margins, so the first ones' trees begin with the range of all."""
@@ -255,6 +267,11 @@ class Batch:
         self.memory = memory
         self._fetched: UInt8 | None = None
         self.n_grown = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other round has room."""
+        return self.n_grown == len(self.memory)
 
     @property
     def is_over(self) -> bool:

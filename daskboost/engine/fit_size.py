@@ -21,7 +21,8 @@ from daskboost.fit.spec import FitSpec
 from daskboost.objectives.objective import Objective, kernel_of
 from daskboost.objectives.own_objective import CustomObjective
 from daskboost.params import TrainParams
-from daskboost.tree.device_trees import drawn_sets, leaf_limit
+from daskboost.tree.constraints import n_groups
+from daskboost.tree.device_trees import drawn_sets, has_own_features, leaf_limit
 
 WORD_ENDS = 8
 """Bytes that a chunk's words have behind its symbols, at most: of the last one, and its guard."""
@@ -160,6 +161,7 @@ def fit_size(outline: FitOutline, train: SetSize, evals: Sequence[SetSize], *, h
         n_metrics=len(metrics), watched=without_host and len(evals) > 0 and not recipe.metrics_reason,
         metrics_reason=recipe.metrics_reason, without_host=without_host,
         samples_rows=recipe.subsample < 1, drawn_sets=drawn_sets(params),
+        own_features=has_own_features(params), n_groups=n_groups(params.interaction_constraints),
         may_sort_entries=params.grow_policy != "symmetric",
         width=recipe.columns, sketch_columns=len(recipe.sketch), refits=recipe.searched == "weights",
         leaf_vector=recipe.vector_leaves * recipe.n_outputs,

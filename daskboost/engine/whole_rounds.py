@@ -48,7 +48,7 @@ class WholeRounds:
         outbox = Outbox(Alone(engine))
         if engine.device.without_host:
             self._rounds = _rounds_on_device(engine, spec, outbox)
-        elif why_not_compiled(engine, spec.recipe):
+        elif why_not_compiled(engine, spec):
             self._rounds = rounds_of(spec, outbox, threads)
         else:
             self._rounds = _compiled_rounds(engine, spec, outbox)

@@ -21,7 +21,7 @@ from daskboost.metrics.metric import AnyMetric
 from daskboost.metrics.metric_names import make_metric
 from daskboost.objectives.objective import Objective, link_of, scores_weights
 from daskboost.params import TrainParams
-from daskboost.tree.device_trees import beyond_gpus, needs_host
+from daskboost.tree.device_trees import needs_host
 
 # Few random combinations of many outputs' gradients, on which the structure of a vector-leaf tree is searched.
 #
@@ -75,7 +75,7 @@ class Recipe:
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str
-    """Why it does whatever the device and its room."""
+    """Why it does whatever the rules of its trees, on any device."""
     metrics_reason: str
     """Why the host waits for metrics in each round, in words; empty where a GPU computes all of them behind the trees,
     if its memory has room."""
@@ -161,8 +161,8 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         "leaves are vectors": vectors,
         "leaves are quantiles": quantiles is not None,
     }
-    host_rules = next((reason for reason, holds in reasons.items() if holds), needs_host(params))
-    why_host = host_rules or beyond_gpus(params)
+    host_rules = next((reason for reason, holds in reasons.items() if holds), "")
+    why_host = host_rules or needs_host(params)
     growth: Growth = "best first" if params.grow_policy == "lossguide" else "levels"
     return Recipe(
         rows=source,

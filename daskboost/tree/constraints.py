@@ -12,7 +12,7 @@ import numpy as np
 from daskboost.data.input.row_batch import FeatureSchema
 from daskboost.dtypes import Bool, Int32, UInt8, UInt64
 from daskboost.errors import ParameterError
-from daskboost.hashing import Purpose, key, sample_without_replacement
+from daskboost.hashing import Purpose, key, key_state, sample_without_replacement
 from daskboost.params import TrainParams, as_tuple, shown
 
 
@@ -81,6 +81,11 @@ def interaction_groups(value: object, schema: FeatureSchema) -> Bool | None:
     return groups
 
 
+def n_groups(value: object) -> int:
+    """Return the number of groups of `interaction_constraints` that were checked."""
+    return 0 if value is None else len(as_tuple(value))
+
+
 def ignored_features(
     value: Iterable[object], schema: FeatureSchema, argument: str = "ignored_features"
 ) -> tuple[int, ...]:
@@ -134,6 +139,16 @@ class _FeatureIndex:
         raise ParameterError(f"{argument} names the unknown feature {shown(feature)}{hint}")
 
 
+def draws_by_node(params: TrainParams) -> bool:
+    """Whether each node draws features of its own; those of a symmetric tree's level draw once for all of them."""
+    return params.colsample_bynode < 1 and params.grow_policy != "symmetric"
+
+
+def _n_sampled(share: float, n: int) -> int:
+    """Features that are drawn from `n`; XGBoost truncates too."""
+    return n if share >= 1 else max(1, int(share * n))
+
+
 class FeatureRules:
     """Features that the nodes of one tree may use.
 
@@ -152,10 +167,28 @@ class FeatureRules:
         """Whether a node's features depend on its path from the root."""
         return self._groups is not None
 
+    @property
+    def n_of_level(self) -> int:
+        """Features that each level draws from the tree's."""
+        return _n_sampled(self._params.colsample_bylevel, len(self._tree))
+
+    @property
+    def n_drawn(self) -> int:
+        """Features that each node draws from its level's; 0 where it does not."""
+        return _n_sampled(self._params.colsample_bynode, self.n_of_level) if draws_by_node(self._params) else 0
+
+    @property
+    def states(self) -> tuple[int, int]:
+        """States of the keys (`key_state`) of a level's draw, to which its depth is to be added, and of a node's, to
+        which its depth and its number are."""
+        purposes = (Purpose.LEVEL_FEATURES, Purpose.NODE_FEATURES)
+        of_level, of_node = (key_state(self._params.random_state, purpose, *self._place) for purpose in purposes)
+        return of_level, of_node
+
     def _sample(self, purpose: Purpose, candidates: UInt64, share: float, *where: int) -> UInt64:
         if share >= 1:
             return candidates
-        count = max(1, int(share * len(candidates)))  # XGBoost truncates too
+        count = _n_sampled(share, len(candidates))
         hashed = key(self._params.random_state, purpose, *self._place, *where)
         return sample_without_replacement(hashed, candidates, count)
 
@@ -164,19 +197,37 @@ class FeatureRules:
 
         `used` : the features on each node's path from the root; read only if `by_path`.
         """
-        by_node = self._params.colsample_bynode < 1 and self._params.grow_policy != "symmetric"
-        if not by_node and not self.by_path and len(set(depths)) == 1:
-            return self._row(ids[0], depths[0], frozenset(), by_node=False)[None, :]
+        if not draws_by_node(self._params) and not self.by_path and len(set(depths)) == 1:
+            return self.of_level(depths[0])[None, :]
         paths = used if self.by_path else [frozenset[int]()] * len(ids)
-        return np.stack([self._row(*node, by_node=by_node) for node in zip(ids, depths, paths, strict=True)])
+        return np.stack([self._row(*node) for node in zip(ids, depths, paths, strict=True)])
 
-    def _row(self, node: int, depth: int, used: frozenset[int], by_node: bool) -> UInt8:
+    @property
+    def of_tree(self) -> UInt8:
+        """The features that levels draw from; uint8, shape (features,)."""
+        return self._marked(self._tree)
+
+    def of_level(self, depth: int) -> UInt8:
+        """Return the features that the nodes of a level may use, or what each of them draws from; uint8, shape
+        (features,)."""
+        return self._marked(self._level(depth))
+
+    def _level(self, depth: int) -> UInt64:
         features = self._sample(Purpose.LEVEL_FEATURES, self._tree, self._params.colsample_bylevel, depth)
-        if self._params.colsample_bynode < 1:  # symmetric levels draw once for all their nodes
-            place = (depth, node if by_node else 0)
-            features = self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, *place)
+        if draws_by_node(self._params):
+            return features
+        return self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, depth, 0)
+
+    def _marked(self, features: UInt64) -> UInt8:
         row: UInt8 = np.zeros(self._n_features, np.uint8)
         row[features.astype(np.int64)] = 1
+        return row
+
+    def _row(self, node: int, depth: int, used: frozenset[int]) -> UInt8:
+        features = self._level(depth)
+        if draws_by_node(self._params):
+            features = self._sample(Purpose.NODE_FEATURES, features, self._params.colsample_bynode, depth, node)
+        row = self._marked(features)
         if self._groups is not None and used:
             path = np.fromiter(used, np.int64)
             compatible: Bool = np.asarray(self._groups[self._groups[:, path].all(axis=1)].any(axis=0))

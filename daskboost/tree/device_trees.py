@@ -5,60 +5,66 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.cuts.cut_points import Cuts
+from daskboost.devices.budget.plan import most_nodes
 from daskboost.devices.cpu.views import WalkArrays
 from daskboost.devices.gpu.runtime.cuda import address_of
 from daskboost.devices.gpu.runtime.launches import DeviceArray, to_host
 from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
-from daskboost.devices.gpu.trees.growth import GrowthRules, TreeTables
+from daskboost.devices.gpu.trees.growth import GrowthRules, LevelSizes, TreeTables
+from daskboost.devices.gpu.trees.node_features import NodeRules, group_members
 from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
-from daskboost.dtypes import UInt8, UInt64
+from daskboost.dtypes import Bool, UInt8, UInt64
 from daskboost.params import TrainParams
-from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.constraints import FeatureRules, draws_by_node, n_groups
 from daskboost.tree.growing_tree import finished_tree
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibling
 from daskboost.tree.table import TreeTable
 
-DEEPEST = 12
-"""Levels have room for all nodes there could be: at this depth 4,096 histograms, most of them of nodes that are not."""
-
 
 def needs_host(params: TrainParams) -> str:
-    """Say why trees of these parameters grow with the host on any device; empty where one can grow them by itself.
+    """Say why trees of these parameters grow with the host; empty where a device can grow them by itself.
 
-    Features that depend on a node's path from the root, or are drawn for each node, are the host's to decide; so are,
-    for trees that grow best first, features drawn for each level.
+    Nodes of trees that grow best first are searched before they are numbered, by which they would draw features.
     """
-    by_node = params.colsample_bynode < 1 and params.grow_policy != "symmetric"
     best_first = params.grow_policy == "lossguide"
     reasons = {
-        "interaction_constraints depend on a node's path": params.interaction_constraints is not None,
-        "colsample_bynode draws features for each node": by_node,
-        "colsample_bylevel draws features for levels that best-first trees do not have":
-            best_first and params.colsample_bylevel < 1,
-    }  # fmt: skip
-    return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def beyond_gpus(params: TrainParams) -> str:
-    """Say why a GPU has no room for all nodes that trees of these parameters may have; empty where it has."""
-    best_first = params.grow_policy == "lossguide"
-    reasons = {
+        "colsample_bynode draws features by numbers that nodes of best-first trees get when they are split":
+            best_first and draws_by_node(params),
         f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
             best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
-        f"levels without the host have room for {DEEPEST} at most": not best_first and params.depth_limit > DEEPEST,
     }  # fmt: skip
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def growth_rules(params: TrainParams, rules: SplitRules) -> GrowthRules:
-    """The rules of trees that grow without the host."""
+def growth_rules(params: TrainParams, rules: SplitRules, n_rows: int, n_features: int, groups: Bool | None
+                 ) -> GrowthRules:  # fmt: skip
+    """The rules of trees that grow without the host; `groups` : those of `interaction_constraints`, if there are any,
+    shape (groups, features)."""
     most_leaves = leaf_limit(params) if params.grow_policy == "lossguide" else params.max_leaves
-    return GrowthRules(rules.regular, rules.symmetric, params.depth_limit, most_leaves, params.gamma)
+    depth = params.depth_limit
+    levels = LevelSizes(depth, most_nodes(depth, params.grow_policy, n_rows, leaf_limit(params)))
+    of_nodes = None
+    if has_own_features(params):
+        members = np.zeros((0, n_features), np.bool_) if groups is None else groups
+        drawn = FeatureRules(params, n_features, groups, 0, 0)
+        of_nodes = NodeRules(drawn.n_of_level if levels_are_apart(params) else 0, drawn.n_drawn, group_members(members))
+    return GrowthRules(rules.regular, rules.symmetric, levels, most_leaves, params.gamma, of_nodes)
+
+
+def has_own_features(params: TrainParams) -> bool:
+    """Whether nodes that are searched together may use different features."""
+    return draws_by_node(params) or levels_are_apart(params) or n_groups(params.interaction_constraints) > 0
+
+
+def levels_are_apart(params: TrainParams) -> bool:
+    """Whether levels draw features and nodes of several are searched together, as those of best-first trees are."""
+    return params.grow_policy == "lossguide" and params.colsample_bylevel < 1
 
 
 def drawn_sets(params: TrainParams) -> int:
     """Sets of features that are drawn for a tree: one of each level, or one."""
-    return params.depth_limit if params.colsample_bylevel < 1 or params.colsample_bynode < 1 else 1
+    by_level = params.colsample_bylevel < 1 or (params.colsample_bynode < 1 and not draws_by_node(params))
+    return params.depth_limit if by_level and not levels_are_apart(params) else 1
 
 
 def leaf_limit(params: TrainParams) -> int:
@@ -68,10 +74,11 @@ def leaf_limit(params: TrainParams) -> int:
 
 
 def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:
-    """Features of each level of a tree; uint8, shape (levels, features), one level where all have the same."""
-    same = params.colsample_bylevel == 1 and params.colsample_bynode == 1
-    levels = range(1 if same else params.depth_limit)
-    return np.concatenate([features.allowed([0], [depth], [frozenset()]) for depth in levels])
+    """Features of each level of a tree; uint8, shape (levels, features), one level where all have the same, or draw
+    from the same."""
+    if levels_are_apart(params):
+        return features.of_tree[None]
+    return np.stack([features.of_level(depth) for depth in range(drawn_sets(params))])
 
 
 def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:

@@ -71,6 +71,16 @@ def test_what_is_split_ahead_does_not_matter(name: str, room: str, monkeypatch: 
     assert fitted(data, "cuda", N_LEAVES).to_bytes() == fitted(data, "cpu", N_LEAVES).to_bytes()
 
 
+@pytest.mark.parametrize("name", ["equal gains", "noise"])
+@pytest.mark.parametrize("max_leaves", [3, 6, 13, 27, 50])
+def test_levels_end_with_the_first_of_the_best(name: str, max_leaves: int) -> None:
+    """Where `max_leaves` leaves room for some of a level's splits."""
+    data, params = DATA[name](), {"max_depth": 6, "grow_policy": "depthwise"}
+    found, expected = (fitted(data, device, max_leaves, **params) for device in ("cuda", "cpu"))
+    assert found.to_bytes() == expected.to_bytes()
+    assert expected.trees[0].n_leaves == max_leaves
+
+
 def test_the_data_are_what_they_are_called() -> None:
     """Many nodes gain the same; or much more than the nodes above them."""
     names = ("equal gains", "gains below lesser ones")
@@ -99,9 +109,17 @@ def test_steps_are_few(name: str, most: int, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_largest_tree_has_room_in_the_kernels() -> None:
     """Their queue, and the bits of a node's number in a key."""
-    queue = re.search(r"#define MOST_LEAVES (\d+)", (source_folder() / "best_first.cu").read_text())
-    bits = re.search(r"NODE_BITS = (\d+)", (source_folder() / "ahead.cuh").read_text())
+    queue = re.search(r"variants: MOST_LEAVES=(\d+),(\d+)", (source_folder() / "best_first.cu").read_text())
+    bits = re.search(r"NODE_BITS = MOST_LEAVES > 1024 \? (\d+) : (\d+)", (source_folder() / "ahead.cuh").read_text())
     assert queue is not None and bits is not None
-    assert int(queue[1]) == best_first.MOST_LEAVES
-    assert 2 * best_first.most_splits(best_first.MOST_LEAVES) + 1 < 2 ** int(bits[1])
-    assert best_first.step_width(best_first.MOST_LEAVES) <= best_first.THREADS
+    assert (int(queue[1]), int(queue[2])) == (best_first.SHARED_LEAVES, best_first.MOST_LEAVES)
+    for leaves, of_node in ((best_first.MOST_LEAVES, bits[1]), (best_first.SHARED_LEAVES, bits[2])):
+        assert 2 * best_first.most_splits(leaves) + 1 < 2 ** int(of_node)
+        assert best_first.step_width(leaves) <= best_first.THREADS
+
+
+@pytest.mark.parametrize("name", ["noise", "equal gains"])
+def test_leaves_that_wait_may_lie_in_device_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_first, "SHARED_LEAVES", 5)
+    data = DATA[name]()
+    assert fitted(data, "cuda", N_LEAVES).to_bytes() == fitted(data, "cpu", N_LEAVES).to_bytes()

@@ -18,11 +18,13 @@ from daskboost import Booster, train
 from daskboost.devices.budget import gpu_memory as memory
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.trees import growth
 from daskboost.engine import device_grower
 from daskboost.engine.whole_rounds import WholeRounds
 from daskboost.errors import DataError, DeviceError
 from daskboost.fit import coordinator
 from daskboost.training.callbacks import Callback, RoundInfo
+from daskboost.tree.table import TreeTable
 
 GROWTH: dict[str, dict[str, Any]] = {
     "deep": {"max_depth": 9, "min_child_weight": 0},
@@ -49,6 +51,19 @@ ALONE: dict[str, dict[str, Any]] = {
     "levels": {"max_depth": 5, "subsample": 0.4, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
     "best of a depth": {"max_depth": 5, "grow_policy": "lossguide", "gamma": 1.0},
     "best of few levels": {"max_depth": 3, "grow_policy": "lossguide", "max_leaves": 5_000},
+    "columns of nodes": {"max_depth": 6, "colsample_bynode": 0.5, "colsample_bytree": 0.9, "ignored_features": (1,)},
+    "columns of nodes of levels": {"max_depth": 4, "colsample_bynode": 0.7, "colsample_bylevel": 0.6, "max_leaves": 9},
+    "interactions": {"max_depth": 6, "interaction_constraints": [[0, 1], [1, 2, 3], [4]], "min_child_weight": 0},
+    "interactions of few": {"max_depth": 5, "interaction_constraints": [[f % 6, f % 5] for f in range(40)],
+                            "colsample_bynode": 0.6, "monotone_constraints": (1, -1, 0, 1, 0, -1)},
+    "symmetric interactions": {"max_depth": 5, "grow_policy": "symmetric", "interaction_constraints": [[0, 1], [1, 2]],
+                               "colsample_bynode": 0.8},
+    "best interactions": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 30, "min_child_weight": 0,
+                          "interaction_constraints": [[0, 1], [1, 2, 3], [4]], "colsample_bytree": 0.9},
+    "best of levels": {"max_depth": 7, "grow_policy": "lossguide", "max_leaves": 30, "colsample_bylevel": 0.6,
+                       "interaction_constraints": [[0, 1], [1, 2, 3], [4, 5]]},
+    "no interactions": {"max_depth": 3, "interaction_constraints": []},
+    "deep of few leaves": {"max_depth": 24, "max_leaves": 43, "min_child_weight": 0, "gamma": 0.01},
     "symmetric samples": {"max_depth": 4, "grow_policy": "symmetric", "subsample": 0.5, "colsample_bynode": 0.6},
 }
 SMALLEST: dict[str, dict[str, Any]] = {
@@ -118,13 +133,38 @@ def test_rules_of_their_own_equal_the_definition(name: str, encoding: str, taken
     check_definition(ALONE[name], False, encoding, taken)
 
 
-def test_hundreds_of_leaves_equal_the_definition(taken: list[int]) -> None:
+@pytest.mark.parametrize("max_leaves", [700, 1_200])
+def test_many_leaves_equal_the_definition(max_leaves: int, taken: list[int]) -> None:
     """One tree, for the emulation takes seconds."""
     params = {
-        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": 700, "min_child_weight": 0,
-        "objective": "binary:logistic", "score_function": "l2",
+        "max_depth": 0, "grow_policy": "lossguide", "max_leaves": max_leaves, "min_child_weight": 0,
+        "reg_lambda": 0,
     }  # fmt: skip
-    check_definition(params, False, "dense", taken, n_rounds=1)
+    found = check_definition(params, False, "dense", taken, n_rounds=1)
+    assert found.trees[0].n_leaves == max_leaves
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"colsample_bynode": 0.7, "interaction_constraints": [[0, 1, 2, 3], [3, 4, 5]]}, {"max_leaves": 299},
+], ids=["plain", "features of nodes", "leaves"])  # fmt: skip
+def test_levels_of_more_nodes_than_rows_equal_the_definition(more: dict[str, Any], taken: list[int]) -> None:
+    """Nodes fill the first slots of levels that have room for one per row."""
+    data = make_data(np.random.default_rng(9), "reg:squarederror", 700, 6, n_values=90, missing=0.1)
+    params = {"max_depth": 17, "min_child_weight": 0, "reg_lambda": 0.0, **more}
+    expected = trained(data, params, "cpu", 1)
+    assert_same_trees(trained(data, params, "cuda", 1), expected)
+    assert taken
+    assert 2 ** max(depths_of(expected.trees[0])) > more.get("max_leaves", 700)
+
+
+def depths_of(tree: TreeTable) -> list[int]:
+    """Return the depth of each node, which come behind their parents."""
+    depths = [0] * tree.n_nodes
+    for node in range(tree.n_nodes):
+        for child in (tree.left_child[node], tree.right_child[node]):
+            if child >= 0:
+                depths[child] = depths[node] + 1
+    return depths
 
 
 @pytest.mark.parametrize("encoding", ["dense", "csr"])
@@ -152,13 +192,15 @@ def test_infinite_margins_are_refused_in_the_same_round_on_both_devices(
 
 def check_definition(
     params: dict[str, Any], weighted: bool, encoding: str, taken: list[int], n_rounds: int = N_ROUNDS
-) -> None:
+) -> Booster:
+    """Return the model that was grown both ways."""
     rng, objective = np.random.default_rng(3), params.get("objective", "reg:squarederror")
     data = make_data(rng, objective, 6_000, 6, n_values=90, missing=0.2, weighted=weighted)
     expected = trained(data, params, "cpu", n_rounds)
     assert not taken
     assert_same_trees(trained(data, params, "cuda", n_rounds, encoding=encoding, partitions=3), expected)
     assert sum(taken) >= n_rounds
+    return expected
 
 
 @pytest.mark.parametrize("n_rows", [2, 37, SMALL_ROWS])
@@ -171,12 +213,13 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 
 
 @pytest.mark.parametrize("params", [
-    {"max_depth": 3, "interaction_constraints": [[0, 1], [2, 3]]},
-    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bylevel": 0.5}, {"max_depth": 13},
-    {"max_depth": 11, "grow_policy": "lossguide", "gamma": 30.0},
+    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bynode": 0.5},
+    {"max_depth": 14, "grow_policy": "lossguide", "gamma": 30.0},
     {"max_depth": 3, "objective": "reg:absoluteerror"},
-    {"max_depth": 13, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6},
-    {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5},
+    {"max_depth": 6, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6,
+     "grow_policy": "lossguide", "colsample_bynode": 0.5},
+    {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5,
+     "grow_policy": "lossguide"},
 ])  # fmt: skip
 def test_what_needs_the_host_grows_by_the_definition(params: dict[str, Any], taken: list[int]) -> None:
     data = make_data(np.random.default_rng(5), params.get("objective", "reg:squarederror"), 5_000, 6, n_values=50,
@@ -189,7 +232,7 @@ def test_histograms_without_room_grow_by_the_definition(
     taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan says so, for estimates and for fits."""
-    monkeypatch.setattr(memory, "histogram_nodes", lambda n_trees, depth: (10**9,))
+    monkeypatch.setattr(growth.LevelSizes, "histograms", (10**9,))
     data = make_data(np.random.default_rng(6), "reg:squarederror", 5_000, 6, n_values=50, missing=0.1)
     assert_same_trees(trained(data, {"max_depth": 4}, "cuda"), trained(data, {"max_depth": 4}, "cpu"))
     assert not taken
@@ -232,10 +275,11 @@ class Ends(Callback):
         return info.iteration == self.last
 
 
-@pytest.mark.parametrize(("fails", "depth"), [("gradient", 3), ("gradient", 13), ("objective", 3)])
+@pytest.mark.parametrize(("fails", "with_host"), [("gradient", False), ("gradient", True), ("objective", False)])
 def test_what_fails_after_the_end_of_a_fit_does_not_matter(
-    fails: str, depth: int, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    fails: str, with_host: bool, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    growth = {"grow_policy": "lossguide", "colsample_bynode": 0.99} if with_host else {}
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)  # rounds 1 and 2 are asked for together
     calls: list[int] = []
 
@@ -250,11 +294,11 @@ def test_what_fails_after_the_end_of_a_fit_does_not_matter(
     with quantized(replace(data, weight=np.full(5_000, 100, np.float32))) as dataset:
         def fit(last: int) -> Booster:
             calls.clear()
-            params = {"max_depth": depth, "min_child_weight": 2e4, "n_jobs": 1, "device": "cuda"}
+            params = {"max_depth": 3, "min_child_weight": 2e4, "n_jobs": 1, "device": "cuda", **growth}
             return train(params, dataset, 4, objective=halves, callbacks=[Ends(last)])
 
         assert len(fit(1).trees) == 2
-        assert taken == ([1, 2] if depth == 3 else [])  # trees that need the host are not grown ahead
+        assert taken == ([] if with_host else [1, 2])  # trees that need the host are not grown ahead
         with pytest.raises((DataError, ValueError), match=r"gradient of inf in iteration 2|no third time"):
             fit(3)
 

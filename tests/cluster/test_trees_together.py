@@ -27,7 +27,8 @@ GROWTH: dict[str, dict[str, Any]] = {
     "symmetric": {"max_depth": 3, "grow_policy": "symmetric", "min_child_weight": 0},
 }
 SAMPLES: dict[str, dict[str, Any]] = {
-    "all": {}, "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.6}
+    "all": {}, "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
+    "samples of nodes": {"colsample_bynode": 0.5, "interaction_constraints": [[0, 1, 2], [2, 3]]},
 }  # fmt: skip
 RULES: dict[str, dict[str, Any]] = {"plain": {}, "by weight": {"score_function": "l2"}}
 ALONE: dict[str, tuple[dict[str, Any], int]] = {

@@ -26,7 +26,7 @@ def skips_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def skips_recorder_in_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     def grow(self: TreeGrower, inputs: Any, rows: Any, queue: Any, name: Any, before: Any, after: Any) -> None:
-        rows.reserve(self._n_trees * self._rules.capacity, self._n_trees << self._rules.depth)
+        rows.reserve(self._n_trees * self._sizes.capacity, self._n_trees * self._sizes.searched)
         before()
         self._grow(inputs, rows)
         after()

@@ -78,6 +78,13 @@ def test_features_that_are_drawn_are_uploaded_before_the_graph(share: str, takes
     check(takes, START + "u" + GROUP, 1)
 
 
+def test_features_of_nodes_are_found_in_the_graph(takes: Takes) -> None:
+    """Before it come the features of levels, and what nodes draw by."""
+    fit(takes, {**GROWTH["depthwise"], "colsample_bynode": 0.6, "interaction_constraints": [[0, 1, 2], [2, 3]]})
+    check(takes, START + "uu" + GROUP, 1)
+    assert "allow_features" in {note.what for note in takes.in_graphs}
+
+
 @pytest.mark.parametrize("growth", ["depthwise", "symmetric"])
 @pytest.mark.parametrize("together", [3, 2, 1])
 def test_each_group_of_trees_is_a_graph(

@@ -37,7 +37,7 @@ def _both(data: QuantizedDataset, params: Params, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(whole_rounds, "CompiledGrower", make)
     ours = train({"device": "cpu", **params}, data, num_boost_round=n_rounds, **more)
     assert len(grown) == 1
-    monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, recipe: "the test says so")
+    monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, spec: "the test says so")
     theirs = train({"device": "cpu", **params}, data, num_boost_round=n_rounds, **more)
     assert len(grown) == 1
     monkeypatch.undo()
@@ -112,7 +112,7 @@ def test_evaluation_sets_and_early_stopping_are_those_of_the_host(monkeypatch: p
                 {"device": "cpu", **params}, data, num_boost_round=60, evals=[(data, "train"), (held, "held")],
                 early_stopping_rounds=3, evals_result=history,
             ))  # fmt: skip
-            monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, recipe: "the test says so")
+            monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, spec: "the test says so")
     assert found[0].to_bytes() == found[1].to_bytes()
     assert histories[0] == histories[1]
     assert found[0].best_iteration == found[1].best_iteration

@@ -236,7 +236,8 @@ def test_the_pool_takes_its_share_of_what_is_left() -> None:
 def test_only_roots_of_all_rows_in_order_have_a_copy() -> None:
     shape: dict[str, Any] = {"n_rows": 1_100_000, "n_features": 25, "memory": "141GB"}
     assert plan(PARAMS, **shape).turned_bytes == 28 * 1_100_000
-    for params in ({"subsample": 0.5}, {"max_bin": 300}, {"colsample_bynode": 0.5}, {"device": "cpu"}):
+    best_first = {"grow_policy": "lossguide", "colsample_bynode": 0.5}
+    for params in ({"subsample": 0.5}, {"max_bin": 300}, best_first, {"device": "cpu"}):
         assert plan({**PARAMS, **params}, **shape).turned_bytes == 0, params
     for other in ({"n_features": 32}, {"n_features": 16}, {"n_rows": 10**6}, {"nonzeros_per_row": 5}):
         assert plan(PARAMS, **{**shape, **other}).turned_bytes == 0, other

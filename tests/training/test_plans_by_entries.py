@@ -67,8 +67,12 @@ def test_best_first_trees_that_end_at_a_depth_have_few_nodes(runtime: TrackedRun
 
 
 @pytest.mark.parametrize(
-    "more", [{"max_depth": 3}, {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 6}], ids=str
-)
+    "more", [
+        {"max_depth": 3}, {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 6},
+        {"max_depth": 4, "colsample_bynode": 0.5, "interaction_constraints": [[*range(900)], [*range(700, 1_500)]]},
+        {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 6, "interaction_constraints": [[*range(900)]]},
+    ], ids=["levels", "best first", "features of nodes", "features of best-first nodes"],
+)  # fmt: skip
 def test_they_are_searched_where_histograms_have_no_room(more: dict[str, Any], runtime: TrackedRuntime) -> None:
     """Though histograms are faster where there is room: a fit that has none would wait for the host, or be refused."""
     params = {**PARAMS, **more}

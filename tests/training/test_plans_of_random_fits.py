@@ -33,6 +33,10 @@ def random_fit(rng: np.random.Generator, most_rows: int, most_depth: int) -> tup
         params["objective"] = str(rng.choice(["binary:logistic", "reg:squarederror"]))
     else:
         params |= {"objective": "multi:softprob", "num_class": k}
+    if rng.random() < 0.2:
+        params["interaction_constraints"] = [[g % n_features, 3 * g % n_features] for g in range(rng.integers(1, 70))]
+    if params["grow_policy"] != "lossguide" and rng.random() < 0.2:
+        params["colsample_bynode"] = 0.6
     X = rng.normal(size=(n_rows, n_features)).astype(np.float32)
     X[rng.random(X.shape) < rng.choice([0, 0.1])] = np.nan
     weight = rng.uniform(0.5, 2, n_rows).astype(np.float32) if rng.random() < 0.3 else None
@@ -57,8 +61,25 @@ def fitted(params: dict[str, Any], data: dict[str, Any], evaluated: bool, runtim
 @pytest.mark.parametrize("seed", range(60))
 def test_a_plan_is_near(seed: int, evaluated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays are planned to a hundredth, those of metrics as well."""
+    check(random_fit(np.random.default_rng(seed), 40_000, 8), evaluated, monkeypatch)
+
+
+@pytest.mark.parametrize("growth", [
+    {"max_depth": 20}, {"max_depth": 20, "max_leaves": 900}, {"max_depth": 11, "grow_policy": "symmetric"},
+    {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1_300},
+], ids=str)  # fmt: skip
+def test_a_plan_of_large_trees_is_near(growth: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels have room for as many nodes as there are rows; best-first trees for leaves that wait in device memory."""
+    rng = np.random.default_rng(7)
+    data = {"X": rng.normal(size=(3_000, 3)).astype(np.float32), "y": rng.integers(0, 2, 3_000).astype(np.float32)}
+    params = {"max_bin": 16, "min_child_weight": 0, "n_jobs": 1, "device": "cuda", "objective": "binary:logistic"}
+    check(({**params, **growth}, data), False, monkeypatch)
+
+
+def check(fit: tuple[dict[str, Any], dict[str, Any]], evaluated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare what a fit takes with its plan."""
     runtime = IdleRuntime()
-    planned = fitted(*random_fit(np.random.default_rng(seed), 40_000, 8), evaluated, runtime, monkeypatch)
+    planned = fitted(*fit, evaluated, runtime, monkeypatch)
     taken, least_bytes = runtime.meter.pool.total_bytes, 0.95 * (planned.total_bytes - ROUNDING_BYTES)
     assert least_bytes <= taken <= planned.total_bytes, f"took {taken:,} bytes of\n{planned}"
     arrays = planned.total_bytes - planned.pool_bytes

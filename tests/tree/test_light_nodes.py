@@ -24,7 +24,7 @@ GROWTH: dict[str, dict[str, Any]] = {
     "best first": {"max_depth": 4, "grow_policy": "lossguide"},
     "best first by itself": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 9},
     "symmetric": {"max_depth": 3, "grow_policy": "symmetric", "score_function": "newton"},
-    "with the host": {"max_depth": 4, "interaction_constraints": ((0, 1), (2, 3, 4))},
+    "with the host": {"max_depth": 4, "grow_policy": "lossguide", "colsample_bynode": 0.99},
     "certified": {"max_depth": 4, "out_of_core": "certified", "resident_share": 0.9},
     "sampled": {"max_depth": 4, "out_of_core": "sampled", "subsample": 0.9},
     "limited": {"max_depth": 4, "reg_alpha": 1e-30},

@@ -30,7 +30,8 @@ from daskboost.devices.gpu.trees.best_first import (
     usual_steps,
 )
 from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
-from daskboost.devices.gpu.trees.growth import frontier_bytes, histogram_nodes, tables_bytes
+from daskboost.devices.gpu.trees.growth import LevelSizes, frontier_bytes, tables_bytes
+from daskboost.devices.gpu.trees.node_features import feature_shapes, group_words
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
 from daskboost.devices.gpu.trees.split import search_shapes, vector_shapes
@@ -47,6 +48,8 @@ ID_BYTES = 8
 """Global id of a row that was chosen alone."""
 LEAF_VECTOR_BYTES = 2 * 8 + 2 * 4
 """Bytes of a leaf and output: sums of g and h, and the values of two nodes."""
+DRAW_BYTES = 16
+"""States of a tree's keys, by which levels and nodes draw features."""
 LEAST_MULTIPROCESSORS = 10
 """A GPU that is not there is taken to have so many, as no GPU has fewer: tiles are largest then."""
 GRADIENT_TEMPORARIES = {"computed": 0, "stored": 0, "expressions": 7, "uploaded": 2}
@@ -60,6 +63,8 @@ GRADIENT_ROWS = 2**24
 """`GpuDevice.gradient_rows`."""
 ROUNDS_AT_ONCE = 128
 """Most rounds whose trees wait on the device until they are fetched together."""
+WAITING_BYTES = 2**27
+"""Enough bytes of such trees: to fetch them takes about as long as growing one of them."""
 
 
 def evaluation_bytes(size: FitSize) -> int:
@@ -108,17 +113,22 @@ def searches_entries(size: FitSize) -> bool:
     if size.grow_policy == "lossguide":
         n_nodes, n_searches = 2 * size.max_leaves, usual_steps(size.max_leaves)
     else:
-        n_nodes, n_searches = 1 << size.depth, size.depth
+        n_nodes, n_searches = size.most_leaves, size.depth
     return size.prefers_entries or pays(size.n_slots, rows.n_entries, n_nodes, n_searches)
 
 
-def searched_nodes(grow_policy: str, depth: int, max_leaves: int) -> int:
+def searched_nodes(grow_policy: str, levels: LevelSizes, max_leaves: int) -> int:
     """Most nodes that are searched together where trees grow without the host, of each that grows."""
-    return 2 * step_width(max_leaves) if grow_policy == "lossguide" else 1 << (depth - 1)
+    return 2 * step_width(max_leaves) if grow_policy == "lossguide" else levels.searched
 
 
 def _searched_nodes(size: FitSize) -> int:
-    return searched_nodes(size.grow_policy, size.depth, size.max_leaves)
+    return searched_nodes(size.grow_policy, level_sizes(size), size.max_leaves)
+
+
+def level_sizes(size: FitSize) -> LevelSizes:
+    """Return the nodes that trees have room for which grow by levels without the host."""
+    return LevelSizes(size.depth, size.most_leaves)
 
 
 def columns_bytes(size: FitSize) -> int:
@@ -224,13 +234,15 @@ def _host_growth(size: FitSize) -> Growth:
 def _level_growth(size: FitSize) -> Growth:
     """Return what `TreeGrower` takes, with the trees that wait to be fetched; the last trees of a round may have one of
     their own."""
-    capacity, together, rest = (2 << size.depth) - 1, size.trees_together, size.n_outputs % size.trees_together
-    growers = [n for n in (together, rest) if n]
-    most = together << (size.depth - 1)
+    levels, together, rest = level_sizes(size), size.trees_together, size.n_outputs % size.trees_together
+    growers, most = [n for n in (together, rest) if n], together * levels.searched
+    of_growers = (
+        frontier_bytes(n, levels) + _feature_bytes(size, n * levels.capacity, n * levels.searched) for n in growers
+    )
     return Growth(
-        sum(histogram_nodes(together, size.depth)), most,
-        sum(frontier_bytes(n, size.depth) for n in growers) + search_bytes(size, most) + _kept_bytes(size, capacity)
-        + SEGMENT_BYTES * together * capacity,
+        together * sum(levels.histograms), most,
+        sum(of_growers) + search_bytes(size, most) + _kept_bytes(size, levels.capacity)
+        + SEGMENT_BYTES * together * levels.capacity,
     )  # fmt: skip
 
 
@@ -239,7 +251,8 @@ def _best_first_growth(size: FitSize) -> Growth:
     grown = 2 * most_splits(size.max_leaves) + 1
     return Growth(
         kept_histograms(size.max_leaves), step_width(size.max_leaves),
-        best_first_bytes(size.max_leaves) + search_bytes(size, _searched_nodes(size))
+        best_first_bytes(size.max_leaves) + _feature_bytes(size, grown, _searched_nodes(size))
+        + search_bytes(size, _searched_nodes(size))
         + _kept_bytes(size, 2 * size.max_leaves - 1) + SEGMENT_BYTES * grown,
     )  # fmt: skip
 
@@ -247,10 +260,22 @@ def _best_first_growth(size: FitSize) -> Growth:
 def _kept_bytes(size: FitSize, capacity: int) -> int:
     """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, and of the features
     that trees may use."""
-    n_rounds = min(size.n_rounds, ROUNDS_AT_ONCE)
-    metrics = n_rounds * len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
-    trees = tables_bytes(n_rounds * size.n_outputs, capacity)
-    return metrics + trees + size.n_outputs * size.drawn_sets * size.train.n_features
+    metrics = len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
+    of_round = size.n_outputs * tables_bytes(1, capacity) + metrics
+    of_features = size.drawn_sets * size.train.n_features + DRAW_BYTES
+    return rounds_that_wait(size.n_rounds, of_round) * of_round + size.n_outputs * of_features
+
+
+def rounds_that_wait(n_rounds: int, round_bytes: int) -> int:
+    """Return the most rounds whose trees wait on the device, of so many bytes each, until they are fetched together."""
+    return max(1, min(n_rounds, ROUNDS_AT_ONCE, WAITING_BYTES // round_bytes))
+
+
+def _feature_bytes(size: FitSize, n_grown: int, n_nodes: int) -> int:
+    """Return the bytes of what tells the features of nodes where these have their own."""
+    if not size.own_features:
+        return 0
+    return bytes_of(feature_shapes(n_grown, n_nodes, size.train.n_features, group_words(size.n_groups)))
 
 
 def metric_bytes(size: FitSize, rows: SetSize) -> int:

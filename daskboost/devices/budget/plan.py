@@ -68,6 +68,10 @@ class FitSize:
     """Whether trees leave rows out, so that those of a root are not in their own order."""
     drawn_sets: int = 1
     """Sets of features that are drawn for a tree."""
+    own_features: bool = False
+    """Whether nodes may use other features than the rest of their level."""
+    n_groups: int = 0
+    """Groups of features that constraints let interact."""
     may_sort_entries: bool = False
     """Whether nodes are split one by one, as sorted entries can be searched, and no other fit has the same views."""
     prefers_entries: bool = False
@@ -192,10 +196,15 @@ class FitSize:
         return 2 if self.grow_policy == "lossguide" else self._nodes_at(self.depth - 1)
 
     def _nodes_at(self, depth: int) -> int:
-        """Most nodes of a level, which have rows unless trees are symmetric."""
-        if self.grow_policy == "symmetric":
-            return 1 << depth
-        return max(1, min(1 << depth, self.train.n_rows, self.max_leaves or self.train.n_rows))
+        """Most nodes of a level."""
+        return most_nodes(depth, self.grow_policy, self.train.n_rows, self.max_leaves)
+
+
+def most_nodes(depth: int, grow_policy: str, n_rows: int, max_leaves: int) -> int:
+    """Return the most nodes at a depth, which have rows unless trees are symmetric; `max_leaves` : 0 for any number."""
+    if grow_policy == "symmetric":
+        return 1 << depth
+    return max(1, min(1 << depth, n_rows, max_leaves or n_rows))
 
 
 NO_PARTS = ("free_bytes", "host_pinned_bytes", "stream_bytes")

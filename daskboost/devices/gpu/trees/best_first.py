@@ -33,12 +33,16 @@ from daskboost.devices.gpu.trees.growth import (
     slot_shapes,
     tables_bytes,
 )
+from daskboost.devices.gpu.trees.node_features import LevelFeatures, make_features
 from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels
 
 THREADS = 256
 """Threads of a block, as in `kernels/best_first.cu`."""
-MOST_LEAVES = 1024
-"""Most leaves, as in the kernel: leaves that wait lie in shared memory."""
+SHARED_LEAVES, MOST_LEAVES = 1024, 8192
+"""Most leaves of trees whose leaves that wait lie in shared memory, and of all trees, as in the kernel, whose keys have
+bits for so many nodes."""
+QUEUE_BYTES = 20
+"""Bytes of a leaf that waits."""
 LEAVES_PER_SPLIT = 8
 """Leaves of a tree for each split of a step. Trees of 255 leaves on a million rows of higgs took 13 to 16 steps so, and
 10 splits of 100 in vain; with twice as many in a step 11 to 16, and 40 in vain; with half as many 19 to 24."""
@@ -56,7 +60,7 @@ GOES_ON = 4
 
 def step_width(max_leaves: int) -> int:
     """Most splits of a step: few steps, and few splits in vain."""
-    return min(max(LEAST_WIDTH, -(-max_leaves // LEAVES_PER_SPLIT)), max_leaves)
+    return min(max(LEAST_WIDTH, -(-max_leaves // LEAVES_PER_SPLIT)), max_leaves, THREADS)
 
 
 def usual_steps(max_leaves: int) -> int:
@@ -96,7 +100,8 @@ class BestFirstGrower:
         self._unasked = 1  # how often steps are queued up before the first question: as the last tree took, but for one
         self.tables = make_tables(self._runtime, 1, 2 * rules.max_leaves - 1)
         self._grown = make_tables(self._runtime, 1, self._capacity)
-        self._more = _Grown(**make_arrays(self._runtime, _grown_shapes(self._capacity)))
+        self._features = make_features(self._runtime, rules.of_nodes, 1, self._capacity, 2 * self._width)
+        self._more = _Grown(**make_arrays(self._runtime, _grown_shapes(self._capacity, rules.max_leaves)))
         self._slots = Slots(**make_arrays(self._runtime, slot_shapes(2 * self._width)))
         step = make_arrays(self._runtime, _step_shapes(self._width))
         self._splits, self._built = step["splits"], step["built"]
@@ -123,7 +128,7 @@ class BestFirstGrower:
             self._finish(inputs.learning_rate)
             after()
 
-        steps, n = partial(self._steps, inputs.allowed, rows), 0
+        steps, n = partial(self._steps, inputs.features, rows), 0
         queue(("root", name), begin)
         while n < self._unasked or to_host(self._more.counts)[GOES_ON]:
             queue(("steps", name), steps)
@@ -138,30 +143,31 @@ class BestFirstGrower:
             inputs.rounding, int(rules.max_leaves != 1), rules.regular.least_h, self._width, *self._addresses[:2],
             self._built,
         )  # fmt: skip
-        self._search(inputs.allowed, rows, is_root=True)
+        self._search(inputs.features, rows, is_root=True)
 
-    def _steps(self, allowed: DeviceArray, rows: ChunkRows) -> None:
+    def _steps(self, features: LevelFeatures, rows: ChunkRows) -> None:
         for _ in range(self._at_once):
             rows.split(self._splits)
-            self._search(allowed, rows)
+            self._search(features, rows)
 
-    def _search(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool = False) -> None:
+    def _search(self, features: LevelFeatures, rows: ChunkRows, *, is_root: bool = False) -> None:
         """Search the nodes that were opened last, choose, and open more."""
         rules, regular, kernels, width = self._rules, self._rules.regular, self._kernels, self._width
-        results = self._best_per_node(allowed, rows, is_root=is_root)
+        results = self._best_per_node(features, rows, is_root=is_root)
         self._launch("choose_best")(
             1, THREADS, *self._grown.arguments, *self._more.arguments, *self._slots.arguments,
             results, width, rules.gamma, rules.max_leaves, self._most,
-            *regular.numbers, rules.depth,
+            *regular.numbers, rules.levels.depth,
             kernels.monotone_of(regular), kernels.layout.n_bins, self._splits, self._built, *self._addresses,
         )  # fmt: skip
 
-    def _best_per_node(self, allowed: DeviceArray, rows: ChunkRows, *, is_root: bool) -> DeviceArray:
+    def _best_per_node(self, features: LevelFeatures, rows: ChunkRows, *, is_root: bool) -> DeviceArray:
         """Find the best splits of the nodes that were opened last, in entries or in histograms that are built first."""
         slots, n = self._slots, 2 * self._width
+        lists = self._features.allowed(features, 0, self._grown.at(slots.nodes, n))
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[0], n, self._grown.rounding, n, units_stride=ROUNDING,
+            *lists, self._grown.rounding, n, units_stride=ROUNDING,
         )  # fmt: skip
         if self._entries is not None:
             return self._entries.best_per_node(level, self._rules.regular, slots.nodes, rows, is_root=is_root)
@@ -176,7 +182,7 @@ class BestFirstGrower:
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Kernel:
-        return self._runtime.kernel("best_first", entry)
+        return self._runtime.kernel("best_first", entry, MOST_LEAVES=_queued(self._rules.max_leaves))
 
 
 @dataclass(frozen=True)
@@ -189,18 +195,25 @@ class _Grown:
     waiting: DeviceArray
     keys: DeviceArray
     counts: DeviceArray
+    queue: DeviceArray
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        return (self.found, self.chosen_as, self.places, self.waiting, self.keys, self.counts)
+        return (self.found, self.chosen_as, self.places, self.waiting, self.keys, self.counts, self.queue)
 
 
-def _grown_shapes(capacity: int) -> Shapes:
-    """Return the shapes of `_Grown` of so many nodes."""
+def _queued(max_leaves: int) -> int:
+    """Return the most leaves of the kernels' variant."""
+    return SHARED_LEAVES if max_leaves <= SHARED_LEAVES else MOST_LEAVES
+
+
+def _grown_shapes(capacity: int, max_leaves: int) -> Shapes:
+    """Return the shapes of `_Grown` of so many nodes, of trees of so many leaves."""
+    n_queued = 0 if max_leaves <= SHARED_LEAVES else MOST_LEAVES
     return {
         "found": ((capacity, RESULTS), np.int64), "chosen_as": ((capacity,), np.int32),
         "places": ((capacity,), np.int32), "waiting": ((capacity,), np.int32), "keys": ((capacity,), np.uint64),
-        "counts": ((5,), np.int32),
+        "counts": ((5,), np.int32), "queue": ((n_queued * QUEUE_BYTES // 8,), np.uint64),
     }  # fmt: skip
 
 
@@ -214,4 +227,4 @@ def best_first_bytes(max_leaves: int) -> int:
     capacity, width = 2 * most_splits(max_leaves) + 1, step_width(max_leaves)
     of_steps = bytes_of(slot_shapes(2 * width)) + bytes_of(_step_shapes(width))
     of_tables = tables_bytes(1, 2 * max_leaves - 1) + tables_bytes(1, capacity)
-    return of_tables + bytes_of(_grown_shapes(capacity)) + of_steps
+    return of_tables + bytes_of(_grown_shapes(capacity, max_leaves)) + of_steps

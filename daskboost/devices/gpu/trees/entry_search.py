@@ -73,10 +73,10 @@ class EntrySearch:
         launch("add_slices", entries.n_spans * -(-2 * n // THREADS), entries.spans, entries.n_spans, n, self._before)
         launch(
             "best_in_tiles", blocks, entries.rows, entries.slots, entries.features, entries.tiles,
-            entries.n_tiles, entries.states, n, level.own, level.sums, level.allowed, level.units,
-            layout.offsets, self._before, regular.reg_lambda, regular.least_h, regular.alpha, regular.max_step,
-            level.bounds, self._kernels.monotone_of(regular), layout.n_bins, int(regular.plain), self._found,
-            shared_bytes=entry_tile_bytes(n, bool(small)),
+            entries.n_tiles, entries.states, n, level.own, level.sums, level.allowed, level.list_stride,
+            level.units, layout.offsets, self._before, regular.reg_lambda, regular.least_h, regular.alpha,
+            regular.max_step, level.bounds, self._kernels.monotone_of(regular), layout.n_bins, int(regular.plain),
+            self._found, shared_bytes=entry_tile_bytes(n, bool(small)),
         )  # fmt: skip
         launch("best_of_blocks", -(-n * WARP // THREADS), self._found, blocks, n, level.own, results)
         return results

@@ -1,4 +1,4 @@
-"""Whole trees on a GPU: levels of fixed size, so that no launch waits for the host (`kernels/grow.cu`).
+"""Whole trees on a GPU: levels of known size, so that no launch waits for the host (`kernels/grow.cu`).
 
 The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop over it, which serve all devices, any
 number of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit.
@@ -25,12 +25,45 @@ from daskboost.devices.gpu.runtime.launches import (
     make_arrays,
 )
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
+from daskboost.devices.gpu.trees.node_features import LevelFeatures, NodeRules, TreeNodes, make_features
 from daskboost.devices.gpu.trees.split import Level, SearchRoom, SplitKernels
 
 THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
+START_BYTES = 4
+"""Bytes of a node in a map of tiles (`feature_groups.map_tiles`)."""
 ROUNDING = 5
 """Numbers of a tree's rounding, as in `kernels/tree_table.cuh`."""
+
+
+@dataclass(frozen=True)
+class LevelSizes:
+    """Nodes that trees have room for."""
+
+    depth: int
+    """Most splits from the root to a leaf, at least 1."""
+    most_leaves: int
+    """No level has more nodes than the tree may have leaves."""
+
+    def at(self, depth: int) -> int:
+        """Return the nodes that a level has room for: below the root an even number, as they come in pairs."""
+        return min(1 << depth, self.most_leaves + self.most_leaves % 2)
+
+    @property
+    def searched(self) -> int:
+        """Most nodes that are searched together."""
+        return self.at(self.depth - 1)
+
+    @property
+    def capacity(self) -> int:
+        """Most nodes of a tree."""
+        return 2 * self.most_leaves - 1
+
+    @property
+    def histograms(self) -> tuple[int, int]:
+        """Histograms of two levels, those of even and those of odd depth, while the deeper one is searched."""
+        nodes = [self.at(depth) for depth in range(self.depth)]
+        return max(nodes[0::2]), max(nodes[1::2], default=0)
 
 
 @dataclass(frozen=True)
@@ -40,17 +73,13 @@ class GrowthRules:
     regular: Regular
     symmetric: bool
     """One split for all nodes of a level."""
-    depth: int
-    """Most splits from the root to a leaf, at least 1."""
+    levels: LevelSizes
     max_leaves: int
     """0 for any number."""
     gamma: float
     """Least gain of a split."""
-
-    @property
-    def capacity(self) -> int:
-        """Most nodes of a tree."""
-        return int(2 ** (self.depth + 1) - 1)
+    of_nodes: NodeRules | None
+    """What makes features of nodes others than their level's; None where nothing does."""
 
 
 class TreeTables:
@@ -83,6 +112,10 @@ class TreeTables:
         """Nodes and leaves; int32, shape (trees, 2)."""
         self.default_left = views["default_left"]
         """uint8, shape (trees, capacity)."""
+
+    def at(self, nodes: DeviceArray, per_tree: int) -> TreeNodes:
+        """Return nodes of these trees, so many of each."""
+        return TreeNodes(nodes, per_tree, self.capacity, self.links)
 
     @property
     def walk_columns(self) -> tuple[DeviceArray, ...]:
@@ -127,12 +160,6 @@ def make_tables(runtime: Runtime, n_trees: int, capacity: int) -> TreeTables:
     return TreeTables(runtime.xp.zeros(tables_bytes(n_trees, capacity), np.uint8), n_trees, capacity)
 
 
-def histogram_nodes(n_trees: int, depth: int) -> tuple[int, int]:
-    """Histograms of two levels, those of even and those of odd depth, while the deeper one is searched."""
-    slots = [n_trees * 2**d for d in range(depth)]
-    return max(slots[0::2]), max(slots[1::2], default=0)
-
-
 @dataclass(frozen=True)
 class TreeInputs:
     """What differs from tree to tree, in device memory that others write; arrays of one row per tree."""
@@ -143,8 +170,7 @@ class TreeInputs:
     """float64, shape (trees, ROUNDING), of any row stride: see `TreeTables.rounding`."""
     learning_rate: DeviceArray
     """float64, shape (1,)."""
-    allowed: DeviceArray
-    """uint8, shape (1 or depth, trees, features): features that each level may use."""
+    features: LevelFeatures
 
 
 class TreeGrower:
@@ -163,26 +189,30 @@ class TreeGrower:
 
     def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None,
                  entries: EntrySearch | None = None) -> None:  # fmt: skip
-        xp = kernels.runtime.xp
+        xp, levels, capacity = kernels.runtime.xp, rules.levels, rules.levels.capacity
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
+        self._sizes = levels
         self._entries = entries
-        self.tables = make_tables(self._runtime, n_trees, rules.capacity)
+        self.tables = make_tables(self._runtime, n_trees, capacity)
         """The finished trees."""
-        self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, rules.capacity))["leaves"]
+        self._features = make_features(
+            self._runtime, rules.of_nodes, n_trees, capacity, n_trees * levels.searched
+        )
+        self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, capacity))["leaves"]
         """The trees' leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
         n_slots = kernels.layout.host.n_slots
-        n_nodes = histogram_nodes(n_trees, rules.depth)
+        n_nodes = [n_trees * n for n in levels.histograms]
         self._room: SearchRoom = {}
         """Arrays that the searches of all levels take in turn."""
         if entries is not None:
             self._histograms = []
         elif larger is None:
             self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
-            self._room = kernels.room(n_trees << (rules.depth - 1), n_trees * rules.symmetric)
+            self._room = kernels.room(n_trees * levels.searched, n_trees * rules.symmetric)
         else:
             self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
             self._room = larger._room
-        shapes = [_level_shapes(n_trees << depth) for depth in range(rules.depth + 1)]
+        shapes = [_level_shapes(n_trees, levels.at(depth)) for depth in range(levels.depth + 1)]
         self._levels = [_TreeLevel(**make_arrays(self._runtime, each)) for each in shapes]
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
@@ -192,8 +222,7 @@ class TreeGrower:
         `before` puts all rows into the roots and writes `inputs`; `after` finds the finished trees in `tables`. Rows
         are not moved to the nodes of the last level, but to walk there, unless they are to reach the leaves.
         """
-        most_splits = self._n_trees << (self._rules.depth - 1)
-        queue.expect(rows.reserve(self._n_trees * self._rules.capacity, most_splits))
+        queue.expect(rows.reserve(self._n_trees * self._sizes.capacity, self._n_trees * self._sizes.searched))
 
         def launch() -> None:
             before()
@@ -204,22 +233,22 @@ class TreeGrower:
 
     def _grow(self, inputs: TreeInputs, rows: ChunkRows) -> None:
         self._start(inputs)
-        for depth in range(self._rules.depth):
-            self._choose(depth, self._search(depth, inputs.allowed, rows))
-            if depth + 1 < self._rules.depth or rows.reaches_leaves:
+        for depth in range(self._sizes.depth):
+            self._choose(depth, self._search(depth, inputs.features, rows))
+            if depth + 1 < self._sizes.depth or rows.reaches_leaves:
                 rows.split(self._levels[depth].splits)
         self._finish(inputs.learning_rate)
 
     def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
         """Histograms of a level that rows build, and those that are parents' less siblings'."""
-        half = self._n_trees << max(depth - 1, 0)
+        half = len(self._levels[depth].built)
         memory = self._histograms[depth % 2]
         return memory[:half], memory[half : 2 * half] if depth else memory[:0]
 
     def _addresses(self, depth: int) -> tuple[int, int, int]:
         """Return the addresses of the first histograms of either kind, and bytes from one to the next. Where there are
         none, and below the last level, any address but 0 says that a node is there."""
-        if self._entries is not None or depth == self._rules.depth:
+        if self._entries is not None or depth == self._sizes.depth:
             return 1, 1, 0
         built, derived = self._places(depth)
         return address_of(built), address_of(derived), node_bytes(built)
@@ -233,31 +262,32 @@ class TreeGrower:
             rules.regular.least_h, int(rules.symmetric), address, n_bytes, root.built,
         )  # fmt: skip
 
-    def _search(self, depth: int, allowed: DeviceArray, rows: ChunkRows) -> DeviceArray:
+    def _search(self, depth: int, features: LevelFeatures, rows: ChunkRows) -> DeviceArray:
         """The best split of each node of a level, or of all of them together."""
-        slots, per_tree = self._levels[depth], 1 << depth
+        slots, per_tree = self._levels[depth], self._sizes.at(depth)
+        lists = self._features.allowed(features, depth, self.tables.at(slots.nodes, per_tree))
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            allowed[min(depth, len(allowed) - 1)], per_tree, self.tables.rounding, per_tree, units_stride=ROUNDING,
-            keeps=depth + 1 < self._rules.depth,
+            *lists, self.tables.rounding, per_tree, units_stride=ROUNDING,
+            keeps=depth + 1 < self._sizes.depth,
         )  # fmt: skip
         regular, is_root = self._rules.regular, depth == 0
         if self._entries is not None:
             return self._entries.best_per_node(level, regular, slots.nodes, rows, is_root=is_root)
         built, _ = self._places(depth)
-        rows.build(slots.built[: len(built)], built, is_root=is_root, n_trees=self._n_trees)
+        rows.build(slots.built, built, is_root=is_root, n_trees=self._n_trees)
         search = self._kernels.best_of_level if self._rules.symmetric else self._kernels.best_per_node
         return search(level, regular, self._room)
 
     def _choose(self, depth: int, results: DeviceArray) -> None:
         rules, regular = self._rules, self._rules.regular
         level, below = self._levels[depth], self._levels[depth + 1]
-        is_last = depth + 1 == rules.depth
+        is_last = depth + 1 == self._sizes.depth
         self._launch("choose_splits")(
-            self._n_trees, THREADS, *self.tables.arguments, *level.arguments, 1 << depth, results,
+            self._n_trees, THREADS, *self.tables.arguments, *level.arguments, self._sizes.at(depth), results,
             *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
-            self._kernels.layout.n_bins, level.splits, *below.arguments, below.built,
+            self._kernels.layout.n_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
             *self._addresses(depth + 1),
         )  # fmt: skip
 
@@ -301,12 +331,13 @@ class _TreeLevel(Slots):
     splits: DeviceArray
     """Splits as `kernels/partition.cu` takes them; int32, shape (6, slots)."""
     built: DeviceArray
-    """Nodes whose histograms rows build, one per pair of siblings; int32, of which half are used below the root."""
+    """Nodes whose histograms rows build, the root or one per pair of siblings; int32."""
 
 
-def _level_shapes(n: int) -> Shapes:
-    """Return the shapes of `_TreeLevel` of `n` nodes."""
-    return {**slot_shapes(n), "splits": ((6, n), np.int32), "built": ((n,), np.int32)}
+def _level_shapes(n_trees: int, n: int) -> Shapes:
+    """Return the shapes of `_TreeLevel` of `n` nodes of each tree."""
+    slots, built = n_trees * n, n_trees * -(-n // 2)
+    return {**slot_shapes(slots), "splits": ((6, slots), np.int32), "built": ((built,), np.int32)}
 
 
 def _leaf_shapes(n_trees: int, capacity: int) -> Shapes:
@@ -314,11 +345,14 @@ def _leaf_shapes(n_trees: int, capacity: int) -> Shapes:
     return {"leaves": ((n_trees, capacity), np.int32)}
 
 
-def frontier_bytes(n_trees: int, depth: int) -> int:
-    """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches."""
-    capacity = (2 << depth) - 1
-    of_levels = sum(bytes_of(_level_shapes(n_trees << level)) for level in range(depth + 1))
-    return tables_bytes(n_trees, capacity) + bytes_of(_leaf_shapes(n_trees, capacity)) + of_levels
+def frontier_bytes(n_trees: int, levels: LevelSizes) -> int:
+    """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches, and of what
+    its graph keeps: maps of tiles of the nodes that are built and of those that are split, at each level."""
+    shapes = [_level_shapes(n_trees, levels.at(depth)) for depth in range(levels.depth + 1)]
+    of_tiles = sum(START_BYTES * (shape["nodes"][0][0] + shape["built"][0][0]) for shape in shapes[:-1])
+    of_levels = sum(map(bytes_of, shapes)) + of_tiles
+    of_leaves = bytes_of(_leaf_shapes(n_trees, levels.capacity))
+    return tables_bytes(n_trees, levels.capacity) + of_leaves + of_levels
 
 
 def _row_stride(array: DeviceArray) -> int:

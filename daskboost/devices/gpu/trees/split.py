@@ -63,6 +63,11 @@ class Level:
         return len(self.own)
 
     @property
+    def list_stride(self) -> int:
+        """Features from a node's list to the next node's, of a single tree whose nodes share one or have one each."""
+        return 0 if self.per_list >= self.n_nodes else self.allowed.shape[1]
+
+    @property
     def n_trees(self) -> int:
         return self.n_nodes // self.per_tree
 
