@@ -52,8 +52,7 @@ static __device__ __forceinline__ double loss_of(float given, const float* predi
     }
     return total / static_cast<double>(n);
 #elif LOSS == LOG
-    if (y == 1) return -logarithm(larger(p, TINY));
-    if (y == 0) return -logarithm(larger(1 - p, TINY));
+    if (y == 1 || y == 0) return -logarithm(larger(y == 1 ? p : 1 - p, TINY));  // one path for both classes
     return -(y * logarithm(larger(p, TINY)) + (1 - y) * logarithm(larger(1 - p, TINY)));
 #elif LOSS == WRONG_SIDE
     return p > parameters[0] ? 1 - y : y;

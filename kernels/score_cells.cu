@@ -4,7 +4,8 @@
 // Scores become keys of their order (ordered.cuh); a cell of a resolution is all keys that share so many leading bits. Which
 // keys there are is a set of bits, kept in two levels as it would take half a gigabyte in one: a bit for each *prefix* of 24
 // bits, and below each prefix that there is, by its place among them, a bit for each of the 256 keys. The second level is
-// there only if the prefixes are no more than cells may be. Folding bits counts the cells of all resolutions; the finest that
+// there only if the prefixes are no more than cells may be; of many rows, whose keys are too many at 25 bits already, only
+// those of a part are looked at. Folding bits counts the cells of all resolutions; the finest that
 // has room keeps a bit where each of its cells begins, and the bits before a key's number its cell. Atomics set bits and add
 // integers, so that nothing depends on the order of rows.
 //
@@ -41,6 +42,9 @@
 #endif
 #define ROC 0
 #define PRECISION 1
+#ifndef ROWS
+#define ROWS 4  // rows of a thread, whose loads are under way together
+#endif
 #define RESOLUTIONS 11  // most that a level has
 
 constexpr i32 PREFIX_BITS = 24, KEY_BITS = 32;
@@ -52,19 +56,43 @@ static_assert(RESOLUTIONS == PREFIX_BITS - LEAST_BITS + 1 && RESOLUTIONS >= KEYS
 
 // Places of `found`.
 constexpr i32 REFUSED = 0;     // 1 if a label is neither 0 nor 1, 2 if a score is NaN
-constexpr i32 PREFIX_CELL = 1; // resolution of the cells of the first level; at 24 the second level is there
+constexpr i32 PREFIX_CELL = 1; // resolution of the cells of the first level; below 24 there is no second level
 constexpr i32 RESOLUTION = 2;  // of the cells
 constexpr i32 CELLS = 3;       // how many there are
-constexpr i32 COUNTS = 4;      // cells at each resolution, by its bits
+constexpr i32 SAMPLED = 4;     // cells at 25 bits of some of the rows
+constexpr i32 COUNTS = 5;      // cells at each resolution, by its bits
 
 // What a row counts for; `scale` is a power of two. Rows that count for nothing leave no trace.
 static __device__ __forceinline__ i64 units_of(const float* weight, i64 row, double scale) {
     return weight ? static_cast<i64>(rint(static_cast<double>(weight[row]) * scale)) : 1;
 }
 
-static __device__ __forceinline__ void set_bit(u32* words, u32 place) {
-    const u32 bit = 1u << place % 32;
-    if (!(words[place / 32] & bit)) atomicOr(&words[place / 32], bit);  // most are set already, by rows of the same score
+// Rows of a thread, with what they count for; 0 of those that are not there.
+struct ThreadRows {
+    i64 first;
+    float values[ROWS];
+    i64 units[ROWS];
+
+    __device__ __forceinline__ ThreadRows(const float* score, i64 stride, const float* weight, double scale, i64 begin,
+                                          i64 end) {
+        first = begin + static_cast<i64>(blockIdx.x) * (ROWS * THREADS) + threadIdx.x;
+#pragma unroll
+        for (i32 k = 0; k < ROWS; ++k) {
+            values[k] = row(k) < end ? score[row(k) * stride] : 0.0f;
+            units[k] = row(k) < end ? units_of(weight, row(k), scale) : 0;
+        }
+    }
+    __device__ __forceinline__ i64 row(i32 k) const { return first + k * THREADS; }
+};
+
+// Sets a bit of each row that counts; most are set already, by rows of the same score.
+static __device__ __forceinline__ void set_bits(const u32* places, const i64* units, u32* words) {
+    u32 seen[ROWS];
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k) seen[k] = units[k] != 0 ? words[places[k] / 32] : ~0u;
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k)
+        if (!(seen[k] >> places[k] % 32 & 1u)) atomicOr(&words[places[k] / 32], 1u << places[k] % 32);
 }
 
 // Bits of a word before `place`, and with it.
@@ -174,12 +202,16 @@ static __device__ __forceinline__ u32 cells_before(u32 count, const u32* of_bloc
 
 // `score` : `stride` between rows. `marks` : zeros, a bit for each prefix.
 extern "C" __global__ void __launch_bounds__(THREADS) mark_prefixes(SCORES, u32* marks, u32* found) {
-    const i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (row >= n) return;
-    const float value = score[row * stride];
-    const u32 refused = (label[row] != 0 && label[row] != 1 ? 1u : 0u) | (value != value ? 2u : 0u);
+    const ThreadRows rows(score, stride, weight, scale, 0, n);
+    u32 refused = 0, places[ROWS];
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k) {
+        const float value = rows.values[k], y = rows.row(k) < n ? label[rows.row(k)] : 0.0f;
+        refused |= (y != 0 && y != 1 ? 1u : 0u) | (value != value ? 2u : 0u);
+        places[k] = ordered_key(value, 0) >> KEYS_OF_LEVEL;
+    }
     if (refused) atomicOr(&found[REFUSED], refused);
-    if (units_of(weight, row, scale) != 0) set_bit(marks, ordered_key(value, 0) >> KEYS_OF_LEVEL);
+    set_bits(places, rows.units, marks);
 }
 
 // `found` : zeros but for REFUSED; COUNTS grow. `of_blocks` : shape (blocks, RESOLUTIONS).
@@ -229,25 +261,41 @@ static __device__ __forceinline__ u32 cell_of_prefix(const u32* marks, const u32
     return before[prefix / 32] + __popc(marks[prefix / 32] & up_to(prefix)) - 1u;
 }
 
-// `keys` : zeros, a bit for each key below a prefix.
-extern "C" __global__ void __launch_bounds__(THREADS) mark_keys(SCORES, const u32* marks, const u32* before, u32* keys,
-                                                                const u32* found) {
-    const i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
-    if (row >= n || found[PREFIX_CELL] < PREFIX_BITS || units_of(weight, row, scale) == 0) return;
-    const u32 key = ordered_key(score[row * stride], 0);
-    u32* const own = keys + static_cast<i64>(cell_of_prefix(marks, before, key)) * KEY_WORDS;
-    set_bit(own, key % (32 * KEY_WORDS));
+// Whether the second level is to be counted: it may have room at 25 bits, as far as rows that were looked at say.
+static __device__ __forceinline__ bool counts_keys(const u32* found, u32 capacity) {
+    return found[PREFIX_CELL] == PREFIX_BITS && found[SAMPLED] <= capacity;
 }
 
-// A thread has a prefix.
-extern "C" __global__ void __launch_bounds__(THREADS) count_keys(const u32* keys, u32* found, u32* of_blocks) {
+// `keys` : a bit for each key below a prefix, zeros but for those of rows before `begin`.
+extern "C" __global__ void __launch_bounds__(THREADS) mark_keys(SCORES, i64 begin, const u32* marks, const u32* before,
+                                                                u32* keys, u32 capacity, const u32* found) {
+    if (!counts_keys(found, capacity)) return;
+    const ThreadRows rows(score, stride, weight, scale, begin, n);
+    u32 places[ROWS];
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k) {
+        const u32 key = ordered_key(rows.values[k], 0);
+        places[k] = rows.units[k] != 0 ? cell_of_prefix(marks, before, key) * (32 * KEY_WORDS) + key % (32 * KEY_WORDS) : 0;
+    }
+    set_bits(places, rows.units, keys);
+}
+
+// A thread has a prefix. `is_sample` : only SAMPLED is counted.
+extern "C" __global__ void __launch_bounds__(THREADS) count_keys(const u32* keys, i32 is_sample, u32 capacity, u32* found,
+                                                                 u32* of_blocks) {
     __shared__ u32 own[RESOLUTIONS];
+    if (!is_sample && !counts_keys(found, capacity)) return;
     if (found[PREFIX_CELL] < PREFIX_BITS) return;
     const u32 prefix = blockIdx.x * THREADS + threadIdx.x;
     u32 words[KEY_WORDS] = {}, counts[KEYS_OF_LEVEL + 1] = {};  // that of prefixes is known already
     if (prefix < found[COUNTS + PREFIX_BITS])
         load_words<KEY_WORDS>(keys + static_cast<i64>(prefix) * KEY_WORDS, words);
     add_cells<KEY_WORDS, KEYS_OF_LEVEL>(words, counts);
+    if (is_sample) {
+        const u32 sampled[1] = {counts[1]};
+        add_counts<1>(sampled, own, found + SAMPLED, of_blocks);
+        return;
+    }
     counts[0] = 0;
     add_counts<KEYS_OF_LEVEL + 1>(counts, own, found + COUNTS + PREFIX_BITS, of_blocks);
 }
@@ -258,26 +306,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) number_keys(u32* keys, u32
     __shared__ i64 sums[THREADS / WARP];
     __shared__ u32 totals[THREADS / WARP];
     __shared__ i32 chosen;
-    if (found[PREFIX_CELL] < PREFIX_BITS) return;
-    if (threadIdx.x == 0) {
-        chosen = finest(found + COUNTS, PREFIX_BITS, KEY_BITS, capacity);
-        if (blockIdx.x == 0) {
-            found[RESOLUTION] = chosen;
-            found[CELLS] = found[COUNTS + chosen];
-        }
-    }
+    if (!counts_keys(found, capacity)) return;
+    if (threadIdx.x == 0) chosen = finest(found + COUNTS, PREFIX_BITS, KEY_BITS, capacity);
     __syncthreads();
     const i32 bits = chosen;
+    if (bits == PREFIX_BITS) return;  // prefixes are the cells
+    if (threadIdx.x == 0 && blockIdx.x == 0) {
+        found[RESOLUTION] = bits;
+        found[CELLS] = found[COUNTS + bits];
+    }
     const u32 prefix = blockIdx.x * THREADS + threadIdx.x;
     const bool is_there = prefix < found[COUNTS + PREFIX_BITS];
     u32 words[KEY_WORDS] = {};
     u32* const own = keys + static_cast<i64>(prefix) * KEY_WORDS;
     if (is_there) load_words<KEY_WORDS>(own, words);
     const u32 count = static_cast<u32>(keep_first_bits<KEY_WORDS>(words, KEY_BITS - bits));
-    // At 24 bits each prefix is a cell, and those before it are its place.
     const u32 cell = cells_before(count, of_blocks, bits - PREFIX_BITS, sums, totals);
     if (!is_there) return;
-    before[prefix] = bits == PREFIX_BITS ? prefix : cell;
+    before[prefix] = cell;
 #pragma unroll
     for (i32 i = 0; i < KEY_WORDS; ++i) own[i] = words[i];
 }
@@ -287,31 +333,46 @@ extern "C" __global__ void __launch_bounds__(THREADS) number_keys(u32* keys, u32
 extern "C" __global__ void __launch_bounds__(THREADS) count_rows(
     SCORES, const u32* marks, const u32* before_prefixes, const u32* keys, const u32* before_keys, const u32* found,
     u64* counts, u32* lower, u32* upper) {
-    const i64 row = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
-    const i64 units = row < n ? units_of(weight, row, scale) : 0;
-    u32 place = ~0u, key = 0;  // of no count
-    if (units != 0) {
-        key = ordered_key(score[row * stride], 0);
-        u32 cell = cell_of_prefix(marks, before_prefixes, key);
-        if (found[PREFIX_CELL] == PREFIX_BITS) {
-            const u32* const own = keys + static_cast<i64>(cell) * KEY_WORDS;
-            const u32 word = key / 32 % KEY_WORDS;
-            cell = before_keys[cell] + __popc(own[word] & up_to(key)) - 1u;
-            for (u32 i = 0; i < word; ++i) cell += __popc(own[i]);
+    const ThreadRows rows(score, stride, weight, scale, 0, n);
+    const bool has_keys = found[RESOLUTION] > PREFIX_BITS;
+    u32 cells[ROWS], places[ROWS];
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k)
+        cells[k] = rows.units[k] != 0 ? cell_of_prefix(marks, before_prefixes, ordered_key(rows.values[k], 0)) : 0;
+    if (has_keys) {
+#pragma unroll
+        for (i32 k = 0; k < ROWS; ++k) {
+            if (rows.units[k] == 0) continue;
+            const u32 key = ordered_key(rows.values[k], 0), last = key / 32 % KEY_WORDS;
+            u32 words[KEY_WORDS];
+            load_words<KEY_WORDS>(keys + static_cast<i64>(cells[k]) * KEY_WORDS, words);
+            cells[k] = before_keys[cells[k]] - 1u;
+#pragma unroll
+            for (u32 i = 0; i < KEY_WORDS; ++i)
+                cells[k] += i < last ? __popc(words[i]) : i == last ? __popc(words[i] & up_to(key)) : 0;
         }
-        place = 2 * cell + (label[row] == 1 ? 1u : 0u);
+    }
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k) {
+        places[k] = ~0u;  // of no count
+        if (rows.units[k] != 0) places[k] = 2 * cells[k] + (label[rows.row(k)] == 1 ? 1u : 0u);
 #if KEYS
-        atomicMin(&lower[cell], key);
-        atomicMax(&upper[cell], key);
+        if (rows.units[k] == 0) continue;
+        atomicMin(&lower[cells[k]], ordered_key(rows.values[k], 0));
+        atomicMax(&upper[cells[k]], ordered_key(rows.values[k], 0));
 #endif
     }
-    if (weight) {
-        if (units != 0) atomicAdd(&counts[place], static_cast<u64>(units));
-        return;
+#pragma unroll
+    for (i32 k = 0; k < ROWS; ++k) {
+        if (weight) {
+            if (rows.units[k] != 0) atomicAdd(&counts[places[k]], static_cast<u64>(rows.units[k]));
+            continue;
+        }
+        // Rows of one score come together in the first rounds of a fit, which know few of them.
+        const u32 same = __match_any_sync(ALL_LANES, places[k]);
+        if (places[k] != ~0u && same >> threadIdx.x % WARP == 1u)
+            atomicAdd(&counts[places[k]], static_cast<u64>(__popc(same)));
     }
-    // Rows of one score come together in the first rounds of a fit, which know few of them.
-    const u32 same = __match_any_sync(ALL_LANES, place);
-    if (place != ~0u && same >> threadIdx.x % WARP == 1u) atomicAdd(&counts[place], static_cast<u64>(__popc(same)));
 }
 
 constexpr i32 CELLS_OF_THREAD = 4;

@@ -11,7 +11,7 @@ import pytest
 from metrics.test_metrics import BINARY, CLASSES, EXPECTED, QUANTILES, REAL, rows
 
 from daskboost.data.input.labels import LabelStats
-from daskboost.devices.gpu.rows.metrics import LEAST_CELLS, LOSSES, MetricKernels
+from daskboost.devices.gpu.rows.metrics import LEAST_CELLS, LOSSES, SAMPLED_FROM, MetricKernels
 from daskboost.devices.gpu.runtime.launches import Runtime
 from daskboost.dtypes import Float64
 from daskboost.errors import DataError
@@ -118,6 +118,27 @@ def test_scores_beyond_capacity(
     prediction[5:8] = 0, -0.0, np.inf
     for name, weights in (("auc", None), ("aucpr", weight)):
         assert_same_states(runtime, make_metric(name), label, prediction, weights)
+
+
+@pytest.mark.parametrize(("spread", "repeats", "bits"), [
+    (16_000, 1, 24), (9_000, 1, 24), (7_000, 4, 26), (60_000, 4, 22), (300, 4, 30), (12_000, 12, 32),
+])  # fmt: skip
+def test_many_rows_are_sampled(
+    spread: int, repeats: int, bits: int, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of a part of the rows say whether those of the others matter: too many, or not, or only with the others.
+    `spread` : prefixes of 24 bits; `repeats` : of each score."""
+    monkeypatch.setattr(auc, "CAPACITY", LEAST_CELLS)
+    n = SAMPLED_FROM * LEAST_CELLS
+    rng = np.random.default_rng(7)
+    label = (rng.random(n) < 0.4).astype(np.float32)
+    scores = (0x3F000000 + rng.integers(0, 256 * spread, n // repeats)).astype(np.uint32).view(np.float32)
+    prediction = np.resize(scores, n)
+    assert_same_states(runtime, make_metric("auc"), label, prediction, None)
+    put = runtime.xp.asarray
+    found = MetricKernels(runtime).count_scores(put(label), put(prediction), None, 1.0, LEAST_CELLS)
+    assert found is not None
+    assert found.bits == bits
 
 
 @pytest.mark.parametrize("which", ["all equal", "no weight", "one row", "none"])
