@@ -16,6 +16,7 @@ from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.model.output import PredictRequest, class_codes
+from daskboost.model.route import run
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def accuracy(source: Source, request: PredictRequest) -> float:
     request : PredictRequest
         For margins.
     """
+    request, source = request.over(source)
     total = _summed(source, partial(_hits, request=request))
     return total.sums[0].ratio(total.sums[1])
 
@@ -58,6 +60,7 @@ def r2(source: Source, request: PredictRequest) -> float:
         raise ParameterError("score needs one prediction per row, but the model predicts several; score each by itself")
     # labels are taken relative to a constant near them, or the sum of squares would lose the deviations' digits
     shift = float(np.mean(request.booster.base_score))
+    request, source = request.over(source)
     total = _summed(source, partial(_squares, request=request, shift=shift))
     if total.n_rows < 2:
         return float("nan")
@@ -69,14 +72,14 @@ def r2(source: Source, request: PredictRequest) -> float:
 
 
 def _hits(batch: RowBatch, request: PredictRequest) -> Sums:
-    codes = class_codes(request.run(batch))
+    codes = class_codes(run(request, batch))
     weights, labels = _weights_and_labels(batch)
     return Sums(batch.n_rows, (ExactSum.of(weights[codes == labels]), ExactSum.of(weights)))
 
 
 def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
     weights, labels = _weights_and_labels(batch)
-    errors = weights * (labels - request.run(batch)) ** 2
+    errors = weights * (labels - run(request, batch)) ** 2
     labels = labels - shift
     parts = (weights, errors, weights * labels, weights * labels**2)
     return Sums(batch.n_rows, tuple(ExactSum.of(part) for part in parts))

@@ -6,7 +6,7 @@ back too soon then shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +61,9 @@ class Array:
     def __getitem__(self, key: Any) -> Array:
         return Array(self.host[key])
 
+    def __iter__(self) -> Iterator[Array]:
+        return map(Array, self.host)
+
     def set(self, values: Any, stream: Stream) -> None:
         assert values.dtype == self.dtype and values.shape == self.shape and values.flags.c_contiguous
         assert self.flags.c_contiguous
@@ -82,7 +85,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made[-1]
 
     module = SimpleNamespace(
-        empty=lambda shape, dtype, order: Array(np.empty(shape, dtype, order)),
+        empty=lambda shape, dtype, order="C": Array(np.empty(shape, dtype, order)),
         cuda=SimpleNamespace(
             Event=Event, alloc_pinned_memory=allocate, get_current_stream=lambda: stream,
         ),
@@ -107,6 +110,24 @@ def test_pieces(shape: tuple[int, ...], dtype: str, threads: int, device: Any, r
         device.pinned.clear()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (5, 9), (12, 1), (15, 4), (16, 7), (100, 3)])
+def test_columns(shape: tuple[int, int], threads: int, device: Any, rng: np.random.Generator) -> None:
+    """Several to a buffer, or one to several buffers; also of a part of a matrix's rows, where they do not adjoin."""
+    values = rng.standard_normal((2 * shape[0], shape[1])).astype(np.float32)
+    vectors = [np.ascontiguousarray(values[::2, 0]), *values[::2, 1:].T]
+    for rows in (slice(None), slice(2, None)):
+        with Uploader(device, threads) as uploader:
+            whole: Any = uploader.empty((shape[0] + (rows.start or 0), shape[1]), "F")
+            uploader.columns(vectors, whole[rows])
+        for buffer in device.pinned:
+            buffer[:] = 0x55  # somebody else's now
+        device.stream.run(len(device.stream.waiting))
+        np.testing.assert_array_equal(whole.host[rows], values[::2])
+        assert len(device.pinned) <= 2
+        device.pinned.clear()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("threads", [1, 4])
 def test_large_arrays(threads: int, rng: np.random.Generator) -> None:
@@ -119,6 +140,7 @@ def test_large_arrays(threads: int, rng: np.random.Generator) -> None:
             with np.errstate(over="ignore", invalid="ignore"):
                 given = (values * 1000).astype(dtype)
             np.testing.assert_array_equal(to_host(uploader.numbers(given)), given.astype(np.float32))
-            out = runtime.xp.empty(len(given), np.float32)
-            uploader.column(given[:, 1], out)
-            np.testing.assert_array_equal(to_host(out), given[:, 1].astype(np.float32))
+            columns = [given[:, 1], given[:, 4], values[:, 0], given[:, 1]]
+            out = uploader.empty((len(given), 4), "F")
+            uploader.columns(columns, out)
+            np.testing.assert_array_equal(to_host(out), np.stack(columns, axis=1).astype(np.float32))

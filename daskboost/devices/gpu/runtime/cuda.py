@@ -10,7 +10,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,7 +26,7 @@ from daskboost.files import write_whole
 
 if TYPE_CHECKING:
     from cupy import RawModule
-    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool
+    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool, Stream
     from rmm.mr import DeviceMemoryResource
 
 # Copies to a CUDA device beside its kernels, and the page-locked memory that they are made from.
@@ -313,6 +313,12 @@ class CudaRuntime:
     def copy_stream(self) -> CudaCopies:
         """A stream that does not wait for the default one."""
         return CudaCopies(self.xp.cuda)
+
+    @cached_property
+    def lanes(self) -> tuple[Stream, Stream]:
+        """Two streams that do not wait for the default one."""
+        with self.xp.cuda.Device(self.device):
+            return self.xp.cuda.Stream(non_blocking=True), self.xp.cuda.Stream(non_blocking=True)
 
     def record_event(self) -> Event:
         """Of CuPy's current stream."""

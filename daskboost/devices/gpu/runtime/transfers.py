@@ -7,11 +7,13 @@ carries.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import groupby
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +38,10 @@ UP_THREADS = 8
 """Threads that fill a buffer: as many as a host's memory has use for."""
 
 
+Values = TypeVar("Values", npt.NDArray[Any], Sequence[npt.NDArray[Any]])
+"""A matrix or vector, or the vectors that are the rows of a matrix."""
+
+
 class Uploader:
     """Copies arrays to one device, in the order of its current stream; a context manager. Threads fill its buffers."""
 
@@ -53,17 +59,28 @@ class Uploader:
         if self._pool is not None:
             self._pool.shutdown()
 
+    def empty(self, shape: tuple[int, int], order: Literal["C", "F"]) -> DeviceArray:
+        """A matrix of float32 on the device, for `columns`."""
+        return self._runtime.xp.empty(shape, np.float32, order=order)
+
     def numbers(self, values: npt.NDArray[Any]) -> DeviceArray:
         """A vector or matrix of numbers of any type as float32 on the device, in the order of axes that it has."""
         return as_float32(self._runtime, self.array(_known(values)))
 
-    def column(self, values: npt.NDArray[Any], out: DeviceArray) -> None:
-        """Write a vector of numbers of any type into a contiguous vector of float32 on the device."""
-        values = _known(values)
-        if values.dtype == np.float32:
-            self._copy(out, values)
-        else:
-            convert(self._runtime, self.array(values), out)
+    def columns(self, vectors: Sequence[npt.NDArray[Any]], out: DeviceArray) -> None:
+        """Write vectors of numbers of any types into the columns of a matrix of float32 on the device, each of them
+        contiguous there. Neighbours of one type go together."""
+        begin = 0
+        for dtype, group in groupby(map(_known, vectors), lambda vector: vector.dtype):
+            some = list(group)
+            columns = out[:, begin : begin + len(some)].T
+            begin += len(some)
+            if dtype == np.float32:
+                self._copy_each(columns, some)
+            else:
+                made = self._runtime.xp.empty(columns.shape, dtype)
+                self._copy_each(made, some)
+                convert(self._runtime, made, columns)
 
     def array(self, values: npt.NDArray[Any]) -> DeviceArray:
         """A copy on the device, of the same type, contiguous in the order of axes that the array has."""
@@ -86,10 +103,25 @@ class Uploader:
         step = UP_PIECE_BYTES // row_bytes
         for start in range(0, len(values), step):
             part = values[start : start + step]
-            buffer = self._next_buffer()
-            staged = buffer.room(part)
-            self._fill(staged, part)
-            buffer.send(target[start : start + step], staged)
+            self._send(target[start : start + step], part, np.copyto)
+
+    def _copy_each(self, target: DeviceArray, vectors: Sequence[npt.NDArray[Any]]) -> None:
+        """Into the rows of a matrix of the same type, each of them contiguous."""
+        row_bytes = vectors[0].nbytes
+        if isinstance(target, np.ndarray) or not target.flags.c_contiguous or 2 * row_bytes > UP_PIECE_BYTES:
+            for row, vector in zip(target, vectors, strict=True):
+                self._copy(row, vector)
+            return
+        step = UP_PIECE_BYTES // max(row_bytes, 1)
+        for start in range(0, len(vectors), step):
+            self._send(target[start : start + step], vectors[start : start + step], _copy_all)
+
+    def _send(self, target: DeviceArray, values: Values, copy: Callable[[npt.NDArray[Any], Values], None]) -> None:
+        """Copy what a buffer has room for; `copy` fills a part of the buffer with a part of the values."""
+        buffer = self._next_buffer()
+        staged = buffer.room(target.shape, target.dtype)
+        self._fill(staged, values, copy)
+        buffer.send(target, staged)
 
     def _next_buffer(self) -> _Staged:
         """The one that was sent first."""
@@ -99,15 +131,16 @@ class Uploader:
             self._buffers.reverse()
         return self._buffers[-1]
 
-    def _fill(self, staged: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+    def _fill(self, staged: npt.NDArray[Any], values: Values, copy: Callable[[npt.NDArray[Any], Values], None]
+              ) -> None:  # fmt: skip
         if self._threads == 1:
-            np.copyto(staged, values)
+            copy(staged, values)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads)
         step = -(-len(values) // self._threads)
         jobs = [
-            self._pool.submit(np.copyto, staged[start : start + step], values[start : start + step])
+            self._pool.submit(copy, staged[start : start + step], values[start : start + step])
             for start in range(0, len(values), step)
         ]
         for job in wait(jobs).done:
@@ -122,10 +155,10 @@ class _Staged:
         self._bytes = staging(cuda, UP_PIECE_BYTES)
         self._sent = cuda.Event(disable_timing=True)
 
-    def room(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array of that shape and type, once what was in its place is on the device."""
         self.wait()
-        return self._bytes[: values.nbytes].view(values.dtype).reshape(values.shape)
+        return self._bytes[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
     def send(self, target: DeviceArray, staged: npt.NDArray[Any]) -> None:
         stream = self._cuda.get_current_stream()
@@ -135,6 +168,11 @@ class _Staged:
 
     def wait(self) -> None:
         self._sent.synchronize()  # an event that was never recorded has happened
+
+
+def _copy_all(staged: npt.NDArray[Any], vectors: Sequence[npt.NDArray[Any]]) -> None:
+    for row, vector in zip(staged, vectors, strict=True):
+        np.copyto(row, vector)
 
 
 def _known(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
