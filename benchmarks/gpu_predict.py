@@ -7,8 +7,8 @@
 The input is a CuPy array and the output stays on the GPU; in cases named `host` the input is a NumPy array or a pandas
 frame, the output is NumPy's, and ours is timed on the CPU as well. XGBoost, where it is installed, reads the same model
 file and predicts in place; before timing, all margins must agree to 1e-5 of their range. The first call of ours, which
-lays the forest out and uploads it, is timed apart. Floors are of an H200 (`gpu_floors.py`): device memory, and the cycles of
-shared memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz.
+lays the forest out and uploads it, is timed apart. Floors are of an H200 (`gpu_floors.py`): device memory, the cycles
+of shared memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz, and the bus.
 """
 
 from __future__ import annotations
