@@ -40,7 +40,6 @@ def accuracy(source: Source, request: PredictRequest) -> float:
     request : PredictRequest
         For margins.
     """
-    request, source = request.over(source)
     total = _summed(source, partial(_hits, request=request))
     return total.sums[0].ratio(total.sums[1])
 
@@ -60,7 +59,6 @@ def r2(source: Source, request: PredictRequest) -> float:
         raise ParameterError("score needs one prediction per row, but the model predicts several; score each by itself")
     # labels are taken relative to a constant near them, or the sum of squares would lose the deviations' digits
     shift = float(np.mean(request.booster.base_score))
-    request, source = request.over(source)
     total = _summed(source, partial(_squares, request=request, shift=shift))
     if total.n_rows < 2:
         return float("nan")
@@ -72,14 +70,14 @@ def r2(source: Source, request: PredictRequest) -> float:
 
 
 def _hits(batch: RowBatch, request: PredictRequest) -> Sums:
-    codes = class_codes(run(request, batch))
+    codes = class_codes(run(request, [batch]))
     weights, labels = _weights_and_labels(batch)
     return Sums(batch.n_rows, (ExactSum.of(weights[codes == labels]), ExactSum.of(weights)))
 
 
 def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
     weights, labels = _weights_and_labels(batch)
-    errors = weights * (labels - run(request, batch)) ** 2
+    errors = weights * (labels - run(request, [batch])) ** 2
     labels = labels - shift
     parts = (weights, errors, weights * labels, weights * labels**2)
     return Sums(batch.n_rows, tuple(ExactSum.of(part) for part in parts))
@@ -95,6 +93,7 @@ def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
 def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:
     if not source.has("label"):
         raise DataError("score needs y: the name of a column of X, or a collection aligned with X")
+    source = source.read_late()
     if not source.is_dask:
         return reduce(add, map(function, source.batches()))
     from dask import delayed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from daskboost.data.input.row_batch import Features
-    from daskboost.data.input.source import Source
     from daskboost.data.input.uploaded_rows import UploadedRows
     from daskboost.devices.gpu.predict import DeviceForest, Values, VectorForest
     from daskboost.devices.gpu.runtime.launches import Runtime
@@ -96,8 +96,6 @@ class PredictRequest:
     """Threads for a batch; None for all the process may run on."""
     place: Place = ON_CPU
     """Where rows of the host's memory are predicted."""
-    n_rows: int | None = None
-    """Rows of all batches that this process predicts one after the other; None where each is on its own."""
 
     @property
     def threads(self) -> int:
@@ -106,15 +104,11 @@ class PredictRequest:
 
         return thread_count(self.n_threads)
 
-    def over(self, source: Source) -> tuple[PredictRequest, Source]:
-        """The same request for the rows of a source, and the source, which leaves features as they are until it is
-        known where they are predicted."""
-        return replace(self, n_rows=None if source.is_dask else source.n_rows), source.read_late()
-
-    def size_of(self, rows: UploadedRows) -> PredictionSize:
-        """What the time of a batch follows from, or of all batches."""
-        n_rows = rows.n_rows if self.n_rows is None else self.n_rows
-        return PredictionSize(n_rows, rows.row_bytes, self.trees[1] - self.trees[0], self.threads)
+    def size_of(self, rows: Sequence[UploadedRows]) -> PredictionSize:
+        """What the time of predicting batches follows from."""
+        n_bytes = sum(each.n_rows * each.row_bytes for each in rows)
+        n_rows = sum(each.n_rows for each in rows)
+        return PredictionSize(n_rows, n_bytes / max(n_rows, 1), self.trees[1] - self.trees[0], self.threads)
 
     def run_on_host(self, features: Features, base_margin: Float32 | None) -> npt.NDArray[Any]:
         """Predict rows on the CPU."""

@@ -3,6 +3,7 @@ device for rows that lie on one, and where `PredictRequest.place` says for other
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -122,19 +123,16 @@ def predict(request: PredictRequest, given: object, base_margin: object, missing
     x = readable(given)
     if kind_of(x) in DEVICE_KINDS:
         return predict_on_device(request, x, base_margin, missing)
-    request, source = request.over(
-        make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
-    )
+    source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema).read_late()
     if isinstance(source.x, DaskFrameBlocks):
         return _predict_frame(request, source.x.data, source.beside.get("base_margin"), source.spec)
     if isinstance(source.x, DaskArrayBlocks):
         return _predict_array(request, source.x.data, source.beside.get("base_margin"), source.spec)
-    results = [run(request, batch) for batch in source.batches()]
-    return results[0] if len(results) == 1 else np.concatenate([request.empty(), *results])
+    return run(request, list(source.batches()))
 
 
-def run(request: PredictRequest, batch: RowBatch) -> npt.NDArray[Any]:
-    """Predict a batch of the host's memory; on a GPU where `request.place` says so, with the same result.
+def run(request: PredictRequest, batches: Sequence[RowBatch]) -> npt.NDArray[Any]:
+    """Predict rows of the host's memory, in order; on a GPU where `request.place` says so, with the same result.
 
     Raises
     ------
@@ -143,15 +141,16 @@ def run(request: PredictRequest, batch: RowBatch) -> npt.NDArray[Any]:
     MissingDependencyError, DeviceError
         As of `Place.runtime_for` and `predict_uploads`, where the call itself names a GPU.
     """
-    features, margin = batch.features, batch.columns.base_margin
-    if isinstance(features, UploadedRows) and request.output != "contributions":  # which the CPU alone computes
-        runtime = request.place.runtime_for(request.size_of(features))
+    late = [batch.features for batch in batches if isinstance(batch.features, UploadedRows)]
+    if len(late) == len(batches) and request.output != "contributions":  # which the CPU alone computes
+        runtime = request.place.runtime_for(request.size_of(late))
         if runtime is not None:
             try:
-                return predict_uploads(request, features, margin, runtime)
+                return predict_uploads(request, late, [batch.columns.base_margin for batch in batches], runtime)
             except DeviceError as error:
                 request.place.turn_to_cpu(error)
-    return request.run_on_host(features.on_host(), margin)
+    results = [request.run_on_host(batch.features.on_host(), batch.columns.base_margin) for batch in batches]
+    return results[0] if len(results) == 1 else np.concatenate([request.empty(), *results])
 
 
 def _predict_frame(request: PredictRequest, x: Any, base_margin: Blocks | None, spec: ReadSpec) -> Any:
@@ -202,7 +201,7 @@ def _run(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: Read
     """One partition's prediction, as an array where the partition lies."""
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
-    return run(request, spec.read(x, {"base_margin": base_margin}, where=where))
+    return run(request, [spec.read(x, {"base_margin": base_margin}, where=where)])
 
 
 def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) -> pd.DataFrame | pd.Series:

@@ -6,7 +6,9 @@ back too soon then shows.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +22,17 @@ from daskboost.devices.gpu.runtime.transfers import Uploader
 
 
 class Stream:
-    """Copies that are under way."""
+    """Copies that are under way, of all threads."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.lock = threading.RLock()
 
     def run(self, n: int) -> None:
-        for copy in self.waiting[:n]:
-            copy()
-        del self.waiting[:n]
+        with self.lock:
+            for copy in self.waiting[:n]:
+                copy()
+            del self.waiting[:n]
 
 
 class Event:
@@ -40,11 +44,15 @@ class Event:
         assert disable_timing
 
     def record(self, stream: Stream) -> None:
-        self.stream, self.after = stream, stream.waiting[-1]
+        with stream.lock:
+            self.stream, self.after = stream, stream.waiting[-1] if stream.waiting else None
 
     def synchronize(self) -> None:
-        if self.stream is not None and self.after in self.stream.waiting:
-            self.stream.run(self.stream.waiting.index(self.after) + 1)
+        if self.stream is None:
+            return
+        with self.stream.lock:
+            if self.after in self.stream.waiting:
+                self.stream.run(self.stream.waiting.index(self.after) + 1)
 
 
 class Array:
@@ -53,6 +61,7 @@ class Array:
     def __init__(self, host: Any) -> None:
         self.host = host
         self.flags, self.dtype, self.shape = host.flags, host.dtype, host.shape
+        self.nbytes, self.ndim = host.nbytes, host.ndim
 
     @property
     def T(self) -> Array:
@@ -69,7 +78,8 @@ class Array:
         assert self.flags.c_contiguous
         if values.base is None or values.nbytes <= transfers.UP_DIRECT_BYTES:  # what CUDA reads at once
             values = values.copy()
-        stream.waiting.append(lambda: np.copyto(self.host, values))
+        with stream.lock:
+            stream.waiting.append(lambda: np.copyto(self.host, values))
 
 
 @pytest.fixture
@@ -88,9 +98,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
         empty=lambda shape, dtype, order="C": Array(np.empty(shape, dtype, order)),
         cuda=SimpleNamespace(
             Event=Event, alloc_pinned_memory=allocate, get_current_stream=lambda: stream,
+            Device=lambda _: nullcontext(),
         ),
     )  # fmt: skip
-    return SimpleNamespace(xp=module, stream=stream, pinned=made)
+    return SimpleNamespace(xp=module, device=0, stream=stream, pinned=made)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -106,7 +117,7 @@ def test_pieces(shape: tuple[int, ...], dtype: str, threads: int, device: Any, r
             buffer[:] = 0x55  # somebody else's now
         device.stream.run(len(device.stream.waiting))
         np.testing.assert_array_equal(made.host, values)
-        assert len(device.pinned) <= 2
+        assert len(device.pinned) <= 2 * threads
         device.pinned.clear()
 
 
@@ -124,7 +135,7 @@ def test_columns(shape: tuple[int, int], threads: int, device: Any, rng: np.rand
             buffer[:] = 0x55  # somebody else's now
         device.stream.run(len(device.stream.waiting))
         np.testing.assert_array_equal(whole.host[rows], values[::2])
-        assert len(device.pinned) <= 2
+        assert len(device.pinned) <= 2 * threads
         device.pinned.clear()
 
 

@@ -354,8 +354,8 @@ def test_blocks_take_turns_on_two_streams(
         return
     booster.predict(values, device="cuda")
     assert runtime.log == [
-        *begun, "a(", "fetch", ")", "a(", "queue", ")", "b(", "fetch", ")", "b(", ")", "a ends", "b ends",
-        "a(", "fetch", ")",
+        *begun, "a(", "fetch", ")", "a(", "queue", ")", "b(", "fetch", ")", "b(", ")", "a(", "fetch", ")",
+        "a ends", "b ends",
     ]  # fmt: skip
 
 

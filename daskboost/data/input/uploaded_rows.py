@@ -211,7 +211,7 @@ class UploadedRows:
         if not ends:  # cells are counted, and bins have not taken their part of the room yet
             self._check_room()
         limit = BlockLimit(min(self.scratch_bytes, MOST_BLOCK_BYTES))
-        with closing(self.values(runtime, limit, ends, threads)) as uploads:
+        with Uploader(runtime, threads) as uploader, closing(self.values(uploader, limit, ends)) as uploads:
             while True:
                 with naming(self.where), on_device(runtime):
                     values = next(uploads, None)
@@ -228,17 +228,15 @@ class UploadedRows:
             with naming(self.where):
                 self.spec.refuse_infinite(np.flatnonzero(beyond))
 
-    def values(self, runtime: Runtime, limit: BlockLimit, ends: Sequence[int] = (), threads: int = 1
+    def values(self, uploader: Uploader, limit: BlockLimit, ends: Sequence[int] = ()
                ) -> Generator[Values, None, None]:  # fmt: skip
         """Yield the values of one block after the other, none beyond any of the rows in `ends`, which increase.
 
         Nobody has looked at them: they may be infinite. Copies are queued up in the stream that is the current one when
         a block is asked for, and whoever asks names the partition in errors.
         """
-        with Uploader(runtime, threads) as uploader:
-            slices = self._slices(limit, ends)
-            while (raw := next(slices, None)) is not None:
-                yield self._upload(uploader, raw)  # of which nothing is kept here
+        for raw in self._slices(limit, ends):
+            yield self._upload(uploader, raw)  # of which nothing is kept here
 
     def _slices(self, limit: BlockLimit, ends: Sequence[int]) -> Iterator[Any]:
         """Raw rows of each block: a slice of the raw block, or lists of columns of a row group's batches."""

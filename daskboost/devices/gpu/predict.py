@@ -37,6 +37,8 @@ BLOCKS_PER_MULTIPROCESSOR = 8
 """Blocks of kernels that stride over the rows: enough to fill any device."""
 RANK_BYTES = 2**29
 """Ranks of so many bytes at a time, or a quarter of the free memory if that is less: 19 million rows of 28 columns."""
+FEW_RANK_BYTES = 2**26
+"""Ranks of so many bytes are made at once, whatever is free."""
 CONVERTED_BYTES = 2**28
 """Values of other types than float32 are converted so many bytes at a time."""
 
@@ -152,10 +154,13 @@ class DeviceForest:
 
     def parts(self, rows: DenseValues) -> list[slice]:
         """Rows whose ranks, or converted values, fit the memory set aside for them."""
-        room, row_bytes = float("inf"), 0
+        room = float("inf")
         if self._ranked is not None:
-            row_bytes = self._ranked[0].n_columns * self._ranked[0].rank_bytes
-            room = min(RANK_BYTES, self.runtime.free_bytes // 4) / max(row_bytes, 1)
+            row_bytes = max(self._ranked[0].n_columns * self._ranked[0].rank_bytes, 1)
+            n_bytes = RANK_BYTES
+            if rows.n_rows * row_bytes > FEW_RANK_BYTES:  # to ask takes the driver a while
+                n_bytes = min(n_bytes, self.runtime.free_bytes // 4)
+            room = n_bytes / row_bytes
         if rows.values.dtype != np.float32:
             room = min(room, CONVERTED_BYTES / (4 * rows.n_features))
         tiles = -(-rows.n_rows // TILE_ROWS)
