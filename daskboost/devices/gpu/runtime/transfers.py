@@ -159,11 +159,11 @@ PieceUp = tuple[DeviceArray, Values]
 
 
 def _pieces_up(target: DeviceArray, values: Values) -> Iterator[PieceUp]:
-    """Cut an array whose rows are contiguous into pieces: some of its rows, or parts of one."""
+    """Cut a contiguous vector, or a matrix whose rows are contiguous, into pieces: some of its rows, or parts of one."""
     if not len(values):
         return
     row_bytes = values[0].nbytes
-    if target.ndim > 1 and (2 * row_bytes > UP_PIECE_BYTES or not target.flags.c_contiguous):
+    if 2 * row_bytes > UP_PIECE_BYTES or not target.flags.c_contiguous:
         for row, own in zip(target, values, strict=True):
             yield from _pieces_up(row, own)
         return
