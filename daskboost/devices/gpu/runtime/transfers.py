@@ -159,7 +159,7 @@ PieceUp = tuple[DeviceArray, Values]
 
 
 def _pieces_up(target: DeviceArray, values: Values) -> Iterator[PieceUp]:
-    """Cut a contiguous vector, or a matrix whose rows are contiguous, into pieces: some of its rows, or parts of one."""
+    """Cut a contiguous vector, or a matrix of contiguous rows, into pieces: some of its rows, or parts of one."""
     if not len(values):
         return
     row_bytes = values[0].nbytes
