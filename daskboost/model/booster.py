@@ -97,13 +97,13 @@ class Booster:
     def n_iterations(self) -> int:
         return len(self.iteration_indptr) - 1
 
-    @property
+    @cached_property
     def n_outputs(self) -> int:
         """Margins per row; more than the objective's where one loss is applied to several targets."""
         of_leaves = max((tree.leaf_width for tree in self.trees), default=1)
         return max(self.objective.n_outputs, len(self.base_score), max(self.tree_outputs, default=0) + 1, of_leaves)
 
-    @property
+    @cached_property
     def has_vectors(self) -> bool:
         """Whether leaves hold a value per output (``multi_strategy="multi_output_tree"``)."""
         return any(tree.has_vectors for tree in self.trees)
@@ -217,10 +217,10 @@ class Booster:
             Threads for local input; as many as the process may run on by default. Dask input uses one per task.
         device : {"auto", "cpu", "cuda", "cuda:1"}, default "auto"
             Where rows of the host's memory are predicted, to the same bits. "auto" takes them to a GPU, block by block,
-            where CuPy and one are there and that takes less time than the CPU: some 10,000 rows of 300 trees on 16
-            cores, and of a process's first call millions; with too little memory there the CPU predicts, and the log
-            says so. A GPU that is named takes any rows. Rows on a GPU are predicted there whatever is given, and
-            contributions on the CPU.
+            where CuPy and one are there and that takes less time than the CPU: of 300 trees and 16 cores from some
+            10,000 rows on, in a process's first use of a GPU millions; with too little memory there the CPU predicts,
+            and the log says so. A GPU that is named takes any rows. Rows on a GPU are predicted there whatever is
+            given, and contributions on the CPU.
 
         Returns
         -------
