@@ -371,13 +371,14 @@ def test_lanes_end_however_work_ends() -> None:
 
 
 def test_what_pays() -> None:
-    """Many rows and trees; not what a thread of the CPU has done before a GPU has begun, nor what is all copying."""
+    """Many rows and trees; not what the CPU has done before a GPU has begun."""
     size = PredictionSize(n_rows=4_000_000, row_bytes=200, n_trees=300, n_threads=16)
     assert size.pays(has_begun=True) and not size.pays(has_begun=False)
     assert replace(size, n_threads=1).pays(has_begun=False)
-    assert not replace(size, n_rows=1_000).pays(has_begun=True)
-    assert not replace(size, n_trees=1).pays(has_begun=True)
-    assert not replace(size, row_bytes=80_000).pays(has_begun=True)
+    assert replace(size, n_rows=20_000).pays(has_begun=True) and not replace(size, n_rows=1_000).pays(has_begun=True)
+    assert replace(size, n_rows=20_000, n_trees=100, n_threads=1).pays(has_begun=True)
+    few = replace(size, n_trees=1)
+    assert few.pays(has_begun=True) and not replace(few, n_rows=20_000).pays(has_begun=True)
 
 
 def used(booster: Booster) -> bool:
