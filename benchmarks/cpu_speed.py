@@ -44,6 +44,10 @@ CASES = {
         Config("higgs_1m", "higgs", 1_000_000, 28),
         Config("higgs_100k", "higgs", 100_000, 28),
         Config("epsilon_50k", "epsilon", 50_000, 1000),
+        Config("skewed_2k", "skewed", 2_000, 20, max_depth=6),
+        Config("skewed_20k", "skewed", 20_000, 50, max_depth=6),
+        Config("skewed_200k", "skewed", 200_000, 28),
+        Config("skewed_2m", "skewed", 2_000_000, 28),
     )
 }
 

@@ -191,12 +191,53 @@ def _classes(n_classes: int, rows: Array, seed: int, n_features: int, xp: Any) -
     return x, xp.argmax(scores, axis=1).astype(xp.float32)
 
 
+SKEWED_KINDS = 6
+"""Columns take turns: lognormal; lognormal where they are not zero; counts; missing for a third of the rows; nearly the
+column four before; and few values."""
+FLAG_COLUMN = 1 << 19
+"""Columns from here on decide where a feature is zero or missing."""
+ZERO_SHARE, MISSING_SHARE = 0.7, 0.3
+
+
+def _lognormal(z: Array, sigma: float, xp: Any) -> Array:
+    """About exp(sigma z), float32: (1 + sigma z / 64)**64, whose squares are the same bits with NumPy and CuPy."""
+    power = z.astype(xp.float64) * (sigma / 64) + 1.0
+    for _ in range(6):
+        power = power * power
+    return power.astype(xp.float32)
+
+
+def _skewed(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
+    columns = _columns(0, n_features, xp)
+    x = normals(hashes(rows, columns, seed, xp), xp)
+    hidden = [x[:, min(j, n_features - 1)].astype(xp.float64) for j in range(SKEWED_KINDS)]
+    log, rare, counts, holes, alike, few = (slice(kind, None, SKEWED_KINDS) for kind in range(SKEWED_KINDS))
+
+    def draws(some: slice) -> Array:
+        return uniforms(hashes(rows, columns[some] + FLAG_COLUMN, seed, xp), xp)
+
+    near = x[:, alike]
+    near[...] = xp.float32(0.9) * x[:, log][:, : near.shape[1]] + xp.float32(0.45) * near
+    x[:, log] = _lognormal(x[:, log], 1.5, xp)
+    x[:, rare] = xp.where(draws(rare) < ZERO_SHARE, xp.float32(0), _lognormal(x[:, rare], 1.0, xp))
+    x[:, counts] = xp.floor(2 * _lognormal(x[:, counts], 0.8, xp))
+    x[:, holes] = xp.where(draws(holes) < MISSING_SHARE, xp.float32(xp.nan), x[:, holes])
+    x[:, few] = xp.floor(xp.abs(x[:, few]) * 2)
+    given = [x[:, min(j, n_features - 1)] for j in range(SKEWED_KINDS)]
+    logit = (
+        0.8 * hidden[0] + xp.where(given[1] > 0, 1.2, -0.4) - 0.5 * (given[2] < 2)
+        + xp.where(xp.isnan(given[3]), 0.6, 0.7 * hidden[3]) + 0.6 * hidden[4] * hidden[0] - 0.4 * (given[5] > 1) - 0.3
+    )  # fmt: skip
+    return x, _bernoulli(logit, rows, seed, xp)
+
+
 WORKLOADS = {
     w.name: w
     for w in (
         Workload("higgs", 28, 2, _higgs),  # dense, all features continuous, a non-linear logit of nine of them
         Workload("epsilon", 2000, 2, _epsilon),  # wide, every feature weakly informative
         Workload("airline", 13, 2, _airline),  # few features, many of them codes with skewed frequencies, some missing
+        Workload("skewed", 50, 2, _skewed),  # lognormal, mostly zero, counts, missing, correlated, of few values
         Workload("covtype", 54, 7, _covtype),  # ten numbers and 44 indicators, seven classes
         Workload("classes", 200, 80, partial(_classes, 80)),  # dense, continuous, 80 classes of some features each
         Workload("ten_classes", 28, 10, partial(_classes, 10)),  # the same of fewer

@@ -157,6 +157,10 @@ CASES = {
             Config("higgs_100k", "higgs", 100_000, 28, 6, trees=500, repeats=5, draws=20),
             3, 6, {"xgboost": 1.25}, 40,
         ),
+        Case(Config("skewed_20m_18", "skewed", 20_000_000, 18, 8), 5, 8, {}, 25),
+        Case(Config("skewed_10m_39", "skewed", 10_000_000, 39, 8), 6, 8, {}, 25),
+        Case(Config("skewed_1m_50", "skewed", 1_000_000, 50, 6, trees=200, draws=6), 5, 8, {}, 30),
+        Case(Config("skewed_20k_50", "skewed", 20_000, 50, 6, trees=500, repeats=5, draws=20), 4, 6, {}, 40),
         Case(Config("sparse_1m", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="host"), 2, 5, {"xgboost": 9.7}, 20),
         Case(
             Config("sparse_1m_cupy", "words", 1_000_000, 5000, 8, **_WORDS, sparse_on="device"),

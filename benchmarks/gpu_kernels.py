@@ -27,9 +27,9 @@ from benchmarks.harness import RESULTS, record, timed
 
 NAMES = (
     "higgs_11m_depth6", "higgs_11m_depth8", "higgs_11m_lossguide", "higgs_100k", "symmetric_11m_depth6",
-    "symmetric_11m_depth8", "epsilon_400k", "symmetric_400k", "higgs_40m", "sparse_1m_cupy", "sparse_wide",
-    "sparse_wide_l1", "sparse_wide_best_first", "sparse_many_bins", "classes_10_small", "classes_80", "quantize_11m",
-    "quantize_40m", "predict_11m",
+    "symmetric_11m_depth8", "epsilon_400k", "symmetric_400k", "higgs_40m", "skewed_20m_18", "skewed_10m_39",
+    "skewed_1m_50", "skewed_20k_50", "sparse_1m_cupy", "sparse_wide", "sparse_wide_l1", "sparse_wide_best_first",
+    "sparse_many_bins", "classes_10_small", "classes_80", "quantize_11m", "quantize_40m", "predict_11m",
 )  # fmt: skip
 MOST_TREES = 50
 SHARE_SHOWN = 0.01

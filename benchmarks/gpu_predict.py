@@ -1,13 +1,14 @@
-"""Prediction on one GPU of rows that lie there: ms, node visits per second, and the least it could take.
+"""Prediction on one GPU: ms, node visits per second, and the least it could take.
 
     python -m benchmarks.gpu_predict                             # all of CASES
     python -m benchmarks.gpu_predict --cases random --repeats 5
     python -m benchmarks.gpu_predict --results /some/folder      # rows go there instead of benchmarks/results
 
-The input is a CuPy array and the output stays on the GPU. XGBoost, where it is installed, reads the same model file and
-predicts in place; before timing, all margins must agree to 1e-5 of their range. The first call of ours, which lays the
-forest out and uploads it, is timed apart. Floors are of an H200 (`gpu_floors.py`): device memory, and the cycles of
-shared memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz.
+The input is a CuPy array and the output stays on the GPU; in cases named `host` the input is a NumPy array or a pandas
+frame, the output is NumPy's, and ours is timed on the CPU as well. XGBoost, where it is installed, reads the same model
+file and predicts in place; before timing, all margins must agree to 1e-5 of their range. The first call of ours, which
+lays the forest out and uploads it, is timed apart. Floors are of an H200 (`gpu_floors.py`): device memory, the cycles
+of shared memory that `kernels/predict.cu` counts, on 132 multiprocessors at 1.75 GHz, and the bus.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import ours, peers
 from benchmarks.generators import WORKLOADS
 from benchmarks.gpu_floors import prediction_floor
+from benchmarks.gpu_quantize_host import BUS_BYTES_PER_S
 from benchmarks.harness import RESULTS, Comparison, Run, comparison_rows, interleave, record, timed
 
 AGREEMENT = 1e-5
@@ -40,8 +44,11 @@ class Config:
     trees: int = 500
     max_depth: int = 8
     repeats: int = 5
+    host: str = ""
+    """What rows of the host's memory are: a NumPy type, "F" for float32 in columns, or "pandas"; empty for CuPy's."""
 
 
+_HOST: dict[str, Any] = {"n_rows": 4_000_000, "n_features": 50, "trees": 300, "max_depth": 6}
 CASES = {
     case.name: case
     for case in (
@@ -50,13 +57,31 @@ CASES = {
         Config("fitted_depth6", True, max_depth=6),
         Config("random_depth10", False, n_rows=2_000_000, max_depth=10),
         Config("random_600_features", False, n_rows=1_000_000, n_features=600, trees=200),
+        Config("host_float32", False, **_HOST, host="float32"),
+        Config("host_float64", False, **_HOST, host="float64"),
+        Config("host_columns", False, **_HOST, host="F"),
+        Config("host_pandas", False, **_HOST, host="pandas"),
     )
 }
 
 
 def floor_ms(config: Config) -> float:
-    """The same that `gpu_speed` states."""
-    return prediction_floor(config.n_rows, config.n_features, config.trees, config.max_depth).ms
+    """The same that `gpu_speed` states; of rows of the host's memory, if that is longer, their way over the bus."""
+    on_device = prediction_floor(config.n_rows, config.n_features, config.trees, config.max_depth).ms
+    value_bytes = 0 if not config.host else 8 if config.host == "float64" else 4
+    return max(on_device, 1e3 * value_bytes * config.n_rows * config.n_features / BUS_BYTES_PER_S)
+
+
+def given_rows(config: Config, x: Any) -> Any:
+    """Rows as a case has them, of CuPy's."""
+    if not config.host:
+        return x
+    values = x.get()
+    if config.host == "pandas":
+        import pandas as pd
+
+        return pd.DataFrame({f"f{i}": values[:, i].copy() for i in range(values.shape[1])})
+    return np.asfortranarray(values) if config.host == "F" else values.astype(config.host, copy=False)
 
 
 def forest(config: Config) -> Any:
@@ -73,7 +98,7 @@ def bench_once(config: Config) -> tuple[Comparison, float]:
     """All repeats of one case, and the seconds of our first call."""
     import cupy
 
-    x, _ = WORKLOADS["higgs"].wide(config.n_features).rows(config.n_rows, xp=cupy)
+    x = given_rows(config, WORKLOADS["higgs"].wide(config.n_features).rows(config.n_rows, xp=cupy)[0])
     model = forest(config)
     margins: dict[str, Any] = {}
 
@@ -91,6 +116,8 @@ def bench_once(config: Config) -> tuple[Comparison, float]:
 
     first_s = run("daskboost", lambda: ours.margins(model, x)).seconds
     found = {"daskboost": lambda: run("daskboost", lambda: ours.margins(model, x))}
+    if config.host:
+        found["daskboost on the CPU"] = lambda: run("daskboost on the CPU", lambda: ours.margins(model, x, "cpu"))
     if importlib.util.find_spec("xgboost") is not None:
         peer = peers.xgboost_predictor(ours.as_bytes(model), "cuda", "margin")
         found["xgboost"] = lambda: run("xgboost", lambda: peer(x))

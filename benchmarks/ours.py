@@ -61,9 +61,9 @@ def as_bytes(booster: Any) -> bytes:
     return found
 
 
-def margins(booster: Any, x: Any) -> Any:
-    """Margins of each row, in the memory that the rows lie in."""
-    return booster.predict(x, output="margin")
+def margins(booster: Any, x: Any, device: str = "auto") -> Any:
+    """Margins of each row, in the memory that the rows lie in; `device` : where those of the host's are predicted."""
+    return booster.predict(x, output="margin", device=device)
 
 
 def random_model(n_features: int, n_trees: int, depth: int, n_bins: int = 256) -> Any:

@@ -4,9 +4,13 @@
 //
 // Blocks whose shares begin in the middle of a (node, group) clear equal parts of it together: at the root, all do.
 //
+// Of few nodes it also makes the map of tiles that `build` reads (tiles.cuh), each block for itself, which takes less than
+// the launch of tiles.cu before it.
+//
 // variants: THREADS=256
 // usual: THREADS=256
-// budget: zero_divided registers=48 shared=0
+// budget: zero_divided registers=48 shared=4*THREADS+4*THREADS/32+4
+#include "block.cuh"
 #include "feature_group.cuh"
 #include "shares.cuh"
 
@@ -23,10 +27,33 @@ static __device__ __forceinline__ void zero_slots(const Group& group, const i64*
     for (u64 i = n * part / n_parts + thread; i < end; i += n_threads) histogram[first + static_cast<i64>(i)] = {0, 0};
 }
 
-// Arguments are those of the launch of `build` that follows, `blocks` its grid. Grid: as many, or more.
+// Tiles before each segment, and all of them, into shared memory: of THREADS segments at most.
+static __device__ __forceinline__ void count_before(const i64* bounds, const i32* nodes, i32 n, i32 tile_rows,
+                                                    i32* starts, i32* totals) {
+    const i32 segment = threadIdx.x, lane = segment % WARP, warp = segment / WARP;
+    const i32 own = segment < n ? tiles_of(bounds, nodes[segment], tile_rows) : 0;
+    i32 end = running_sum_of_warp(own);
+    if (lane == WARP - 1) totals[warp] = end;
+    __syncthreads();
+    for (i32 other = 0; other < warp; ++other) end += totals[other];
+    if (segment == 0) starts[0] = 0;
+    if (segment < n) starts[segment + 1] = end;
+    __syncthreads();
+}
+
+// Arguments are those of the launch of `build` that follows, `blocks` its grid. Grid: as many, or more. `map` : whether
+// `known`, the map of tiles, is to be made, of at most THREADS nodes.
 extern "C" __global__ void __launch_bounds__(THREADS) zero_divided(
     const i32* groups, i32 n_groups, i32 least_tiles, i32 blocks, const i64* slot_offsets, i32 n_features,
-    const i32* nodes, const i32* starts, i32 n, u64* out) {
+    const i64* bounds, const i32* nodes, i32* known, i32 n, i32 tile_rows, i32 map, u64* out) {
+    __shared__ i32 counted[THREADS + 1], totals[THREADS / WARP];
+    const i32* starts = known;
+    if (map) {
+        count_before(bounds, nodes, n, tile_rows, counted, totals);
+        starts = counted;
+        if (blockIdx.x == 0)
+            for (i32 i = threadIdx.x; i <= n; i += THREADS) known[i] = counted[i];
+    }
     const Division division(starts, n, n_groups, least_tiles, blocks);
     const i64 n_slots = slot_offsets[n_features];
     ulonglong2* const histograms = reinterpret_cast<ulonglong2*>(out);

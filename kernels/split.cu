@@ -3,7 +3,8 @@
 //
 //   rough_of_features   a warp per (node, feature): its largest gain, in float32, where rough.cuh knows the formula
 //   best_of_features    in its place where it does not: the largest gain exactly
-//   best_of_nodes       a block per node: the exact gains of the features that may be its best
+//   best_of_nodes       a block per node: the exact gains of the features that may be its best; several warps share one
+//                       where they are few
 //
 // Exact gains take float64 divisions and 64-bit sums. Rough ones take neither, so that memory is the limit, and leave
 // few features to be looked at exactly. Ties go to the lowest feature, then to missing values on the right, then to the
@@ -18,7 +19,7 @@
 // usual: THREADS=128
 // budget: rough_of_features registers=96 shared=64*THREADS
 // budget: best_of_features registers=128 shared=0
-// budget: best_of_nodes registers=128 shared=40*NODE_THREADS/32+4*LISTED+16
+// budget: best_of_nodes registers=128 shared=56*NODE_THREADS/32+4*LISTED+16
 #include "rough.cuh"
 #include "task.cuh"
 
@@ -195,8 +196,15 @@ struct Found {
     Pair64 left;
 };
 
-static __device__ __forceinline__ Found search(const Task& task, Pair64 present, const Regular& regular, Bounds limits,
-                                               i32 feature_direction, bool is_plain) {
+// Bins of a feature, from a multiple of WARP on.
+struct Stretch {
+    i32 first;
+    i32 last;
+    Pair64 before;  // sums of the bins before it
+};
+
+static __device__ __forceinline__ Found search(const Task& task, Stretch own, Pair64 present, const Regular& regular,
+                                               Bounds limits, i32 feature_direction, bool is_plain) {
     const u32 lane = threadIdx.x % WARP;
     const i32 bins = task.bins;
     const i64 total_g = task.total.g, total_h = task.total.h;
@@ -206,12 +214,12 @@ static __device__ __forceinline__ Found search(const Task& task, Pair64 present,
     const double parent = parent_gain({total_g * unit_g, total_h * unit_h}, regular, limits, is_plain);
     double best = NO_GAIN;
     i32 best_place = 2 * SIDE;
-    Pair64 best_left = {0, 0}, before = {0, 0};
-    for (i32 start = 0; start < bins; start += WARP) {
+    Pair64 best_left = {0, 0}, before = own.before;
+    for (i32 start = own.first; start < own.last; start += WARP) {
         const i32 bin = start + static_cast<i32>(lane);
-        const Pair64 prefix = running_sum(bin < bins ? task.histogram.read(bin) : Pair64{0, 0}, before);
+        const Pair64 prefix = running_sum(bin < own.last ? task.histogram.read(bin) : Pair64{0, 0}, before);
         before = {__shfl_sync(ALL_LANES, prefix.g, WARP - 1), __shfl_sync(ALL_LANES, prefix.h, WARP - 1)};
-        if (bin >= bins) continue;
+        if (bin >= own.last) continue;
         for (i32 side = 0; side < (some_missing ? 2 : 1); ++side) {
             const i64 g = prefix.g + (side ? missing_g : 0), h = prefix.h + (side ? missing_h : 0);
             const Sums left = {g * unit_g, h * unit_h}, right = {(total_g - g) * unit_g, (total_h - h) * unit_h};
@@ -254,8 +262,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(SEARCHED,
     double top = NO_GAIN;
     if (IS_ALLOWED) {
         present = {sum_of_warp(present.g), sum_of_warp(present.h)};
-        top = search(task, present, {lambda, alpha, max_step, least_h}, {bounds[2 * node], bounds[2 * node + 1]},
-                     monotone[feature], is_plain).gain;
+        top = search(task, {0, task.bins, {0, 0}}, present, {lambda, alpha, max_step, least_h},
+                     {bounds[2 * node], bounds[2 * node + 1]}, monotone[feature], is_plain).gain;
     }
     if (threadIdx.x % WARP == 0) tops[static_cast<i64>(node) * n_features + feature] = top;
 }
@@ -266,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(NODE_THREADS) best_of_nodes(
     constexpr i32 WARPS = NODE_THREADS / WARP;
     __shared__ double gains[WARPS];
     __shared__ i32 features[WARPS], places[WARPS];
-    __shared__ Pair64 lefts[WARPS];
+    __shared__ Pair64 lefts[WARPS], parts[WARPS];
     __shared__ i32 listed[LISTED], n_listed;
     const i32 node = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (own[node] == 0) return;
@@ -299,17 +307,36 @@ extern "C" __global__ void __launch_bounds__(NODE_THREADS) best_of_nodes(
             if (own_tops[k] >= enough && own_tops[k] > NO_GAIN) listed[atomicAdd(&n_listed, 1)] = feature;
         }
         __syncthreads();
-        for (i32 i = warp; i < n_listed; i += WARPS) {
-            const i32 feature = listed[i];
+        // Of few features, teams of warps take one each, and a warp of a team an equal part of its bins.
+        i32 team = WARPS;
+        while (team > 1 && team * n_listed > WARPS) team /= 2;
+        for (i32 first = 0; first < n_listed; first += WARPS / team) {
+            const i32 i = first + warp / team, member = warp % team;
+            const bool is_mine = i < n_listed;
+            const i32 feature = is_mine ? listed[i] : 0;
             const Task task = TASK;
+            const i32 rounds = (task.bins + team * static_cast<i32>(WARP) - 1) / (team * static_cast<i32>(WARP));
+            Stretch own = {min(task.bins, member * rounds * static_cast<i32>(WARP)), 0, {0, 0}};
+            own.last = is_mine ? min(task.bins, own.first + rounds * static_cast<i32>(WARP)) : own.first;
             Pair64 present = {0, 0};
 #pragma unroll 4
-            for (i32 bin = lane; bin < task.bins; bin += WARP) {
+            for (i32 bin = own.first + lane; bin < own.last; bin += WARP) {
                 const Pair64 sums = task.histogram.read(bin);
                 present = {present.g + sums.g, present.h + sums.h};
             }
             present = {sum_of_warp(present.g), sum_of_warp(present.h)};
-            const Found found = search(task, present, {lambda, alpha, max_step, least_h},
+            if (team > 1) {  // then there is one round of this loop
+                if (lane == 0) parts[warp] = present;
+                __syncthreads();
+                present = {0, 0};
+                for (i32 other = 0; other < team; ++other) {
+                    if (other == member) own.before = present;
+                    const Pair64 part = parts[warp - member + other];
+                    present = {present.g + part.g, present.h + part.h};
+                }
+            }
+            if (own.first == own.last) continue;
+            const Found found = search(task, own, present, {lambda, alpha, max_step, least_h},
                                        {bounds[2 * node], bounds[2 * node + 1]}, monotone[feature], is_plain);
             const bool is_tie = found.gain == best && feature < best_feature;
             if (!(found.gain > best) && !is_tie) continue;
@@ -328,8 +355,10 @@ extern "C" __global__ void __launch_bounds__(NODE_THREADS) best_of_nodes(
     if (threadIdx.x > 0) return;
     i32 first = 0;
     for (i32 other = 1; other < WARPS; ++other) {
-        const bool is_tie = gains[other] == gains[first] && features[other] >= 0 && features[other] < features[first];
-        if (gains[other] > gains[first] || is_tie) first = other;
+        if (features[other] < 0) continue;
+        const bool is_earlier = features[other] < features[first] ||
+                                (features[other] == features[first] && places[other] < places[first]);
+        if (gains[other] > gains[first] || (gains[other] == gains[first] && is_earlier)) first = other;
     }
     i64* result = results + static_cast<i64>(node) * RESULTS;
     const bool is_found = gains[first] > 0.0;

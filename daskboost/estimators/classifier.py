@@ -17,7 +17,6 @@ from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import accuracy
 from daskboost.model.booster import Booster
-from daskboost.model.output import make_request
 from daskboost.params import TrainParams
 from daskboost.training.dataset import run_or_await
 
@@ -96,7 +95,7 @@ class DaskBoostClassifier(ClassifierMixin, BoostedTrees):  # type: ignore[misc]
         X, y, sample_weight : as in `fit`, local or Dask
             Labels that the model does not know are never predicted.
         """
-        request = make_request(self.booster_, "margin", None, self.n_threads or None)
+        request = self._request("margin")
         source = self._source(RowSet(X, y, {"weight": sample_weight}), self.booster_.schema)
         known = self.classes_
 

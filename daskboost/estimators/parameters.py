@@ -87,7 +87,7 @@ SHARED_PARAMETERS = """
     device : {"auto", "cpu", "cuda", "cuda:1"}
         Where rows are quantized and worked on; "auto" is a GPU where CuPy and one are there. A number chooses among
         several GPUs; without one it is the GPU that rows lie on, else CuPy's current one. The model does not depend on
-        it.
+        it, nor does a prediction, which takes place there if it pays, see `predict`.
     chunk_rows : int, default 0
         Rows per quantized chunk; 0 chooses by bytes. The model does not depend on it.
     reduction : {"auto", "coordinator", "peers"}

@@ -13,7 +13,6 @@ from daskboost.estimators.eval_sets import RowSet
 from daskboost.estimators.parameters import estimator
 from daskboost.estimators.scoring import r2
 from daskboost.model.booster import Booster
-from daskboost.model.output import make_request
 from daskboost.params import TrainParams
 from daskboost.training.dataset import run_or_await
 
@@ -55,7 +54,7 @@ class DaskBoostRegressor(RegressorMixin, BoostedTrees):  # type: ignore[misc]
         ----------
         X, y, sample_weight : as in `fit`, local or Dask
         """
-        request = make_request(self.booster_, "prediction", None, self.n_threads or None)
+        request = self._request("prediction")
         source = self._source(RowSet(X, y, {"weight": sample_weight}), self.booster_.schema)
         return run_or_await(client_for(source), lambda: r2(source, request))
 

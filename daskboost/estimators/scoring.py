@@ -16,6 +16,7 @@ from daskboost.dtypes import Float64
 from daskboost.errors import DataError, ParameterError
 from daskboost.exact_sum import ExactSum
 from daskboost.model.output import PredictRequest, class_codes
+from daskboost.model.route import run
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ def r2(source: Source, request: PredictRequest) -> float:
 
 
 def _hits(batch: RowBatch, request: PredictRequest) -> Sums:
-    codes = class_codes(request.run(batch))
+    codes = class_codes(run(request, [batch]))
     weights, labels = _weights_and_labels(batch)
     return Sums(batch.n_rows, (ExactSum.of(weights[codes == labels]), ExactSum.of(weights)))
 
 
 def _squares(batch: RowBatch, request: PredictRequest, shift: float) -> Sums:
     weights, labels = _weights_and_labels(batch)
-    errors = weights * (labels - request.run(batch)) ** 2
+    errors = weights * (labels - run(request, [batch])) ** 2
     labels = labels - shift
     parts = (weights, errors, weights * labels, weights * labels**2)
     return Sums(batch.n_rows, tuple(ExactSum.of(part) for part in parts))
@@ -92,6 +93,7 @@ def _weights_and_labels(batch: RowBatch) -> tuple[Float64, Float64]:
 def _summed(source: Source, function: Callable[[RowBatch], Sums]) -> Sums:
     if not source.has("label"):
         raise DataError("score needs y: the name of a column of X, or a collection aligned with X")
+    source = source.read_late()
     if not source.is_dask:
         return reduce(add, map(function, source.batches()))
     from dask import delayed

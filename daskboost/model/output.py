@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -9,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from daskboost.data.input.row_columns import RowBatch
-from daskboost.dtypes import Array, ArrayModule, Bool, Float32, Int32, flat, in_columns
+from daskboost.dtypes import Array, ArrayModule, Bool, Float32, flat, in_columns
 from daskboost.errors import DataError, ParameterError
+from daskboost.model.placement import ON_CPU, Place, PredictionSize
 from daskboost.objectives.classification import Logistic, SoftProb
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from daskboost.data.input.row_batch import Features
+    from daskboost.data.input.uploaded_rows import UploadedRows
     from daskboost.devices.gpu.predict import DeviceForest, Values, VectorForest
     from daskboost.devices.gpu.runtime.launches import Runtime
     from daskboost.model.booster import Booster
@@ -91,15 +94,29 @@ class PredictRequest:
     """First tree and the one after the last."""
     n_threads: int | None
     """Threads for a batch; None for all the process may run on."""
+    place: Place = ON_CPU
+    """Where rows of the host's memory are predicted."""
 
-    def run(self, batch: RowBatch) -> npt.NDArray[Any]:
-        """Predict rows in memory."""
+    @property
+    def threads(self) -> int:
+        """Threads for a batch."""
+        from daskboost.model.predict_rows import thread_count
+
+        return thread_count(self.n_threads)
+
+    def size_of(self, rows: Sequence[UploadedRows]) -> PredictionSize:
+        """What the time of predicting batches follows from."""
+        n_bytes = sum(each.n_rows * each.row_bytes for each in rows)
+        n_rows = sum(each.n_rows for each in rows)
+        return PredictionSize(n_rows, n_bytes / max(n_rows, 1), self.trees[1] - self.trees[0], self.threads)
+
+    def run_on_host(self, features: Features, base_margin: Float32 | None) -> npt.NDArray[Any]:
+        """Predict rows on the CPU."""
         from daskboost.model.predict_rows import add_margins, find_leaves
 
-        features = batch.features.on_host()
         if self.output == "leaf":
             return find_leaves(self.booster.forest, features, self.trees, self.n_threads)
-        start = self.start(batch.n_rows, batch.columns.base_margin)
+        start = self.start(features.n_rows, base_margin)
         if self.output == "contributions":
             from daskboost.model.explain import contributions
 
@@ -107,19 +124,8 @@ class PredictRequest:
         add_margins(self.booster.forest, features, self.trees, start, self.n_threads)
         return self.finish(start)
 
-    def run_on_device(self, rows: Values, base_margin: Float32 | None, runtime: Runtime) -> tuple[Array, Int32]:
-        """Predict rows on a GPU.
-
-        Parameters
-        ----------
-        base_margin : float32 array of the device, shape (rows, outputs), or None
-
-        Returns
-        -------
-        array of the device
-            As `run` gives it.
-        int32 array
-            Features with infinite values, for which the prediction means nothing.
+    def forest_on(self, runtime: Runtime) -> DeviceForest | VectorForest:
+        """The trees on a device, as `run_on_device` takes them.
 
         Raises
         ------
@@ -131,13 +137,34 @@ class PredictRequest:
                 "output='contributions' is computed on the CPU: pass X in the host's memory, e.g. X.get() of a CuPy "
                 "array, X.to_pandas() of a cudf DataFrame"
             )
-        forest = device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
+        return device_forest(self.booster, runtime, self.trees, leaves=self.output == "leaf")
+
+    def run_on_device(
+        self, forest: DeviceForest | VectorForest, rows: Values, base_margin: Float32 | None, infinite: Array
+    ) -> Array:
+        """Predict rows on a GPU, without waiting for it.
+
+        Parameters
+        ----------
+        forest : DeviceForest or VectorForest
+            See `forest_on`.
+        base_margin : float32 array of the device, shape (rows, outputs), or None
+        infinite : uint8 array of the device, shape (features,)
+            Becomes 1 for features with infinite values, for which the prediction means nothing.
+
+        Returns
+        -------
+        array of the device
+            As `run_on_host` gives it.
+        """
+        xp = forest.runtime.xp
         if self.output == "leaf":
-            found = runtime.xp.empty((rows.n_rows, self.trees[1] - self.trees[0]), np.int32)
-            return found, forest.run(rows, found)
-        margins = self.start(rows.n_rows, base_margin, runtime.xp)
-        infinite = forest.run(rows, margins)
-        return self.finish(margins, runtime.xp), infinite
+            found = xp.empty((rows.n_rows, self.trees[1] - self.trees[0]), np.int32)
+            forest.run(rows, found, infinite)
+            return found
+        margins = self.start(rows.n_rows, base_margin, xp)
+        forest.run(rows, margins, infinite)
+        return self.finish(margins, xp)
 
     def start(self, n_rows: int, base_margin: Float32 | None, xp: ArrayModule = np) -> Float32:
         """Margins before the first tree; float32 array of `xp`, shape (rows, outputs)."""
@@ -162,7 +189,7 @@ class PredictRequest:
         return self.booster.objective.prediction(margins, xp)
 
     def empty(self) -> npt.NDArray[Any]:
-        """The result for no rows: dtype and shape of what `run` returns."""
+        """The result for no rows: dtype and shape of what `run_on_host` returns."""
         n_outputs, n_columns = self.booster.n_outputs, self.booster.n_features + 1
         if self.output == "leaf":
             return np.empty((0, self.trees[1] - self.trees[0]), np.int32)
@@ -237,8 +264,9 @@ def device_forest(
 
 
 def make_request(
-    booster: Booster, output: str, iteration_range: tuple[int, int] | None, n_threads: int | None
-) -> PredictRequest:
+    booster: Booster, output: str, iteration_range: tuple[int, int] | None, n_threads: int | None,
+    place: Place = ON_CPU,
+) -> PredictRequest:  # fmt: skip
     """Check the arguments of a call of predict; ParameterError with the argument, its value and what is valid."""
     if output not in get_args(Output):
         raise ParameterError(f"output={output!r} is unknown; give one of {', '.join(map(repr, get_args(Output)))}")
@@ -247,7 +275,7 @@ def make_request(
     if n_threads is not None and n_threads < 1:
         raise ParameterError(f"n_threads={n_threads!r}: give at least 1, or None for all")
     trees = tree_range(booster, iteration_range)
-    return PredictRequest(booster, output, trees, n_threads)  # type: ignore[arg-type]
+    return PredictRequest(booster, output, trees, n_threads, place)  # type: ignore[arg-type]
 
 
 def tree_range(booster: Booster, iteration_range: tuple[int, int] | None) -> tuple[int, int]:

@@ -157,9 +157,14 @@ def _predict(
     _spread(work, range(0, rows.n_rows, TASK_ROWS), n_threads)
 
 
+def thread_count(given: int | None) -> int:
+    """Threads for a batch of rows: as many as are given, or as the process may run on."""
+    return given or len(os.sched_getaffinity(0))
+
+
 def _spread(work: Callable[[int], None], tasks: Sequence[int], n_threads: int | None) -> None:
     """Run the tasks on threads; one that fails surfaces here."""
-    n_threads = min(n_threads or len(os.sched_getaffinity(0)), len(tasks))
+    n_threads = min(thread_count(n_threads), len(tasks))
     if n_threads <= 1:
         for task in tasks:
             work(task)

@@ -1,8 +1,9 @@
 """Where a prediction happens: at once for rows in memory or in Parquet, in a lazy graph for Dask collections; on the
-device for rows that lie on one."""
+device for rows that lie on one, and where `PredictRequest.place` says for others."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,17 @@ from daskboost.data.input.device_read import csr_matrix, dense_matrix
 from daskboost.data.input.frontend import choose_features, open_input
 from daskboost.data.input.kinds import DEVICE_KINDS, arrayed, kind_of, readable
 from daskboost.data.input.read import ReadSpec, require_length
-from daskboost.data.input.row_columns import COLUMNS, checked_margin
+from daskboost.data.input.row_columns import COLUMNS, RowBatch, checked_margin
 from daskboost.data.input.source import make_source, missing_value
-from daskboost.data.input.uploaded_rows import naming
+from daskboost.data.input.uploaded_rows import UploadedRows, naming
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import as_float32
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, active, lack_of_memory, to_host
 from daskboost.devices.gpu.runtime.user_arrays import as_device_array, device_kind, is_device_array, runtime_of
 from daskboost.dtypes import ArrayModule, Float32, in_columns
-from daskboost.errors import DataError, DataTypeError, ParameterError, format_bytes
+from daskboost.errors import DataError, DataTypeError, DeviceError, ParameterError, format_bytes
 from daskboost.model.output import PredictRequest
+from daskboost.model.predict_uploads import predict_uploads
 from daskboost.tracebacks import without_locals
 
 if TYPE_CHECKING:
@@ -70,9 +72,11 @@ def predict_block(
         if "base_margin" in spec.inside:
             base_margin = x[list(spec.inside["base_margin"])]
         margin = None if base_margin is None else _margin(spec, base_margin, rows.n_rows, runtime)
-        result, infinite = request.run_on_device(rows, margin, runtime)
-        if len(infinite):
-            spec.refuse_infinite(infinite)
+        infinite = runtime.xp.zeros(max(rows.n_features, 1), np.uint8)
+        result = request.run_on_device(request.forest_on(runtime), rows, margin, infinite)
+        beyond = np.flatnonzero(to_host(infinite))
+        if len(beyond):
+            spec.refuse_infinite(beyond)
         return result
 
 
@@ -119,12 +123,33 @@ def predict(request: PredictRequest, given: object, base_margin: object, missing
     x = readable(given)
     if kind_of(x) in DEVICE_KINDS:
         return predict_on_device(request, x, base_margin, missing)
-    source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema)
+    source = make_source(x, base_margin=base_margin, missing=missing, schema=request.booster.schema).read_late()
     if isinstance(source.x, DaskFrameBlocks):
         return _predict_frame(request, source.x.data, source.beside.get("base_margin"), source.spec)
     if isinstance(source.x, DaskArrayBlocks):
         return _predict_array(request, source.x.data, source.beside.get("base_margin"), source.spec)
-    results = [request.run(batch) for batch in source.batches()]
+    return run(request, list(source.batches()))
+
+
+def run(request: PredictRequest, batches: Sequence[RowBatch]) -> npt.NDArray[Any]:
+    """Predict rows of the host's memory, in order; on a GPU where `request.place` says so, with the same result.
+
+    Raises
+    ------
+    DataError, DataTypeError
+        What reading features says that were not read yet.
+    MissingDependencyError, DeviceError
+        As of `Place.runtime_for` and `predict_uploads`, where the call itself names a GPU.
+    """
+    late = [batch.features for batch in batches if isinstance(batch.features, UploadedRows)]
+    if len(late) == len(batches) and request.output != "contributions":  # which the CPU alone computes
+        runtime = request.place.runtime_for(request.size_of(late))
+        if runtime is not None:
+            try:
+                return predict_uploads(request, late, [batch.columns.base_margin for batch in batches], runtime)
+            except DeviceError as error:
+                request.place.turn_to_cpu(error)
+    results = [request.run_on_host(batch.features.on_host(), batch.columns.base_margin) for batch in batches]
     return results[0] if len(results) == 1 else np.concatenate([request.empty(), *results])
 
 
@@ -176,7 +201,7 @@ def _run(x: Any, base_margin: Any = None, *, request: PredictRequest, spec: Read
     """One partition's prediction, as an array where the partition lies."""
     if is_device_array(x):
         return predict_block(request, spec, x, base_margin, where)
-    return request.run(spec.read(x, {"base_margin": base_margin}, where=where))
+    return run(request, [spec.read(x, {"base_margin": base_margin}, where=where)])
 
 
 def frame_of(values: npt.NDArray[Any], index: pd.Index, names: str | list[str]) -> pd.DataFrame | pd.Series:

@@ -16,7 +16,6 @@ from daskboost.data.chunks.build import BuildOptions, DatasetInfo, describe
 from daskboost.data.chunks.tiers import check_spill_directory, spill_path
 from daskboost.data.cuts.cut_points import MAX_BIN_LIMIT, Cuts
 from daskboost.data.input.row_batch import Features, FeatureSchema
-from daskboost.data.input.row_columns import RowBatch, RowColumns
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
@@ -457,5 +456,5 @@ class MarginOfModel:
         self._request = make_request(model, "margin", (0, model.n_iterations), None)
 
     def __call__(self, features: Features, base_margin: Float32 | None) -> Float32:
-        margins: Float32 = self._request.run(RowBatch(features, RowColumns(base_margin=base_margin)))
+        margins: Float32 = self._request.run_on_host(features, base_margin)
         return margins.reshape(features.n_rows, -1)

@@ -43,6 +43,23 @@ def test_airline_has_missing_values_in_its_last_column_only() -> None:
     assert missing[:-1].max() == 0
 
 
+def test_skewed_features_are_what_they_are_called() -> None:
+    """Heavy tails, zeros, counts, missing values, copies with noise, few values; in this order, again and again."""
+    x, _ = WORKLOADS["skewed"].rows(20_000)
+    log, rare, counts, holes, alike, few = (x[:, kind::6] for kind in range(6))
+    logarithms = np.log(log.astype(np.float64))
+    assert log.min() > 0 and abs(logarithms.std() - 1.5) < 0.1 and log.mean() > 2 * np.median(log)
+    assert abs((rare == 0).mean() - 0.7) < 0.02
+    assert (counts == np.floor(counts)).all() and 10 < len(np.unique(counts)) < 60 and (counts == 0).mean() > 0.1
+    assert abs(np.isnan(holes).mean() - 0.3) < 0.02 and not np.isnan(np.delete(x, slice(3, None, 6), axis=1)).any()
+    for j in range(alike.shape[1]):
+        assert 0.85 < np.corrcoef(alike[:, j], logarithms[:, j])[0, 1] < 0.95
+    assert 5 <= len(np.unique(few)) <= 8 and (few == few.astype(int)).all()
+    narrow, _ = WORKLOADS["skewed"].wide(20).rows(50)
+    wide, _ = WORKLOADS["skewed"].wide(50).rows(50)
+    np.testing.assert_array_equal(narrow, wide[:, :20])
+
+
 def test_normals_have_mean_zero_and_variance_one() -> None:
     bits = hashes(np.arange(20_000), np.arange(8), 1, np)
     values = normals(bits, np)

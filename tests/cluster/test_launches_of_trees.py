@@ -15,7 +15,7 @@ __all__ = ["takes"]
 pytestmark = pytest.mark.emulated
 
 OF_ROWS: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "dense": ({}, {"map_tiles", "zero_divided", "build", "rough_of_features", "best_of_nodes"}),
+    "dense": ({}, {"zero_divided", "build", "rough_of_features", "best_of_nodes"}),
     "csr": ({"encoding": "csr"}, {"map_tiles", "fill", "add_shared", "rough_of_features", "best_of_nodes"}),
     "sorted entries": ({"encoding": "csr"}, {"map_tiles", "fill", "place_rows", "best_in_tiles", "best_of_blocks"}),
 }

@@ -84,6 +84,36 @@ def test_ties_go_to_the_first_feature(symmetric: bool, runtime: Runtime, rng: np
     assert_same(found, SplitSearch(layout, rules, EagerThreads(1), (0, 300)).search(nodes, built))
 
 
+@pytest.mark.parametrize("n_features", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("side", [0, 1])
+def test_ties_go_to_the_first_bin(
+    side: int, n_features: int, runtime: Runtime, rng: np.random.Generator
+) -> None:
+    """Of a feature whose bins several warps share, if features are few; with missing values on the right if either side
+    gains as much."""
+    layout = make_layout([300] * n_features)
+    rules = SplitRules(1.0, 0.0, 0.0, 0.0, np.zeros(n_features, np.int32), False)
+    built = np.zeros((2, layout.n_slots, 2), np.int64)
+    for first in layout.offsets[:-1]:
+        built[:, first + 40], built[:, first + 270] = [300, 500], [-300, 500]  # and nothing between
+    totals = np.array([[0, 1000], [-80 if side == 0 else 80, 1200]], np.int64)
+    found = assert_searched_alike(runtime, rules, layout, built, totals, rng)
+    assert found.feature.tolist() == [0, 0] and found.split_bin.tolist() == [40, 40]
+    assert found.default_left.tolist() == [0, side]
+
+
+@pytest.mark.parametrize("n_features", [1, 2, 3, 5, 9])
+def test_ties_go_to_missing_values_on_the_right(n_features: int, runtime: Runtime, rng: np.random.Generator) -> None:
+    """Also if their bin is higher: what lies in it is worth as much as what is missing."""
+    layout = make_layout([300] * n_features)
+    rules = SplitRules(1.0, 0.0, 0.0, 100 * UNITS[1], np.zeros(n_features, np.int32), False)
+    built = np.zeros((1, layout.n_slots, 2), np.int64)
+    for first in layout.offsets[:-1]:
+        built[:, first + 40], built[:, first + 270] = [-500, 1], [300, 500]
+    found = assert_searched_alike(runtime, rules, layout, built, np.array([[100, 1001]], np.int64), rng)
+    assert (found.split_bin.tolist(), found.default_left.tolist(), found.feature.tolist()) == ([270], [0], [0])
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("name", ["plain", "all"])
 def test_many_bins_as_on_the_cpu(name: str, symmetric: bool, runtime: Runtime, rng: np.random.Generator) -> None:

@@ -23,21 +23,29 @@ SIZES = [[1], [0], [40], [16, 32, 16], [5, 0, 0, 70, 3, 16, 0, 33], [0, 0, 0, 0,
 
 @pytest.mark.parametrize("least_tiles", [1, 3])
 @pytest.mark.parametrize("blocks", [1, 2, 4, 7, 40])
-def test_zeros_are_where_blocks_add_and_where_nobody_does(blocks: int, least_tiles: int, runtime: Any) -> None:
+@pytest.mark.parametrize("maps", [False, True])
+def test_zeros_are_where_blocks_add_and_where_nobody_does(
+    maps: bool, blocks: int, least_tiles: int, runtime: Any
+) -> None:
     """Features of 5, 3, 4 and 90 bins: a group of two, one of one, and two of a single feature's bins."""
     xp, offsets = runtime.xp, np.array([0, 5, 8, 12, 102], np.int64)
     groups = np.array([[0, 0, 2, 0, 5], [1, 2, 1, 0, 4], [2, 3, 1, 0, 64], [2, 3, 1, 64, 26]], np.int32)
     slots = [slice(0, 8), slice(8, 12), slice(12, 76), slice(76, 102)]
-    for sizes in SIZES:
+    for sizes in [*SIZES, [1] * 255, [17 * (i % 3) for i in range(130)]]:
         ends = np.cumsum([0, *sizes])
         bounds = xp.asarray(np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64))
         nodes = np.array([*range(len(sizes)), -1], np.int32)
         tiles = map_tiles(runtime, bounds, xp.asarray(nodes), TILE, int(ends[-1]))
+        assert tiles.starts is not None
         out = xp.full((len(nodes), 102, 2), GARBAGE, np.int64)
+        starts = to_host(tiles.starts)
+        if maps:
+            tiles.starts.fill(-1)
         runtime.kernel("histogram_zeros", "zero_divided")(
-            blocks, 256, xp.asarray(groups), len(groups), least_tiles, blocks, xp.asarray(offsets), 4, tiles.nodes,
-            tiles.starts, len(nodes), out.view(np.uint64),
+            blocks, 256, xp.asarray(groups), len(groups), least_tiles, blocks, xp.asarray(offsets), 4,
+            *tiles.arguments, int(maps), out.view(np.uint64),
         )  # fmt: skip
+        np.testing.assert_array_equal(to_host(tiles.starts), starts)
         expected = np.full((len(nodes), 102, 2), GARBAGE)
         shared = owners([-(-n // TILE) for n in [*sizes, 0]], len(groups), least_tiles, blocks)
         for (segment, group), own in shared.items():

@@ -6,7 +6,9 @@ back too soon then shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,15 +22,17 @@ from daskboost.devices.gpu.runtime.transfers import Uploader
 
 
 class Stream:
-    """Copies that are under way."""
+    """Copies that are under way, of all threads."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
+        self.lock = threading.RLock()
 
     def run(self, n: int) -> None:
-        for copy in self.waiting[:n]:
-            copy()
-        del self.waiting[:n]
+        with self.lock:
+            for copy in self.waiting[:n]:
+                copy()
+            del self.waiting[:n]
 
 
 class Event:
@@ -40,11 +44,15 @@ class Event:
         assert disable_timing
 
     def record(self, stream: Stream) -> None:
-        self.stream, self.after = stream, stream.waiting[-1]
+        with stream.lock:
+            self.stream, self.after = stream, stream.waiting[-1] if stream.waiting else None
 
     def synchronize(self) -> None:
-        if self.stream is not None and self.after in self.stream.waiting:
-            self.stream.run(self.stream.waiting.index(self.after) + 1)
+        if self.stream is None:
+            return
+        with self.stream.lock:
+            if self.after in self.stream.waiting:
+                self.stream.run(self.stream.waiting.index(self.after) + 1)
 
 
 class Array:
@@ -53,6 +61,7 @@ class Array:
     def __init__(self, host: Any) -> None:
         self.host = host
         self.flags, self.dtype, self.shape = host.flags, host.dtype, host.shape
+        self.nbytes, self.ndim = host.nbytes, host.ndim
 
     @property
     def T(self) -> Array:
@@ -61,12 +70,16 @@ class Array:
     def __getitem__(self, key: Any) -> Array:
         return Array(self.host[key])
 
+    def __iter__(self) -> Iterator[Array]:
+        return map(Array, self.host)
+
     def set(self, values: Any, stream: Stream) -> None:
         assert values.dtype == self.dtype and values.shape == self.shape and values.flags.c_contiguous
         assert self.flags.c_contiguous
         if values.base is None or values.nbytes <= transfers.UP_DIRECT_BYTES:  # what CUDA reads at once
             values = values.copy()
-        stream.waiting.append(lambda: np.copyto(self.host, values))
+        with stream.lock:
+            stream.waiting.append(lambda: np.copyto(self.host, values))
 
 
 @pytest.fixture
@@ -82,12 +95,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made[-1]
 
     module = SimpleNamespace(
-        empty=lambda shape, dtype, order: Array(np.empty(shape, dtype, order)),
+        empty=lambda shape, dtype, order="C": Array(np.empty(shape, dtype, order)),
         cuda=SimpleNamespace(
             Event=Event, alloc_pinned_memory=allocate, get_current_stream=lambda: stream,
+            Device=lambda _: nullcontext(),
         ),
     )  # fmt: skip
-    return SimpleNamespace(xp=module, stream=stream, pinned=made)
+    return SimpleNamespace(xp=module, device=0, stream=stream, pinned=made)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -103,7 +117,25 @@ def test_pieces(shape: tuple[int, ...], dtype: str, threads: int, device: Any, r
             buffer[:] = 0x55  # somebody else's now
         device.stream.run(len(device.stream.waiting))
         np.testing.assert_array_equal(made.host, values)
-        assert len(device.pinned) <= 2
+        assert len(device.pinned) <= 2 * threads
+        device.pinned.clear()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (5, 9), (12, 1), (15, 4), (16, 7), (100, 3)])
+def test_columns(shape: tuple[int, int], threads: int, device: Any, rng: np.random.Generator) -> None:
+    """Several to a buffer, or one to several buffers; also of a part of a matrix's rows, where they do not adjoin."""
+    values = rng.standard_normal((2 * shape[0], shape[1])).astype(np.float32)
+    vectors = [np.ascontiguousarray(values[::2, 0]), *values[::2, 1:].T]
+    for rows in (slice(None), slice(2, None)):
+        with Uploader(device, threads) as uploader:
+            whole: Any = uploader.empty((shape[0] + (rows.start or 0), shape[1]), "F")
+            uploader.columns(vectors, whole[rows])
+        for buffer in device.pinned:
+            buffer[:] = 0x55  # somebody else's now
+        device.stream.run(len(device.stream.waiting))
+        np.testing.assert_array_equal(whole.host[rows], values[::2])
+        assert len(device.pinned) <= 2 * threads
         device.pinned.clear()
 
 
@@ -119,6 +151,7 @@ def test_large_arrays(threads: int, rng: np.random.Generator) -> None:
             with np.errstate(over="ignore", invalid="ignore"):
                 given = (values * 1000).astype(dtype)
             np.testing.assert_array_equal(to_host(uploader.numbers(given)), given.astype(np.float32))
-            out = runtime.xp.empty(len(given), np.float32)
-            uploader.column(given[:, 1], out)
-            np.testing.assert_array_equal(to_host(out), given[:, 1].astype(np.float32))
+            columns = [given[:, 1], given[:, 4], values[:, 0], given[:, 1]]
+            out = uploader.empty((len(given), 4), "F")
+            uploader.columns(columns, out)
+            np.testing.assert_array_equal(to_host(out), np.stack(columns, axis=1).astype(np.float32))

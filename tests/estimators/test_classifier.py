@@ -18,7 +18,8 @@ from strategies.models import tree_bytes
 from strategies.rows import classes
 
 from daskboost import Booster, DaskBoostClassifier
-from daskboost.data.input.row_columns import RowBatch
+from daskboost.data.input.row_batch import Features
+from daskboost.dtypes import Float32
 from daskboost.errors import DataError, ModelFormatError, ParameterError
 from daskboost.model.output import PredictRequest
 
@@ -255,13 +256,13 @@ def test_labels_and_probabilities_of_one_collection_walk_its_rows_once(
     if kind == "frame":
         rows = dd.from_pandas(pd.DataFrame(x), npartitions=2)
     runs: list[int] = []
-    run = PredictRequest.run
+    run = PredictRequest.run_on_host
 
-    def counted(request: PredictRequest, batch: RowBatch) -> Any:
-        runs.append(batch.n_rows)
-        return run(request, batch)
+    def counted(request: PredictRequest, features: Features, base_margin: Float32 | None) -> Any:
+        runs.append(features.n_rows)
+        return run(request, features, base_margin)
 
-    monkeypatch.setattr(PredictRequest, "run", counted)
+    monkeypatch.setattr(PredictRequest, "run_on_host", counted)
     asked: Any = model.predict(rows), model.predict_proba(rows), model.predict(rows, output_margin=True)
     dask.compute(*asked, scheduler="synchronous")
     assert runs == [30, 30]

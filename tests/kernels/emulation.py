@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -69,6 +70,14 @@ class Launch(ctypes.Structure):
     ]  # fmt: skip
 
 
+class EmulatedLane(contextlib.nullcontext[None]):
+    """A stream, for which there is nothing to wait."""
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
 class EmulatedRuntime:
     """A `Runtime` of two multiprocessors and NumPy arrays.
 
@@ -106,6 +115,11 @@ class EmulatedRuntime:
         """As `CudaRuntime.copy_stream`."""
         self.launches = self.launches or Launches()
         return LateCopies(self.launches)
+
+    @property
+    def lanes(self) -> tuple[EmulatedLane, EmulatedLane]:
+        """As `CudaRuntime.lanes`: launches run at once, whatever the stream."""
+        return EmulatedLane(), EmulatedLane()
 
     def record_event(self) -> Launched:
         """As `CudaRuntime.record_event`."""

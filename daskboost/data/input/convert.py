@@ -121,8 +121,8 @@ def arrow_column(column: pa.Array | pa.ChunkedArray, name: Hashable) -> npt.NDAr
     import pyarrow as pa
 
     require_number(column.type, f"column {name!r}")
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of which a single chunk would be copied too
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # pyarrow keeps the wrapper where the chunks do not fit into one array
         return np.concatenate([arrow_column(chunk, name) for chunk in column.chunks])
     if column.null_count == 0 or pa.types.is_floating(column.type):

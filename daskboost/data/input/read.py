@@ -73,6 +73,8 @@ class ReadSpec:
         Where features on the host shall be quantized; None for the CPU. What lies on a GPU stays there.
     device_memory_limit : int, or None
         Bytes of a GPU that quantizing may take; None for what is free.
+    is_late : bool
+        Whether features on the host stay `UploadedRows`, to be read where they are predicted.
     """
 
     schema: FeatureSchema
@@ -84,6 +86,7 @@ class ReadSpec:
     class_weights: ClassWeights | None = None
     device: str | None = None
     device_memory_limit: int | None = None
+    is_late: bool = False
 
     @property
     def frame_columns(self) -> list[Hashable]:
@@ -105,7 +108,7 @@ class ReadSpec:
         -------
         RowBatch
             Its arrays are read-only and may share memory with the blocks. Features stay in the memory where they are;
-            those that a GPU shall quantize are not read yet, but `UploadedRows`.
+            those that a GPU shall quantize, or may predict, are not read yet, but `UploadedRows`.
 
         Raises
         ------

@@ -163,6 +163,10 @@ class Source:
             device = None
         return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
 
+    def read_late(self) -> Source:
+        """The same rows, features on the host to be read where they are predicted; see `ReadSpec.is_late`."""
+        return replace(self, spec=replace(self.spec, is_late=True))
+
     def delayed(self) -> list[Delayed]:
         """One Delayed per partition that yields its `RowBatch`, in order, with optimised graphs; DataTypeError for text
         labels without classes.

@@ -1,6 +1,7 @@
 """Raw blocks of the host's memory, or row groups of files, become rows on a GPU: block by block, in bounded memory.
 
-    raw rows -> slice -> upload in the types they have -> float32 -> look for infinite values -> rows on the device
+    raw rows -> slice -> upload in the types they have -> float32 -> values that are walked, for predictions
+                                                                  -> look for infinite values -> rows to be quantized
 
 Nothing is converted, filled or looked at on the host but nulls of nullable columns. A block takes at most half of the
 device memory that there is for quantizing, so partitions may be of any size; the other half is for what is made of it.
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
 from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
 from daskboost.data.input.parquet import RowGroup
 from daskboost.data.input.row_batch import DeviceRows, Features
+from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import TYPES
 from daskboost.devices.gpu.quantize.sketch import SERIES_BYTES
 from daskboost.devices.gpu.runtime.launches import Runtime
@@ -52,6 +54,16 @@ ENTRY_BYTES = 32
 """The same of an entry of sparse rows: two kinds of indices, two of values, its bin, and copies without absent ones."""
 
 
+@dataclass(frozen=True)
+class BlockLimit:
+    """What a block of rows may take of a device's memory."""
+
+    n_bytes: int
+    """Bytes of the block and of what is made of its rows."""
+    row_bytes: int = 0
+    """Bytes of what is made of a row beside what is made of its values."""
+
+
 def gpu_of_uploads(device: str) -> Runtime | None:
     """The GPU that rows of the host's memory are to be quantized on, None where it is the CPU.
 
@@ -72,7 +84,10 @@ def gpu_of_uploads(device: str) -> Runtime | None:
 
 
 def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> UploadedRows | None:
-    """Rows of the host's memory for the GPU that quantizes them; None where the CPU does, as "auto" may choose."""
+    """Rows of the host's memory for the GPU that quantizes them, or for whoever reads them later; None where the CPU
+    does at once, as "auto" may choose."""
+    if spec.is_late:
+        return UploadedRows(spec, block, where)
     if spec.device is None or gpu_of_uploads(spec.device) is None:
         return None
     rows = UploadedRows(spec, block, where)
@@ -108,7 +123,7 @@ class UploadedRows:
     Parameters
     ----------
     spec : ReadSpec
-        How they are to be read; its `device` is where.
+        How they are to be read; its `device` is where they are quantized.
     block : 2-D array, scipy.sparse matrix, pandas DataFrame, pyarrow Table or RowGroup
     where : str
         What messages call the partition.
@@ -163,8 +178,19 @@ class UploadedRows:
 
     def check(self) -> None:
         """Raise what reading the features on the host would."""
+        if self.spec.device is None:
+            self.on_host()
+            return
         for _ in self.blocks():
             pass
+
+    @property
+    def row_bytes(self) -> float:
+        """Return the bytes of a row as it comes, about."""
+        if is_sparse(self.block):
+            return 12.0 * int(self.block.nnz) / max(self.n_rows, 1)
+        dtype = getattr(self.block, "dtype", None)
+        return float(self.n_features) * (8 if dtype is None else int(dtype.itemsize))
 
     def missing_values(self, threads: int = 1) -> Int64:
         """Return how many rows lack each feature; int64, shape (features,)."""
@@ -181,53 +207,63 @@ class UploadedRows:
         DeviceError
             Not even the smallest block has room.
         """
-        runtime, beyond = self.runtime, np.zeros(self.n_features, np.bool_)
-        with Uploader(runtime, threads) as uploader:
-            slices, start = self._slices(ends), 0
+        runtime, beyond, start = self.runtime, np.zeros(self.n_features, np.bool_), 0
+        if not ends:  # cells are counted, and bins have not taken their part of the room yet
+            self._check_room()
+        limit = BlockLimit(min(self.scratch_bytes, MOST_BLOCK_BYTES))
+        with Uploader(runtime, threads) as uploader, closing(self.values(uploader, limit, ends)) as uploads:
             while True:
                 with naming(self.where), on_device(runtime):
-                    raw = next(slices, None)
-                    if raw is None:
+                    values = next(uploads, None)
+                    if values is None:
                         break
-                    rows, too_large = self._upload(uploader, raw)
+                    rows, too_large = _inspected(runtime, values)
                     beyond |= too_large
+                    del values
                 n_rows = rows.n_rows
                 yield start, rows
-                del rows, raw
+                del rows
                 start += n_rows
         if beyond.any():
             with naming(self.where):
                 self.spec.refuse_infinite(np.flatnonzero(beyond))
 
-    def _slices(self, ends: Sequence[int]) -> Iterator[Any]:
+    def values(self, uploader: Uploader, limit: BlockLimit, ends: Sequence[int] = ()
+               ) -> Generator[Values, None, None]:  # fmt: skip
+        """Yield the values of one block after the other, none beyond any of the rows in `ends`, which increase.
+
+        Nobody has looked at them: they may be infinite. Copies are queued up in the stream that is the current one when
+        a block is asked for, and whoever asks names the partition in errors.
+        """
+        for raw in self._slices(limit, ends):
+            yield self._upload(uploader, raw)  # of which nothing is kept here
+
+    def _slices(self, limit: BlockLimit, ends: Sequence[int]) -> Iterator[Any]:
         """Raw rows of each block: a slice of the raw block, or lists of columns of a row group's batches."""
         columns = self.spec.columns
         if isinstance(self.block, RowGroup):
             names = columns or self.block.columns
-            yield from _regrouped(self.block.batches(columns), self._stops(ends), names)
+            yield from _regrouped(self.block.batches(columns), self._stops(limit, ends), names)
             return
         block, indptr = self.block, None
         if is_sparse(block):
             block = canonical_csr(block, columns)
             indptr = block.indptr.astype(np.int64, copy=False)
         start = 0
-        for stop in self._stops(ends, indptr):
+        for stop in self._stops(limit, ends, indptr):
             yield row_slice(block, start, stop)
             start = stop
 
-    def _stops(self, ends: Sequence[int], indptr: Int64 | None = None) -> Iterator[int]:
+    def _stops(self, limit: BlockLimit, ends: Sequence[int], indptr: Int64 | None = None) -> Iterator[int]:
         """Where blocks end, as much room as each has."""
         edges = sorted({end for end in ends if 0 < end < self.n_rows} | {self.n_rows})
-        if not ends:  # cells are counted, and bins have not taken their part of the room yet
-            self._check_room()
-        room_bytes = min(self.scratch_bytes, MOST_BLOCK_BYTES)
-        most_rows = max(LEAST_ROWS, room_bytes // max(self._row_bytes, 1))
+        most_rows = max(LEAST_ROWS, limit.n_bytes // max(self._row_bytes + limit.row_bytes, 1))
         start = 0
         for edge in edges:
             while start < edge:
                 stop = min(edge, start + most_rows)
                 if indptr is not None:
-                    last = indptr[start] + room_bytes // ENTRY_BYTES
+                    last = indptr[start] + limit.n_bytes // ENTRY_BYTES
                     stop = max(start + 1, min(stop, int(np.searchsorted(indptr, last, "right")) - 1))
                 yield stop
                 start = stop
@@ -255,37 +291,45 @@ class UploadedRows:
                 "there, or use device='cpu'"
             )
 
-    def _upload(self, uploader: Uploader, raw: Any) -> tuple[DeviceRows, Bool]:
-        """Rows on the device, and which features have values at or beyond float32's largest."""
-        runtime, missing = self.runtime, self.spec.missing
+    def _upload(self, uploader: Uploader, raw: Any) -> Values:
+        """Values of a block on the device, float32."""
+        missing = self.spec.missing
         if is_sparse(raw):
             n_entries = int(raw.indptr[-1])
-            return sparse_arrays(
-                runtime, uploader.array(raw.indptr.astype(np.int64, copy=False)),
+            return SparseValues(
+                uploader.array(raw.indptr.astype(np.int64, copy=False)),
                 uploader.array(raw.indices[:n_entries].astype(np.int32, copy=False)),
                 uploader.numbers(raw.data[:n_entries]), int(raw.shape[1]), missing,
             )  # fmt: skip
         if isinstance(raw, list):
-            return inspected(runtime, self._columns(uploader, raw), missing)
+            return DenseValues(self._columns(uploader, raw), missing)
         values = _frame_matrix(raw, self.spec.columns)
         if values is None:
             found = raw_values(raw, self.spec.columns)
             if isinstance(found, list):
-                return inspected(runtime, self._columns(uploader, [found]), missing)
+                return DenseValues(self._columns(uploader, [found]), missing)
             values = found
-        return inspected(runtime, uploader.numbers(values), missing)
+        return DenseValues(uploader.numbers(values), missing)
 
     def _columns(self, uploader: Uploader, batches: Sequence[Sequence[npt.NDArray[Any]]]) -> Any:
         """Columns of batches, one batch below the other, as a matrix."""
         n_rows = sum(len(batch[0]) for batch in batches if batch)
-        out = self.runtime.xp.empty((n_rows, self.n_features), np.float32, order="F")
+        out = uploader.empty((n_rows, self.n_features), "F")
         start = 0
         for batch in batches:
             stop = start + len(batch[0]) if batch else start
-            for i, column in enumerate(batch):
-                uploader.column(column, out[start:stop, i])
+            uploader.columns(batch, out[start:stop])
             start = stop
         return out
+
+
+def _inspected(runtime: Runtime, values: Values) -> tuple[DeviceRows, Bool]:
+    """Rows of values on the device, and which features have values at or beyond float32's largest."""
+    if isinstance(values, DenseValues):
+        return inspected(runtime, values.values, values.missing)
+    return sparse_arrays(
+        runtime, values.indptr, values.indices, values.values, values.n_features, values.missing
+    )
 
 
 def _regrouped(batches: Iterator[Any], stops: Iterator[int], names: tuple[Any, ...]) -> Iterator[list[Any]]:

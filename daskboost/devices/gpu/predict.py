@@ -19,8 +19,7 @@ from daskboost.devices.gpu.forest import (
     rank_forest,
 )
 from daskboost.devices.gpu.quantize.bins import as_float32
-from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride, to_host
-from daskboost.dtypes import Int32
+from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride
 
 if TYPE_CHECKING:
     from daskboost.devices.cpu.predict import PackedForest
@@ -38,6 +37,8 @@ BLOCKS_PER_MULTIPROCESSOR = 8
 """Blocks of kernels that stride over the rows: enough to fill any device."""
 RANK_BYTES = 2**29
 """Ranks of so many bytes at a time, or a quarter of the free memory if that is less: 19 million rows of 28 columns."""
+FEW_RANK_BYTES = 2**26
+"""Ranks of so many bytes are made at once, whatever is free."""
 CONVERTED_BYTES = 2**28
 """Values of other types than float32 are converted so many bytes at a time."""
 
@@ -124,19 +125,17 @@ class DeviceForest:
         most = self.runtime.shared_bytes
         return next((n for n in WALK_THREADS if _walk_bytes(n, tile) <= most), None)
 
-    def run(self, rows: Values, out: DeviceArray) -> Int32:
+    def run(self, rows: Values, out: DeviceArray, infinite: DeviceArray) -> None:
         """Add the margins of rows to `out`, float32, or write their leaves to it, int32; shape (rows, places), C order.
 
-        Returns
-        -------
-        int32 array
-            Features with values that are infinite, for which there is no prediction. Waits for the device.
+        Parameters
+        ----------
+        infinite : uint8 array of the device, shape (features,)
+            Becomes 1 for features with values that are infinite, for which there is no prediction. The host does not
+            wait for it.
         """
-        if rows.n_rows == 0 or rows.n_features == 0:
-            return np.empty(0, np.int32)
-        infinite = self.runtime.xp.zeros(rows.n_features, np.uint8)
-        rows.walk(self, out, infinite)
-        return np.flatnonzero(to_host(infinite)).astype(np.int32)
+        if rows.n_rows and rows.n_features:
+            rows.walk(self, out, infinite)
 
     def walk_dense(self, given: DeviceArray, missing: float, out: DeviceArray, infinite: DeviceArray) -> None:
         """Walk a matrix of any type, one of `parts`; see `DenseValues.walk`."""
@@ -155,10 +154,13 @@ class DeviceForest:
 
     def parts(self, rows: DenseValues) -> list[slice]:
         """Rows whose ranks, or converted values, fit the memory set aside for them."""
-        room, row_bytes = float("inf"), 0
+        room = float("inf")
         if self._ranked is not None:
-            row_bytes = self._ranked[0].n_columns * self._ranked[0].rank_bytes
-            room = min(RANK_BYTES, self.runtime.free_bytes // 4) / max(row_bytes, 1)
+            row_bytes = max(self._ranked[0].n_columns * self._ranked[0].rank_bytes, 1)
+            n_bytes = RANK_BYTES
+            if rows.n_rows * row_bytes > FEW_RANK_BYTES:  # to ask takes the driver a while
+                n_bytes = min(n_bytes, self.runtime.free_bytes // 4)
+            room = n_bytes / row_bytes
         if rows.values.dtype != np.float32:
             room = min(room, CONVERTED_BYTES / (4 * rows.n_features))
         tiles = -(-rows.n_rows // TILE_ROWS)
@@ -244,13 +246,17 @@ def _bits(out: DeviceArray, leaves: bool) -> DeviceArray:
 
 
 def _upload(runtime: Runtime, forest: ForestT) -> ForestT:
-    """A forest whose arrays lie on the device; empty ones have an element, since kernels take an address."""
+    """A forest whose arrays lie on the device; empty ones have an element, since kernels take an address.
+
+    Waits until they lie there: from then on any stream may use them.
+    """
     made = {}
     for field in fields(forest):
         value = getattr(forest, field.name)
         if isinstance(value, np.ndarray):
             value = runtime.xp.asarray(value if value.size else np.zeros(4, value.dtype))
         made[field.name] = value
+    runtime.record_event().synchronize()
     return type(forest)(**made)
 
 
@@ -264,22 +270,21 @@ class VectorForest:
     """A forest of trees of all outputs on a device."""
 
     def __init__(self, runtime: Runtime, forest: PackedForest) -> None:
-        self._runtime, self._n_trees = runtime, len(forest.node_start)
+        self.runtime, self._n_trees = runtime, len(forest.node_start)
         self._leaves = DeviceForest(runtime, forest, range(self._n_trees), leaves=True)
         self._values, self._starts = runtime.xp.asarray(forest.values), runtime.xp.asarray(forest.node_start)
+        runtime.record_event().synchronize()  # as for forests of one output
 
-    def run(self, rows: Values, out: DeviceArray) -> Int32:
+    def run(self, rows: Values, out: DeviceArray, infinite: DeviceArray) -> None:
         """Add margins as `DeviceForest.run` does."""
-        runtime, n_outputs = self._runtime, out.shape[1]
+        runtime, n_outputs = self.runtime, out.shape[1]
         step = max(1, LEAF_BYTES // (4 * self._n_trees))
-        infinite: Int32 = np.empty(0, np.int32)
         for begin in range(0, rows.n_rows, step):
             part = rows.part(begin, min(begin + step, rows.n_rows))
             leaves = runtime.xp.zeros((part.n_rows, self._n_trees), np.int32)
-            infinite = np.union1d(infinite, self._leaves.run(part, leaves)).astype(np.int32)
+            self._leaves.run(part, leaves, infinite)
             margin = out[begin : begin + part.n_rows]
             runtime.kernel("predict_vectors", "add_vectors")(
                 _blocks(runtime, margin.size), THREADS, leaves, self._n_trees, self._values, self._starts,
                 n_outputs, part.n_rows, margin,
             )  # fmt: skip
-        return infinite

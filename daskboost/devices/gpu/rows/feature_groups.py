@@ -10,7 +10,7 @@ dense in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class Tiles:
     tile_rows: int
     most: int
     """At most so many tiles: a grid of as many blocks, of which some may find nothing to do."""
+    is_mapped: bool = True
+    """Whether `starts` is there, as kernels take it; else who first needs it makes it."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -52,11 +54,25 @@ class Tiles:
         return (self.bounds, self.nodes, self.starts, len(self.nodes), self.tile_rows)
 
 
-def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
-    """Cut the segments of `nodes`, which have at most `n_rows` rows together."""
+def cut_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
+    """Cut the segments of `nodes`, which have at most `n_rows` rows together; the map is still to be made."""
     starts = runtime.xp.empty(len(nodes) + 1, np.int32)
-    runtime.kernel("tiles", "map_tiles")(1, THREADS, bounds, nodes, len(nodes), tile_rows, starts)
-    return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes))
+    return Tiles(bounds, nodes, starts, tile_rows, n_rows // tile_rows + len(nodes), is_mapped=False)
+
+
+def mapped(runtime: Runtime, tiles: Tiles) -> Tiles:
+    """Return the same tiles with their map."""
+    if tiles.is_mapped:
+        return tiles
+    runtime.kernel("tiles", "map_tiles")(
+        1, THREADS, tiles.bounds, tiles.nodes, len(tiles.nodes), tiles.tile_rows, tiles.starts
+    )
+    return replace(tiles, is_mapped=True)
+
+
+def map_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:
+    """Return what `cut_tiles` does, with the map."""
+    return mapped(runtime, cut_tiles(runtime, bounds, nodes, tile_rows, n_rows))
 
 
 def count_tiles(runtime: Runtime, bounds: DeviceArray, nodes: DeviceArray, tile_rows: int, n_rows: int) -> Tiles:

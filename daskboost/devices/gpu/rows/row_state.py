@@ -14,7 +14,13 @@ import numpy as np
 from daskboost.devices.cpu.gradients import ResidualQuery
 from daskboost.devices.cpu.rows import Pieces, Rounding
 from daskboost.devices.cpu.views import SlotLayout, WalkArrays
-from daskboost.devices.gpu.rows.feature_groups import count_tiles, map_tiles, rows_of_tile, rows_per_tile
+from daskboost.devices.gpu.rows.feature_groups import (
+    count_tiles,
+    cut_tiles,
+    map_tiles,
+    rows_of_tile,
+    rows_per_tile,
+)
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data
@@ -315,7 +321,7 @@ class GpuRows:
         each, order = len(nodes) // n_passes, None if in_order else chunk.order
         for begin in range(0, len(nodes), each):
             own, n_rows = slice(begin, begin + each), chunk.kept * (n_trees // n_passes)
-            tiles = map_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
+            tiles = cut_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
             view.build(tiles, order, chunk.pairs, out[own], adds=adds)
 
     def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool

@@ -19,6 +19,7 @@ from daskboost.devices.gpu.rows.feature_groups import (
     SKEWED_BIN_BYTES,
     FeatureGroups,
     Tiles,
+    mapped,
     room_bytes,
 )
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, element_stride
@@ -163,6 +164,8 @@ class DenseView:
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
         layout, runtime, small = self._layout, self.runtime, small_data(pairs)
+        if adds or len(tiles.nodes) > ZERO_THREADS:  # nobody clears, or who does has no room for the map
+            tiles = mapped(runtime, tiles)
         for each in self._planes:
             host, symbols = each.host, each.planes.view(np.uint8)
             shape = {"SYMBOL_BYTES": self.symbol_bytes, "COLUMNS": host.columns, "SMALL": small, "SKEWED": 0}
@@ -182,8 +185,9 @@ class DenseView:
             if not adds:
                 runtime.kernel("histogram_zeros", "zero_divided")(
                     blocks, ZERO_THREADS, each.groups, len(host.groups), least_tiles, blocks, layout.offsets,
-                    len(layout.host.n_bins), tiles.nodes, tiles.starts, len(tiles.nodes), out.view(np.uint64),
+                    len(layout.host.n_bins), *tiles.arguments, int(not tiles.is_mapped), out.view(np.uint64),
                 )  # fmt: skip
+                tiles = replace(tiles, is_mapped=True)
             runtime.kernel("histogram", "build", **shape, THREADS=threads)(
                 blocks, threads, symbols, symbols[0].nbytes, self._n_rows, each.groups, len(host.groups), quads,
                 least_tiles, layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, int(adds),
@@ -267,6 +271,7 @@ class SparseView:
               adds: bool = False) -> None:  # fmt: skip
         if not adds:  # few of a node's slots have entries, and kernels add those that have
             out.fill(0)
+        tiles = mapped(self.runtime, tiles)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
         n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
         rows, common = (self._indptr, self._slots, n_rows, n_slots), (order, pairs, out.view(np.uint64))

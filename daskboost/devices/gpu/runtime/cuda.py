@@ -27,7 +27,7 @@ from daskboost.dtypes import UInt8
 from daskboost.errors import DeviceError, MissingDependencyError, NoDeviceError
 
 if TYPE_CHECKING:
-    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool, Module
+    from cupy.cuda import Function, Graph, MemoryAsyncPool, MemoryPointer, MemoryPool, Module, Stream
     from rmm.mr import DeviceMemoryResource
 
 # Copies to a CUDA device beside its kernels, and the page-locked memory that they are made from.
@@ -327,6 +327,12 @@ class CudaRuntime:
     def copy_stream(self) -> CudaCopies:
         """A stream that does not wait for the default one."""
         return CudaCopies(self.xp.cuda)
+
+    @cached_property
+    def lanes(self) -> tuple[Stream, Stream]:
+        """Two streams that do not wait for the default one."""
+        with self.xp.cuda.Device(self.device):
+            return self.xp.cuda.Stream(non_blocking=True), self.xp.cuda.Stream(non_blocking=True)
 
     def record_event(self) -> Event:
         """Of CuPy's current stream."""

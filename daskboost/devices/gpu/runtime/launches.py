@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import cycle
 from types import ModuleType
 from typing import Any, Protocol, cast
 
@@ -85,6 +86,20 @@ class CopyStream(Protocol):
         """Wait on the host for all copies."""
 
 
+class Lane(Protocol):
+    """A stream; within it as a context, it is this thread's current one."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def wait_event(self, event: Event) -> None:
+        """What it is given from now on begins after the event."""
+
+    def synchronize(self) -> None:
+        """Wait on the host for all that it has been given."""
+
+
 class Runtime(Protocol):
     """One device."""
 
@@ -129,6 +144,10 @@ class Runtime(Protocol):
     def copy_stream(self) -> CopyStream:
         """A stream of its own."""
 
+    @property
+    def lanes(self) -> tuple[Lane, Lane]:
+        """Two streams for work that takes turns; always the same ones, since memory pools keep memory for each."""
+
     def record_event(self) -> Event:
         """The end of all that the current stream has been given so far."""
 
@@ -157,6 +176,22 @@ def active(runtime: Runtime) -> AbstractContextManager[Any]:
     """Within it, the device is this thread's current one, on which arrays are made and kernels run."""
     cuda = getattr(runtime.xp, "cuda", None)
     return nullcontext() if cuda is None else cuda.Device(runtime.device)
+
+
+@contextmanager
+def taking_turns(runtime: Runtime) -> Iterator[Iterator[Lane]]:
+    """Give lanes in turn, without end, which begin after what the current stream has been given so far.
+
+    The end waits for them, however it comes: arrays that they use may be another stream's, and freed next.
+    """
+    begun = runtime.record_event()
+    for lane in runtime.lanes:
+        lane.wait_event(begun)
+    try:
+        yield cycle(runtime.lanes)
+    finally:
+        for lane in runtime.lanes:
+            lane.synchronize()
 
 
 def to_device(runtime: Runtime, array: npt.NDArray[Any]) -> DeviceArray:
