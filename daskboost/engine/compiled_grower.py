@@ -7,7 +7,7 @@ rows allow it (`why_not_compiled`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +31,10 @@ from daskboost.devices.cpu.grow import (
     addresses_of_parts,
     grow,
 )
-from daskboost.devices.cpu.histogram import WORD_ROWS, DenseBins, SparseBins
+from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.split import SplitTable
-from daskboost.devices.cpu.views import CpuView, DenseView, SparseView, WalkArrays
+from daskboost.devices.cpu.views import CpuView, WalkArrays, host_address
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.dtypes import Array, Float64, Int64, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
@@ -50,7 +50,6 @@ RANGE_ROWS = 16_384
 """Rows that one task quantizes."""
 FIRST_NODES, FIRST_PLACES = 255, 32
 """Nodes and histograms that there is room for at first; a tree that needs more is begun again with twice as many."""
-ViewT = TypeVar("ViewT")
 POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUIDE}
 
 
@@ -198,7 +197,7 @@ def _allowed(features: FeatureRules, params: TrainParams) -> UInt8:
 
 def addresses(arrays: Sequence[Array]) -> Int64:
     """Return where the memory of arrays begins; int64, shape (arrays,)."""
-    return np.array([array.__array_interface__["data"][0] for array in arrays], np.int64)
+    return np.array([host_address(array) for array in arrays], np.int64)
 
 
 def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
@@ -214,27 +213,10 @@ def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
         for (begin, first_row), end in zip(group.pieces, ends, strict=True):
             for start in range(begin, end, RANGE_ROWS):
                 ranges.append((chunk, start, min(start + RANGE_ROWS, end), first_row - begin))
-    strides = np.zeros((len(views), 2), np.int64)
-    common: DenseBins | SparseBins
-    dense, sparse = _of_kind(views, DenseView), _of_kind(views, SparseView)
-    if sparse:
-        by_row, by_column = (
-            addresses([own.bins.indptr for own in sparse]), addresses([own.bins.slots for own in sparse])
-        )  # fmt: skip
-        common = sparse[0].bins._replace(indptr=sparse[0].bins.indptr[:0], slots=sparse[0].bins.slots[:0])
-    else:
-        by_row = addresses([own.bins.symbols for own in dense])
-        by_column = addresses([own.columns.symbols for own in dense])
-        strides[:] = [(own.columns.row_stride, own.columns.column_stride) for own in dense]
-        common = dense[0].bins._replace(symbols=dense[0].bins.symbols[:0])
+    places = np.array([view.places for view in views], np.int64)
     return Chunks(
-        common, by_row, by_column, strides, engine.setup.layout.n_bins, begins, np.array(ranges, np.int64), order, spare
-    )  # fmt: skip
-
-
-def _of_kind(views: Sequence[CpuView], kind: type[ViewT]) -> list[ViewT]:
-    """Return the views of one encoding, which is all of them or none."""
-    return [view for view in views if isinstance(view, kind)]
+        views[0].common, places, engine.setup.layout.n_bins, begins, np.array(ranges, np.int64), order, spare
+    )
 
 
 def _empty_nodes(n: int, n_chunks: int) -> Nodes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numba.extending
+from llvmlite import ir
 from numba.core import event
 from numba.core.base import BaseContext
 from numba.core.caching import FunctionCache
@@ -38,8 +40,13 @@ event.register("numba:compile", _SaysCompiling())  # type: ignore[no-untyped-cal
 class _KernelCache(FunctionCache):
     """Numba's cache on disk of one function, where other versions of the package may have left theirs.
 
-    It names the classes of tuples that a function takes. Where one has moved since, numba would raise for good.
+    It names the classes of tuples that a function takes. Where one has moved since, numba would raise for good. And it
+    looks at the file of the function alone, though that contains what it calls: here all files of kernels count.
     """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file._source_stamp = _stamp()
 
     def load_overload(self, sig: Signature, target_context: BaseContext) -> CompileResult | None:
         try:
@@ -48,6 +55,15 @@ class _KernelCache(FunctionCache):
             self.flush()  # type: ignore[no-untyped-call]
             return None
         return found
+
+
+@cache
+def _stamp() -> tuple[tuple[str, float, int], ...]:
+    """Return what changes when a file with kernels, or with tuples that they take, does."""
+    folder = Path(__file__).parent
+    files = sorted([*folder.glob("*.py"), folder.parent / "row_order.py"])
+    found = [(path.name, path.stat()) for path in files if path.exists()]
+    return tuple((name, state.st_mtime, state.st_size) for name, state in found)
 
 
 if TYPE_CHECKING:
@@ -69,6 +85,10 @@ else:
             return dispatcher
 
         return compiled
+
+
+Emitted = tuple[Signature, Callable[..., ir.Value]]
+"""What an intrinsic returns: its types, and what emits its code."""
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:

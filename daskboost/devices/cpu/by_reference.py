@@ -8,15 +8,17 @@ attributes are read where they are used, and one whose class says `by_reference 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.typing.templates import AttributeTemplate
+from numba.core.typing.context import Context
+from numba.core.typing.templates import AttributeTemplate, Signature
 from numba.extending import infer_getattr, lower_getattr_generic, models, register_model
 
-from daskboost.devices.cpu import intrinsic
+from daskboost.devices.cpu import Emitted, intrinsic
 
 _cgutils: Any = cgutils  # it has no types
 
@@ -68,9 +70,9 @@ def _attribute(context: Any, builder: ir.IRBuilder, of: Reference, value: ir.Val
 
 
 @intrinsic
-def reference(typing_context: Any, value: types.NamedTuple) -> Any:
+def reference(typing_context: Context, value: types.NamedTuple) -> Emitted:
     """Return a reference to a copy of a tuple, which is there until the caller returns."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         place = _cgutils.alloca_once_value(builder, args[0])
         return builder.bitcast(place, ir.IntType(8).as_pointer())
 

@@ -17,22 +17,21 @@ not depend on how its work was shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 from numba.core import cgutils
-from numba.extending import overload
 from numba.np.arrayobj import populate_array as _populate
 
-from daskboost.devices.cpu import intrinsic, njit, uncounted
-from daskboost.devices.cpu.by_reference import Reference, reference
+from daskboost.devices.cpu import njit, uncounted
+from daskboost.devices.cpu.addressed import array_at, weight_at
+from daskboost.devices.cpu.by_reference import reference
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
-from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, DenseBins, SparseBins, _add_rows
-from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk_dense, walk_sparse
+from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
+from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk
 from daskboost.devices.cpu.split import (
     BinGains,
+    FeatureRange,
     FeatureSlots,
     NodeTotals,
     Regular,
@@ -47,7 +46,7 @@ from daskboost.devices.cpu.split import (
 )
 from daskboost.devices.cpu.team import address_of, next_task, part, run
 from daskboost.devices.row_order import RowOrder
-from daskboost.dtypes import Array, Bool, Float32, Float64, Int32, Int64, UInt8
+from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
 _cgutils: Any = cgutils  # these have no types
 populate_array: Any = _populate
@@ -65,16 +64,12 @@ LEAF = -1
 
 
 class Chunks(NamedTuple):
-    """Rows of an engine's chunks, one chunk after the other; arrays of addresses have shape (chunks,)."""
+    """Rows of an engine's chunks, one chunk after the other."""
 
     bins: Any
-    """`DenseBins` or `SparseBins`: what all chunks have in common, without symbols."""
-    by_row: Int64
-    """Addresses of symbols, row by row; or of row pointers."""
-    by_column: Int64
-    """Addresses of symbols as splits read them; or of histogram slots."""
-    strides: Int64
-    """Strides of the latter, of rows and of columns; shape (chunks, 2)."""
+    """What the bins of all chunks have in common, see `bins_at`."""
+    places: Int64
+    """Where bins lie as rows are added to histograms, and as splits read them; shape (chunks, 2, 4), see `bins_at`."""
     n_bins: Int32
     """Bins of each feature, without the missing slot."""
     begins: Int64
@@ -155,8 +150,8 @@ class Step(NamedTuple):
     results: SplitTable
     """The best splits among ranges of features."""
     drawn: Int64
-    """Of each range of rows: drawn rows, their sums of g and h, and where they and those that are not drawn go; shape
-    (ranges, 5)."""
+    """Numbers of each range of rows: drawn rows, their sums of g and h, and where they and those that are not drawn go;
+    shape (ranges, 5)."""
     scratch: Int64
     """For each thread, sums of a block of features; shape (threads, entries)."""
     prefix: Float64
@@ -232,99 +227,23 @@ for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Growing):
     setattr(_class, "by_reference", True)  # noqa: B010  # named tuples have no other place for it
 
 
-# Arrays that lie at addresses.
-
-def _at(context: Any, builder: Any, kind: types.Array, address: Any, size: Any) -> Any:
-    """Return the array of `size` numbers at an address; somebody else keeps it there."""
-    array = context.make_array(kind)(context, builder)
-    stride = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-    data = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
-    populate_array(
-        array, data=data, shape=_cgutils.pack_array(builder, [size]), strides=_cgutils.pack_array(builder, [stride]),
-        itemsize=stride, meminfo=None,
-    )  # fmt: skip
-    return array._getvalue()
+@uncounted()
+def _n_rows(chunks: Chunks, chunk: int) -> int:
+    """Return the rows of a chunk."""
+    begins = chunks.begins
+    return int(begins[chunk + 1] - begins[chunk])
 
 
-@intrinsic
-def _array_at(typing_context: Any, address: types.Integer, like: types.Array, size: types.Integer) -> Any:
-    """Return the array of `size` numbers at an address, of the type of `like`."""
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _at(context, builder, signature.return_type, args[0], args[2])
-
-    return types.Array(like.dtype, 1, "C")(types.int64, like, types.int64), generate
-
-
-@intrinsic
-def _weight_at(typing_context: Any, address: types.Integer, size: types.Integer, pairs: types.Array) -> Any:
-    """Return a chunk's weights where data are small, as pairs tell; or else None."""
-    kind: Any = types.Array(types.float32, 1, "C") if pairs.dtype == types.int64 else types.none
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if kind is types.none:
-            return context.get_dummy_value()
-        return _at(context, builder, kind, args[0], args[1])
-
-    return kind(types.int64, types.int64, pairs), generate
-
-
+@njit(inline="always")
 def _by_row(chunks: Chunks, chunk: int) -> Any:
-    """Return a chunk's bins as rows are added to histograms."""
-    raise NotImplementedError("for compiled code only")
+    """Return a chunk's bins as rows are added to histograms, or walk trees."""
+    return bins_at(chunks.bins, chunks.places[chunk, 0], _n_rows(chunks, chunk))
 
 
-def _encoding(chunks: Reference) -> Any:
-    """Return the class of the chunks' bins."""
-    return getattr(chunks.member("bins"), "instance_class", None)
-
-
-@overload(_by_row, inline="always", strict=False)
-def _typed_by_row(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
-    if _encoding(chunks) is SparseBins:
-        return lambda chunks, chunk: SparseBins(
-            _array_at(chunks.by_row[chunk], chunks.bins.indptr, chunks.begins[chunk + 1] - chunks.begins[chunk] + 1),
-            _array_at(chunks.by_column[chunk], chunks.bins.slots, np.int64(1) << np.int64(40)), chunks.bins.offsets,
-        )  # fmt: skip
-    return lambda chunks, chunk: DenseBins(
-        _array_at(
-            chunks.by_row[chunk], chunks.bins.symbols,
-            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.n_bins),
-        ),
-        len(chunks.n_bins), 1, chunks.bins.offsets, chunks.n_bins, chunks.bins.blocks,
-        chunks.bins.scratch_entries,
-    )  # fmt: skip
-
-
+@njit(inline="always")
 def _by_column(chunks: Chunks, chunk: int) -> Any:
     """Return a chunk's bins as splits read them."""
-    raise NotImplementedError("for compiled code only")
-
-
-@overload(_by_column, inline="always", strict=False)
-def _typed_by_column(chunks: Reference, chunk: types.Integer) -> Callable[[Chunks, int], Any]:
-    if _encoding(chunks) is SparseBins:
-        return lambda chunks, chunk: _by_row(chunks, chunk)
-    return lambda chunks, chunk: DenseBins(
-        _array_at(
-            chunks.by_column[chunk], chunks.bins.symbols,
-            (chunks.begins[chunk + 1] - chunks.begins[chunk]) * len(chunks.n_bins),
-        ),
-        chunks.strides[chunk, 0], chunks.strides[chunk, 1], chunks.bins.offsets, chunks.n_bins,
-        chunks.bins.blocks, chunks.bins.scratch_entries,
-    )  # fmt: skip
-
-
-def _walk(bins: DenseBins | SparseBins, tree: TreeArrays, rows: Array, first: int, last: int, margin: Float32) -> None:
-    """Add a tree's values to the margins of some rows."""
-    raise NotImplementedError("for compiled code only")
-
-
-@overload(_walk, inline="always", strict=False)
-def _typed_walk(bins: types.NamedTuple, tree: Any, rows: Any, first: Any, last: Any, margin: Any
-                ) -> Callable[..., None]:  # fmt: skip
-    if bins.instance_class is SparseBins:
-        return lambda bins, tree, rows, first, last, margin: walk_sparse(bins, tree, rows, first, last, margin)
-    return lambda bins, tree, rows, first, last, margin: walk_dense(bins, tree, rows, first, last, margin)
+    return bins_at(chunks.bins, chunks.places[chunk, 1], _n_rows(chunks, chunk))
 
 
 @uncounted()
@@ -365,9 +284,9 @@ def _quantize(state: Growing, thread: int) -> None:
         begin, end = chunks.begins[chunk], chunks.begins[chunk + 1]
         n = (end - begin) * tree.n_outputs
         gradients = Gradients(
-            _array_at(tree.g[chunk], one, n)[tree.output :: tree.n_outputs],
-            _array_at(tree.h[chunk], one, n)[tree.output :: tree.n_outputs],
-            _weight_at(tree.weight[chunk], end - begin, chunks.rows.pairs),
+            array_at(tree.g[chunk], one, n)[tree.output :: tree.n_outputs],
+            array_at(tree.h[chunk], one, n)[tree.output :: tree.n_outputs],
+            weight_at(tree.weight[chunk], end - begin, chunks.rows.pairs),
         )  # fmt: skip
         into = RowOrder(chunks.rows.order[begin:end], chunks.rows.pairs[begin:end])
         drawn[r, 1], drawn[r, 2] = take_rows(gradients, tree.quanta, tree.draw, rows, into, drawn[r, 3], drawn[r, 4])
@@ -858,13 +777,14 @@ def _search(state: Growing, thread: int) -> None:
             if child < 0 or not _opens(state, child):
                 continue
             usable = tree.allowed[nodes.depth[child] if len(tree.allowed) > 1 else 0]
+            searched = FeatureRange(usable, features[0], features[1])
             totals, regular = _totals(state, child), state.rules.regular
             if nodes.in_words[child]:
                 own = pool.words[nodes.place[child]]
-                best_of_node(own, usable, slots, features, totals, regular, room, step.results, row)
+                best_of_node(own, slots, searched, totals, regular, room, step.results, row)
             else:
                 pairs = pool.pairs[nodes.place[child]]
-                best_of_node(pairs, usable, slots, features, totals, regular, room, step.results, row)
+                best_of_node(pairs, slots, searched, totals, regular, room, step.results, row)
 
 
 @uncounted()
@@ -1032,7 +952,7 @@ def _finish(state: Growing, thread: int) -> None:
                 first, last = max(begin, begin + low - position), min(end, begin + high - position)
                 position += end - begin
                 if first < last:
-                    margin = _array_at(
+                    margin = array_at(
                         tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
                     )[tree.output :: tree.n_outputs]  # fmt: skip
                     _add_values(state, node, chunk, first, last, margin)
@@ -1043,14 +963,14 @@ def _finish(state: Growing, thread: int) -> None:
                 first, last = max(begin, begin + low - position), min(end, begin + high - position)
                 position += end - begin
                 if first < last:
-                    margin = _array_at(
+                    margin = array_at(
                         tree.margin[chunk], one, (chunks.begins[chunk + 1] - chunks.begins[chunk]) * tree.n_outputs
                     )[tree.output :: tree.n_outputs]  # fmt: skip
                     arrays = TreeArrays(
                         nodes.left[:size], walked[:size], nodes.feature[:size], nodes.split_bin[:size],
                         defaults[:size], nodes.value[:size],
                     )  # fmt: skip
-                    _walk(_by_row(chunks, chunk), arrays, chunks.rows.order, first, last, margin)
+                    walk(_by_row(chunks, chunk), arrays, chunks.rows.order, first, last, margin)
 
 
 @uncounted()

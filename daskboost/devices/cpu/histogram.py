@@ -26,6 +26,7 @@ from numba import types
 from numba.extending import overload
 
 from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.addressed import array_at
 from daskboost.devices.cpu.threads import prefetch
 from daskboost.devices.row_order import RowOrder, Stretch
 from daskboost.dtypes import Int32, Int64, Pairs, Symbols
@@ -56,6 +57,28 @@ class SparseBins(NamedTuple):
     slots: Int32
     offsets: Int64
     """First slot of each feature, shape (features + 1,)."""
+
+
+def bins_at(common: DenseBins | SparseBins, place: Int64, n_rows: int) -> DenseBins | SparseBins:
+    """Return a chunk's bins: what all chunks have in `common`, with symbols, or row pointers and slots, at a place.
+
+    `place` : int64, shape (4,): the address of symbols, 0 and their strides of rows and of columns; or the addresses of
+    row pointers and of slots.
+    """
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(bins_at, inline="always", strict=False)
+def _typed_bins_at(common: types.NamedTuple, place: types.Array, n_rows: types.Integer) -> Callable[..., object]:
+    if common.instance_class is DenseBins:
+        return lambda common, place, n_rows: DenseBins(
+            array_at(place[0], common.symbols, n_rows * len(common.n_bins)), place[2], place[3], common.offsets,
+            common.n_bins, common.blocks, common.scratch_entries,
+        )  # fmt: skip
+    return lambda common, place, n_rows: SparseBins(
+        array_at(place[0], common.indptr, n_rows + 1), array_at(place[1], common.slots, np.int64(1) << np.int64(40)),
+        common.offsets,
+    )  # fmt: skip
 
 
 @njit(inline="always")

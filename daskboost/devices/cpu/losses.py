@@ -105,11 +105,11 @@ def _gradient(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.floa
     raise NotImplementedError("for compiled code only")
 
 
-def _squared_error(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+def _squared_error(loss: SquaredError, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
     return margin - label, _ONE
 
 
-def _pseudo_huber(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+def _pseudo_huber(loss: PseudoHuber, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
     ratio = (margin - label) / loss.a
     limited = min(max(ratio, -_HUBER), _HUBER)
     limited = limited if ratio == ratio else ratio
@@ -117,7 +117,7 @@ def _pseudo_huber(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.
     return loss.a * (limited * inverse), inverse * inverse * inverse
 
 
-def _logistic(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+def _logistic(loss: Logistic, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
     p = _ONE / (_exp(-margin) + _ONE)
     factor = loss.a if label == _ONE else _ONE
     h = p * (_ONE - p)
@@ -125,28 +125,28 @@ def _logistic(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.floa
     return (p - label) * factor, h * factor
 
 
-def _poisson(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+def _poisson(loss: Poisson, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
     return _exp(margin) - label, _exp(margin + loss.a)
 
 
-def _gamma(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+def _gamma(loss: Gamma, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
     ratio = label * _exp(-margin)
     return _ONE - ratio, ratio
 
 
-def _tweedie(loss: Any, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
+def _tweedie(loss: Tweedie, label: np.float32, margin: np.float32) -> tuple[np.float32, np.float32]:
     a, b = label * _exp(loss.a * margin), _exp(loss.b * margin)
     return b - a, loss.b * b - loss.a * a
 
 
-FORMULAS: Mapping[Any, Callable[..., Any]] = {
+FORMULAS: Mapping[type[NamedTuple], Callable[..., object]] = {
     SquaredError: _squared_error, PseudoHuber: _pseudo_huber, Logistic: _logistic, Poisson: _poisson, Gamma: _gamma,
     Tweedie: _tweedie,
 }  # fmt: skip
 
 
 @overload(_gradient, inline="always", strict=False)
-def _typed_gradient(loss: types.NamedTuple, label: Any, margin: Any) -> Callable[..., Any]:
+def _typed_gradient(loss: types.NamedTuple, label: types.Type, margin: types.Type) -> Callable[..., object]:
     return FORMULAS[loss.instance_class]
 
 

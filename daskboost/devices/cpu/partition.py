@@ -7,9 +7,9 @@ pieces, which moves whole blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -212,22 +212,25 @@ def goes_left(bins: DenseBins | SparseBins, row: np.uint64, feature: int, split_
 
 
 @overload(goes_left, inline="always", strict=False)
-def _typed_goes_left(bins: types.NamedTuple, row: Any, feature: Any, split_bin: Any, default_left: Any
-                     ) -> Callable[..., bool]:  # fmt: skip
-    if bins.instance_class is SparseBins:
-        def of_sparse(bins: Any, row: Any, feature: Any, split_bin: Any, default_left: Any) -> Any:
-            low, high = bins.offsets[feature], bins.offsets[feature + 1]
-            symbol = sparse_symbol(bins.indptr, bins.slots, row, low, high)
-            return default_left if symbol < 0 else symbol <= split_bin
+def _typed_goes_left(
+    bins: types.NamedTuple, row: types.Type, feature: types.Type, split_bin: types.Type, default_left: types.Type
+) -> Callable[..., bool]:
+    return GOES_LEFT[bins.instance_class]
 
-        return of_sparse
 
-    def of_dense(bins: Any, row: Any, feature: Any, split_bin: Any, default_left: Any) -> Any:
-        at = row * np.uint64(bins.row_stride) + np.uint64(feature) * np.uint64(bins.column_stride)
-        symbol = np.int32(bins.symbols[at])
-        return (symbol <= split_bin) | ((symbol == bins.n_bins[feature]) & default_left)
+def _sparse_goes_left(bins: SparseBins, row: np.uint64, feature: int, split_bin: int, default_left: bool) -> bool:
+    low, high = bins.offsets[feature], bins.offsets[feature + 1]
+    symbol = sparse_symbol(bins.indptr, bins.slots, row, low, high)
+    return default_left if symbol < 0 else symbol <= split_bin
 
-    return of_dense
+
+def _dense_goes_left(bins: DenseBins, row: np.uint64, feature: int, split_bin: int, default_left: bool) -> bool:
+    at = row * np.uint64(bins.row_stride) + np.uint64(feature) * np.uint64(bins.column_stride)
+    symbol = np.int32(bins.symbols[at])
+    return bool((symbol <= split_bin) | ((symbol == bins.n_bins[feature]) & default_left))
+
+
+GOES_LEFT: Mapping[type, Callable[..., bool]] = {DenseBins: _dense_goes_left, SparseBins: _sparse_goes_left}
 
 
 def _ask_for(bins: DenseBins | SparseBins, row: np.uint64, feature: int) -> None:
@@ -236,12 +239,19 @@ def _ask_for(bins: DenseBins | SparseBins, row: np.uint64, feature: int) -> None
 
 
 @overload(_ask_for, inline="always", strict=False)
-def _typed_ask_for(bins: types.NamedTuple, row: Any, feature: Any) -> Callable[..., None]:
-    if bins.instance_class is SparseBins:
-        return lambda bins, row, feature: None
-    return lambda bins, row, feature: prefetch(
-        bins.symbols, row * np.uint64(bins.row_stride) + np.uint64(feature) * np.uint64(bins.column_stride)
-    )
+def _typed_ask_for(bins: types.NamedTuple, row: types.Type, feature: types.Type) -> Callable[..., None]:
+    return ASK_FOR[bins.instance_class]
+
+
+def _ask_for_dense(bins: DenseBins, row: np.uint64, feature: int) -> None:
+    prefetch(bins.symbols, row * np.uint64(bins.row_stride) + np.uint64(feature) * np.uint64(bins.column_stride))
+
+
+def _ask_for_sparse(bins: SparseBins, row: np.uint64, feature: int) -> None:
+    pass
+
+
+ASK_FOR: Mapping[type, Callable[..., None]] = {DenseBins: _ask_for_dense, SparseBins: _ask_for_sparse}
 
 
 @njit(nogil=True)
@@ -374,3 +384,32 @@ def walk_sparse(bins: SparseBins, tree: TreeArrays, rows: UInt32, first: int, la
             left = default_left[node] if symbol < 0 else symbol <= split_bin[node]
             node = left_child[node] if left else right_child[node]
         _add_value(margin, row, value, node)
+
+
+def walk(
+    bins: DenseBins | SparseBins, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32
+) -> None:
+    """Do what `walk_dense` says for a chunk of either encoding."""
+    raise NotImplementedError("for compiled code only")
+
+
+@overload(walk, inline="always", strict=False)
+def _typed_walk(
+    bins: types.NamedTuple, tree: types.Type, rows: types.Type, first: types.Type, last: types.Type, margin: types.Type
+) -> Callable[..., None]:
+    return WALKS[bins.instance_class]
+
+
+def _walk_dense(
+    bins: DenseBins, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32
+) -> None:
+    walk_dense(bins, tree, rows, first, last, margin)
+
+
+def _walk_sparse(
+    bins: SparseBins, tree: TreeArrays, rows: UInt32, first: int, last: int, margin: Float32
+) -> None:
+    walk_sparse(bins, tree, rows, first, last, margin)
+
+
+WALKS: Mapping[type, Callable[..., None]] = {DenseBins: _walk_dense, SparseBins: _walk_sparse}

@@ -93,6 +93,15 @@ class FeatureSlots(NamedTuple):
     """The slot that histograms begin with."""
 
 
+class FeatureRange(NamedTuple):
+    """Features that are searched."""
+
+    usable: UInt8
+    """Whether the node may use each of all features, shape (features,)."""
+    first: int
+    last: int
+
+
 class SplitTable(NamedTuple):
     """The best splits that were found; arrays of shape (nodes, ...)."""
 
@@ -333,10 +342,10 @@ def widest(n_bins: Int32, features: tuple[int, int]) -> int:
 
 @njit(nogil=True)
 def best_of_node(
-    own: Int64, usable: UInt8, slots: FeatureSlots, features: tuple[int, int], node: NodeTotals, regular: Regular,
-    room: BinGains, out: SplitTable, row: int,
+    own: Int64, slots: FeatureSlots, features: FeatureRange, node: NodeTotals, regular: Regular, room: BinGains,
+    out: SplitTable, row: int,
 ) -> None:  # fmt: skip
-    """Write the best split of a node among the features in `[features)` to a row of `out`.
+    """Write the best split of a node among some features to a row of `out`.
 
     Ties go to the lowest feature, then to missing right, then to the lowest bin. The gain of `out` stays as it is,
     -inf, where no split that is allowed gains anything.
@@ -349,8 +358,8 @@ def best_of_node(
     else:
         parent = leaf_gain(g, h, regular, node.low, node.high)
     best = 0.0
-    for f in range(features[0], features[1]):
-        if usable[f] == 0:
+    for f in range(features.first, features.last):
+        if features.usable[f] == 0:
             continue
         some_missing = scan_feature(own[offsets[f] - first_slot :], n_bins[f], node, regular, monotone[f], room)
         for side in range(2 if some_missing else 1):
@@ -390,7 +399,8 @@ def best_per_node(
                 parents[stack.parent_places[n], low_slot:high_slot],
                 siblings[stack.sibling_places[n], low_slot:high_slot], own[low_slot:high_slot],
             )  # fmt: skip
-        best_of_node(own, usable, slots, features, totals_of(nodes, units, row), regular, room, out, row)
+        searched = FeatureRange(usable, features[0], features[1])
+        best_of_node(own, slots, searched, totals_of(nodes, units, row), regular, room, out, row)
 
 
 # Split search for symmetric trees: one split for all nodes of a level.

@@ -22,15 +22,17 @@ for nobody who has not begun. The words of a team lie on cache lines of their ow
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import typeof, types
 from numba.core import cgutils
+from numba.core.typing.context import Context
+from numba.core.typing.templates import Signature
 
-from daskboost.devices.cpu import intrinsic, njit, uncounted
+from daskboost.devices.cpu import Emitted, intrinsic, njit, uncounted
 from daskboost.devices.cpu.by_reference import Reference
 from daskboost.dtypes import Int64
 
@@ -59,18 +61,18 @@ def _address(context: Any, builder: ir.IRBuilder, kind: types.Array, array: ir.V
 
 
 @intrinsic
-def _load(typing_context: Any, words: types.Array, index: types.Integer) -> Any:
+def _load(typing_context: Context, words: types.Array, index: types.Integer) -> Emitted:
     """Read a word; what other threads wrote before they stored it is there."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         return builder.load_atomic(_address(context, builder, signature.args[0], *args), "acquire", 8)
 
     return types.int64(words, types.intp), generate
 
 
 @intrinsic
-def _store(typing_context: Any, words: types.Array, index: types.Integer, value: types.Integer) -> Any:
+def _store(typing_context: Context, words: types.Array, index: types.Integer, value: types.Integer) -> Emitted:
     """Write a word, after all that this thread has written."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, value = args
         builder.store_atomic(value, _address(context, builder, signature.args[0], array, at), "release", 8)
         return context.get_dummy_value()
@@ -79,9 +81,9 @@ def _store(typing_context: Any, words: types.Array, index: types.Integer, value:
 
 
 @intrinsic
-def _add(typing_context: Any, words: types.Array, index: types.Integer, value: types.Integer) -> Any:
+def _add(typing_context: Context, words: types.Array, index: types.Integer, value: types.Integer) -> Emitted:
     """Add to a word, at once for all threads; return what it was."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, value = args
         return builder.atomic_rmw("add", _address(context, builder, signature.args[0], array, at), value, "acq_rel")
 
@@ -93,9 +95,9 @@ def _libc(name: str, result: ir.Type, *arguments: ir.Type) -> Callable[[ir.IRBui
 
 
 @intrinsic
-def _exchange(typing_context: Any, words: types.Array, index: types.Integer, value: types.Integer) -> Any:
+def _exchange(typing_context: Context, words: types.Array, index: types.Integer, value: types.Integer) -> Emitted:
     """Write a word, at once for all threads; return what it was."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, value = args
         return builder.atomic_rmw("xchg", _address(context, builder, signature.args[0], array, at), value, "acq_rel")
 
@@ -103,10 +105,10 @@ def _exchange(typing_context: Any, words: types.Array, index: types.Integer, val
 
 
 @intrinsic
-def _replace(typing_context: Any, words: types.Array, index: types.Integer, old: types.Integer, new: types.Integer
-             ) -> Any:  # fmt: skip
+def _replace(typing_context: Context, words: types.Array, index: types.Integer, old: types.Integer, new: types.Integer
+             ) -> Emitted:  # fmt: skip
     """Write a word if it is `old`, at once for all threads; return whether it was."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, old, new = args
         found = builder.cmpxchg(
             _address(context, builder, signature.args[0], array, at), old, new, "acq_rel", "acquire"
@@ -121,9 +123,9 @@ PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint"
 
 
 @intrinsic
-def _pause(typing_context: Any) -> Any:
+def _pause(typing_context: Context) -> Emitted:
     """Wait for some tens of cycles."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         if platform.machine() in PAUSES:
             name, numbers = PAUSES[platform.machine()]
             word, insert = ir.IntType(32), _cgutils.get_or_insert_function
@@ -135,11 +137,11 @@ def _pause(typing_context: Any) -> Any:
 
 
 @intrinsic
-def _yield(typing_context: Any) -> Any:
+def _yield(typing_context: Context) -> Emitted:
     """Offer the core to other threads."""
     function = _libc("sched_yield", ir.IntType(32))
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         builder.call(function(builder), [])
         return context.get_dummy_value()
 
@@ -147,11 +149,11 @@ def _yield(typing_context: Any) -> Any:
 
 
 @intrinsic
-def _sleep(typing_context: Any, microseconds: types.Integer) -> Any:
+def _sleep(typing_context: Context, microseconds: types.Integer) -> Emitted:
     """Sleep."""
     function = _libc("usleep", ir.IntType(32), ir.IntType(32))
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         builder.call(function(builder), [builder.trunc(args[0], ir.IntType(32))])
         return context.get_dummy_value()
 
@@ -159,9 +161,9 @@ def _sleep(typing_context: Any, microseconds: types.Integer) -> Any:
 
 
 @intrinsic
-def _call(typing_context: Any, function: types.Integer, state: types.Integer, number: types.Integer) -> Any:
+def _call(typing_context: Context, function: types.Integer, state: types.Integer, number: types.Integer) -> Emitted:
     """Call the job's function."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         pointer = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [pointer, ir.IntType(64)])
         builder.call(
@@ -173,10 +175,10 @@ def _call(typing_context: Any, function: types.Integer, state: types.Integer, nu
 
 
 @intrinsic
-def _job(typing_context: Any, part: types.Integer, state: types.Type) -> Any:
+def _job(typing_context: Context, part: types.Integer, state: types.Type) -> Emitted:
     """Return the addresses of a function that calls the part at an address (`address_of`) with a state, and of its
     argument, which lies on the stack of the caller; a caller has to be there until all threads have ended."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
         argument_types = (state, types.int64)
         kind = context.call_conv.get_function_type(types.none, argument_types)

@@ -17,7 +17,7 @@ from daskboost.devices.cpu.histogram import DenseBins, HistogramSums, SparseBins
 from daskboost.devices.cpu.partition import TreeArrays
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.row_order import Predicates, RowOrder, Stretch
-from daskboost.dtypes import Bool, Float32, Int32, Int64, Symbols, UInt32
+from daskboost.dtypes import Array, Bool, Float32, Int32, Int64, Symbols, UInt32
 
 SCRATCH_SLOTS = 16_384
 """Slots that the inner loop works on at a time: 128 KiB of packed sums, well inside an L2 cache."""
@@ -106,6 +106,12 @@ class WalkArrays:
         )
 
 
+def host_address(array: Array) -> int:
+    """Return where the memory of an array of this process begins."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
 TakenRows = Symbols | tuple[Int64, Int32]
 """Copies of some rows: symbols, shape (rows, features), or row pointers and histogram slots."""
 
@@ -115,6 +121,14 @@ class CpuView(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+    @property
+    def common(self) -> DenseBins | SparseBins:
+        """What the bins of all chunks of a layout have in common, for `bins_at`."""
+
+    @property
+    def places(self) -> list[tuple[int, int, int, int]]:
+        """Where the bins lie as rows are added to histograms, and as splits read them, for `bins_at`."""
 
     def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
         """Add a stretch of the rows to histograms, see `add_segments`."""
@@ -149,6 +163,14 @@ class DenseView:
             self.columns = layout.dense_bins(columns.reshape(-1), 1, n_rows)
             self.nbytes *= 2
 
+    @property
+    def common(self) -> DenseBins:
+        return self.bins._replace(symbols=self.bins.symbols[:0])
+
+    @property
+    def places(self) -> list[tuple[int, int, int, int]]:
+        return [(host_address(own.symbols), 0, own.row_stride, own.column_stride) for own in (self.bins, self.columns)]
+
     def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
         return int(histogram.add_segments(self.bins, rows, stretch, sums))
 
@@ -169,6 +191,14 @@ class SparseView:
     def __init__(self, indptr: Int64, slots: Int32, layout: SlotLayout) -> None:
         self.bins = SparseBins(indptr, slots, layout.offsets)
         self.nbytes = int(indptr.nbytes + slots.nbytes)
+
+    @property
+    def common(self) -> SparseBins:
+        return self.bins._replace(indptr=self.bins.indptr[:0], slots=self.bins.slots[:0])
+
+    @property
+    def places(self) -> list[tuple[int, int, int, int]]:
+        return 2 * [(host_address(self.bins.indptr), host_address(self.bins.slots), 0, 0)]
 
     def histograms(self, rows: RowOrder, stretch: Stretch, sums: HistogramSums) -> int:
         return int(histogram.add_segments(self.bins, rows, stretch, sums))
