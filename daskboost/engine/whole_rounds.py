@@ -5,6 +5,7 @@ The round loop is the coordinator's own (`fit/rounds.py`), run in the engine's p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import TypeVar
@@ -22,6 +23,8 @@ from daskboost.fit.messages import Outbox
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, evaluation_of, grow_rounds, rounds_of
 from daskboost.fit.samplers import AllRows
 from daskboost.fit.spec import FitSpec
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -46,12 +49,14 @@ class WholeRounds:
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
         self._failure: Exception | None = None
         outbox = Outbox(Alone(engine))
-        if engine.device.without_host:
+        self.on_device = engine.device.without_host
+        """Whether trees grow on a device alone."""
+        if self.on_device:
             self._rounds = _rounds_on_device(engine, spec, outbox)
-        elif why_not_compiled(engine, spec):
-            self._rounds = rounds_of(spec, outbox, threads)
-        else:
-            self._rounds = _compiled_rounds(engine, spec, outbox)
+            return
+        reason = why_not_compiled(engine, spec)
+        logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
+        self._rounds = rounds_of(spec, outbox, threads) if reason else _compiled_rounds(engine, spec, outbox)
 
     @property
     def answers(self) -> Answers:

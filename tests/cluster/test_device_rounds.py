@@ -82,14 +82,14 @@ N_ROUNDS = 3
     pytest.param("emulated", marks=pytest.mark.emulated), pytest.param("cuda", marks=pytest.mark.gpu),
 ])  # fmt: skip
 def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A GPU, and how many rounds its engine was asked to grow at a time."""
+    """A GPU, and how many rounds its engine was asked to grow at a time without the host."""
     if request.param == "emulated":
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
     asked: list[int] = []
     take = WholeRounds._take
 
     def noted(self: WholeRounds, n: int) -> Any:
-        asked.append(n)
+        asked.extend([n] * self.on_device)
         return take(self, n)
 
     monkeypatch.setattr(WholeRounds, "_take", noted)

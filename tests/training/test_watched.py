@@ -55,7 +55,7 @@ def asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
         return evaluate(self, message)
 
     def noting_take(self: WholeRounds, n: int) -> Any:
-        found.takes.append(n)
+        found.takes.extend([n] * self.on_device)
         return take(self, n)
 
     monkeypatch.setattr(passes.RowSets, "evaluate", noting)
@@ -191,10 +191,10 @@ def test_callbacks_see_rounds_in_order(asked: Asked, monkeypatch: pytest.MonkeyP
 
 
 def test_more_rounds_than_are_kept_at_once(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    from daskboost.engine import device_grower, whole_rounds
+    from daskboost.engine import whole_rounds
 
     monkeypatch.setattr(coordinator, "ASK_SECONDS", 1e6)
-    for module in (memory, device_grower, whole_rounds):
+    for module in (memory, whole_rounds):
         monkeypatch.setattr(module, "ROUNDS_AT_ONCE", 3)
     assert_same(problem(n_rows=300), {**BINARY, "eval_metric": ["auc", "logloss"]}, asked, 11)
 
@@ -282,7 +282,8 @@ def test_metrics_of_the_host_are_waited_for(
         watched = plan({**BINARY, "device": "cuda"}, dataset, evals=[(dataset, "train")])
         assert "metrics are computed behind the trees" in str(watched).splitlines() and watched.watched
         assert "metrics" not in str(plan({**BINARY, "device": "cuda"}, dataset))
-        with_host = plan({**BINARY, "device": "cuda", "max_depth": 14}, dataset, evals=[(dataset, "train")])
+        host = {"grow_policy": "lossguide", "max_leaves": 8, "colsample_bynode": 0.5}
+        with_host = plan({**BINARY, "device": "cuda", **host}, dataset, evals=[(dataset, "train")])
         assert with_host.evaluation.endswith("trees grow with the host")
 
 
