@@ -3,14 +3,16 @@
     python -m benchmarks.cpu_speed                       # 1M x 28, 100k x 28 and 50k x 1000; median of 5
     python -m benchmarks.cpu_speed --cases higgs_1m --trees 20 --repeats 3
     python -m benchmarks.cpu_speed --quick               # 100k x 28, 20 trees, 3 repeats
+    python -m benchmarks.cpu_speed --threads 1,4,16      # each case on so many threads
 
 The clock covers training alone: both sides quantize beforehand, once. Before timing, both models must reach the same
-test AUC within 0.005. BENCH_THREADS sets the threads of both (default: all cores).
+test AUC within 0.005. `--threads`, or else BENCH_THREADS, sets the threads of both (default: all cores).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -44,6 +46,10 @@ CASES = {
         Config("higgs_1m", "higgs", 1_000_000, 28),
         Config("higgs_100k", "higgs", 100_000, 28),
         Config("epsilon_50k", "epsilon", 50_000, 1000),
+        Config("higgs_2k", "higgs", 2_000, 20, max_depth=6),
+        Config("higgs_20k", "higgs", 20_000, 50, max_depth=6),
+        Config("higgs_200k", "higgs", 200_000, 28),
+        Config("higgs_2m", "higgs", 2_000_000, 28),
         Config("skewed_2k", "skewed", 2_000, 20, max_depth=6),
         Config("skewed_20k", "skewed", 20_000, 50, max_depth=6),
         Config("skewed_200k", "skewed", 200_000, 28),
@@ -91,7 +97,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--grow-policy", default="depthwise", help="ours only; XGBoost stays depthwise")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--threads", default="", help="comma-separated numbers; all cores by default")
     options = parser.parse_args()
+    for threads in options.threads.split(","):
+        if threads:
+            os.environ["BENCH_THREADS"] = threads
+        bench_cases(options)
+
+
+def bench_cases(options: argparse.Namespace) -> None:
+    """Compare in each case that was asked for."""
     names = ["higgs_100k"] if options.quick else options.cases.split(",")
     trees, repeats = (20, 3) if options.quick else (options.trees, options.repeats)
     for name in names:

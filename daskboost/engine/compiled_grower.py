@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
     DONE,
@@ -108,16 +109,17 @@ class CompiledGrower:
     def _empty_step(self) -> Step:
         """Return arrays for steps of trees of as many nodes as there is room for."""
         capacity, layout, n = len(self._nodes.left), self._spec.layout, self._threads.count
-        tasks, n_chunks, n_ranges = 4 * n + 4, len(self._views), len(self._chunks.ranges)
+        tasks, n_chunks, n_ranges = shared_tasks(n), len(self._views), len(self._chunks.ranges)
         pieces = tasks + (2 * n + 4) * n_chunks
-        large = int(self._chunks.begins[-1]) > LEAST_BLOCK and n > 1
+        n_rows = int(self._chunks.begins[-1])
+        large, form = n_rows > LEAST_BLOCK and n > 1, 2 if n_rows > 2 * n * WORD_ROWS else 1
         return Step(
             opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
             built=np.empty(capacity, np.int32), derived=np.empty(capacity, np.int32),
             tasks=np.empty((tasks, 3), np.int64), tasks_of=np.empty((capacity, 2), np.int64),
             pieces=np.empty((pieces, 6), np.int64), groups=np.empty(capacity + 1, np.int32),
             small=np.empty(capacity, np.int32),
-            partials=np.empty((tasks if large else 0, 2 * layout.n_slots), np.int64),
+            partials=np.empty((tasks if large else 0, form * layout.n_slots), np.int64),
             results=_empty_splits(2 * (capacity + 3 * n + 1)), drawn=np.empty((n_ranges, 5), np.int64),
             scratch=np.zeros((n, layout.scratch_entries), np.int64), counts=np.zeros(N_COUNTS, np.int64),
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),

@@ -121,9 +121,9 @@ def view_bytes(rows: SetSize) -> int:
 
 
 def order_bytes(rows: SetSize, small_data: bool, width: int = 1) -> int:
-    """Return the bytes of `ChunkOrder`'s rows and pairs, and as much again for the largest chunk, which moves through
-    it; pairs of several outputs do not move."""
-    moving = min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS))
+    """Return the bytes of rows and pairs in the order of nodes, and as much again, which they move through; pairs of
+    several outputs do not move, and then chunks move one by one."""
+    moving = rows.n_rows if width == 1 else min(rows.n_rows, max(rows.chunk_rows, GROUP_ROWS))
     return (rows.n_rows + moving) * 4 + PairLayout(width, small_data).nbytes(rows.n_rows, moving)
 
 
@@ -137,11 +137,17 @@ def histograms_bytes(size: FitSize) -> int:
     return slot_bytes(size) * size.n_entries * HISTOGRAM_COPIES * size.open_histograms
 
 
+def shared_tasks(n_threads: int) -> int:
+    """Return the most tasks that large nodes are divided into at a time, each with sums of its own: two for a thread,
+    and what nodes have more than whole blocks."""
+    return 4 * n_threads + 4 if n_threads > 1 else 1
+
+
 def scratch_bytes(size: FitSize) -> int:
     """Sums of nodes that several threads build together, each thread's temporary arrays of gradients, candidates of the
     split search, predictions of metrics, counts of residuals."""
     gradients = GRADIENT_TEMPORARIES * 4 * (BLOCK_VALUES if size.n_outputs > 1 else GRADIENT_ROWS)
-    edges = size.n_threads * (slot_bytes(size) * size.n_entries + gradients)
+    edges = shared_tasks(size.n_threads) * slot_bytes(size) * size.n_entries + size.n_threads * gradients
     candidates = size.deepest_nodes * (size.train.n_features * 40 + 64 * size.width)
     if size.summed_outputs:  # over the rows of leaves, and the leaf of each row
         edges += 16 * size.summed_outputs * size.most_leaves * (size.n_threads + 1)

@@ -146,7 +146,8 @@ class Step(NamedTuple):
     small: Int32
     """Places of small nodes among `chosen`."""
     partials: Int64
-    """Sums of each task of large nodes, as words or as pairs; shape (tasks, 2 * slots)."""
+    """Sums of each task of large nodes, as words or as pairs, if tasks may have so many rows; shape (tasks, slots) or
+    (tasks, 2 * slots)."""
     results: SplitTable
     """The best splits among ranges of features."""
     drawn: Int64
@@ -665,7 +666,7 @@ def _move_pieces(state: Growing, thread: int, task: int) -> None:
         if words:
             _add(state, thread, chunk, begin, end, partial[:n_slots])
         else:
-            _add(state, thread, chunk, begin, end, partial.reshape(n_slots, 2))
+            _add(state, thread, chunk, begin, end, partial[: 2 * n_slots].reshape(n_slots, 2))
 
 
 @njit(inline="always")

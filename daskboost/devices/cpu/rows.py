@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -126,12 +126,23 @@ class CpuRows:
                  weights: Sequence[Float32] | None = None) -> None:  # fmt: skip
         self._views, self._layout, self._threads = views, layout, threads
         self._pieces = list(pieces)
-        of_chunks = [None] * len(sizes) if weights is None else weights
-        self.chunks = [ChunkOrder(size, weight, layout.width) for size, weight in zip(sizes, of_chunks, strict=True)]
+        self._sizes, self._weights = list(sizes), weights
         self._buffers = Buffers()
-        largest = max(sizes, default=0)
-        pairs = PairLayout(layout.width, weights is not None).spare(largest)
-        self._spare = RowOrder(np.empty(largest, np.uint32), pairs)
+
+    @cached_property
+    def chunks(self) -> list[ChunkOrder]:
+        """The rows of each chunk in the order of nodes; made when asked for, as not all growers keep rows here."""
+        of_chunks = [None] * len(self._sizes) if self._weights is None else self._weights
+        return [
+            ChunkOrder(size, weight, self._layout.width) for size, weight in zip(self._sizes, of_chunks, strict=True)
+        ]
+
+    @cached_property
+    def _spare(self) -> RowOrder:
+        """Room for the rows of any chunk."""
+        largest = max(self._sizes, default=0)
+        pairs = PairLayout(self._layout.width, self._weights is not None).spare(largest)
+        return RowOrder(np.empty(largest, np.uint32), pairs)
 
     def start_tree(self, gradient: Callable[[int], tuple[Float32, Float32]], rounding: Rounding) -> tuple[int, int]:
         """Quantize the gradients of one output, all rows in the root; integer sums of g and h.
