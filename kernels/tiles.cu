@@ -1,7 +1,6 @@
 // The map from blocks to tiles of nodes' rows, see tiles.cuh. One block.
 //
 // variants: THREADS=1024
-// usual: THREADS=1024
 // budget: map_tiles registers=40 shared=4*THREADS
 #include "scan.cuh"
 #include "tiles.cuh"

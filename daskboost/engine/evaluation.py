@@ -190,11 +190,12 @@ def _state_on_host(metric: Metric[Any], groups: Sequence[RowGroup], prediction: 
 
 
 def _state_of_group(metric: Metric[Any], group: RowGroup, prediction: Any) -> Any:
-    """Chunk by chunk where states hold rows, since their global ids follow each other only there."""
+    """Chunk by chunk where states hold rows, since their global ids follow each other only there; they hold copies, as
+    margins change before a state is read where rounds are asked for together."""
     return reduce(add, (
         metric.partial(
-            group.label[rows], prediction[rows], None if group.rows.weight is None else group.rows.weight[rows],
-            first_row=first_row,
+            group.label[rows], np.copy(prediction[rows]) if metric.needs_rows else prediction[rows],
+            None if group.rows.weight is None else group.rows.weight[rows], first_row=first_row,
         )
         for rows, first_row in (group.parts() if metric.needs_rows else [(slice(None), 0)])
     ))  # fmt: skip
