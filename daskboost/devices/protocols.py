@@ -196,6 +196,8 @@ class Device(Protocol):
     """Whether views copy chunks anyway, so that joining some takes no more memory."""
     gradient_rows: int
     """Rows whose gradients are computed at a time."""
+    compiles_trees: bool
+    """Whether its trees may grow in one compiled call each (`engine/compiled_grower.py`)."""
     without_host: bool
     """Whether the plan of the fit is that trees grow on the device alone (`FitSize.without_host`)."""
     resident: tuple[int, ...] | None

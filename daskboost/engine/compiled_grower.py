@@ -58,7 +58,7 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     """Say why the trees of a fit's only engine do not grow in compiled calls; empty where they do."""
     recipe, params = spec.recipe, spec.params
     reasons = {
-        "trees do not grow on a CPU": engine.device.name != "cpu",
+        "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
         "interaction_constraints depend on a node's path": params.interaction_constraints is not None,
         "colsample_bynode draws features for each node":

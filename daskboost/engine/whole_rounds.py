@@ -49,9 +49,9 @@ class WholeRounds:
     def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
         self._failure: Exception | None = None
         outbox = Outbox(Alone(engine))
-        self.on_device = engine.device.without_host
+        self.grows_alone = engine.device.without_host
         """Whether trees grow on a device alone."""
-        if self.on_device:
+        if self.grows_alone:
             self._rounds = _rounds_on_device(engine, spec, outbox)
             return
         reason = why_not_compiled(engine, spec)

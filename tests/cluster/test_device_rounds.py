@@ -89,7 +89,7 @@ def taken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     take = WholeRounds._take
 
     def noted(self: WholeRounds, n: int) -> Any:
-        asked.extend([n] * self.on_device)
+        asked.extend([n] * self.grows_alone)
         return take(self, n)
 
     monkeypatch.setattr(WholeRounds, "_take", noted)

@@ -55,7 +55,7 @@ def asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> As
         return evaluate(self, message)
 
     def noting_take(self: WholeRounds, n: int) -> Any:
-        found.takes.extend([n] * self.on_device)
+        found.takes.extend([n] * self.grows_alone)
         return take(self, n)
 
     monkeypatch.setattr(passes.RowSets, "evaluate", noting)

@@ -81,6 +81,7 @@ class CpuDevice:
     """The arrays of an objective's expressions then stay in the L2 cache and below the 64 KB from which a Dask worker's
     allocator gives every array back to the system and fetches it anew (2.5 times slower at 256 KB)."""
 
+    compiles_trees = True
     without_host = watches = False
     resident: tuple[int, ...] | None = None
     stream_bytes = 0

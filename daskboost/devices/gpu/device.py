@@ -197,6 +197,7 @@ class GpuDevice:
 
     group_rows = MOST_ROWS
     """All chunks in the host's memory at once: launches cost the same for few rows and for many."""
+    compiles_trees = False
     joins_for_free = True
     metric_rows = SCORE_ROWS
     """A metric waits for the host some times and sends as much of 4M rows as of a streamed chunk's 160k."""
