@@ -93,10 +93,11 @@ def test_any_value_comes_back_equal(value: Any) -> None:
 @settings(deadline=None)
 def test_damaged_frames_raise_or_decode_but_never_crash(value: Any, data: st.DataObject) -> None:
     frames = [bytearray(frame) for frame in encode(value)]
-    frame = data.draw(st.sampled_from(frames))
+    place = data.draw(st.integers(0, len(frames) - 1))
+    frame = frames[place]
     damage = data.draw(st.sampled_from(["flip", "cut", "drop", "repeat"]))
     if damage == "drop":
-        frames.remove(frame)
+        del frames[place]
     elif damage == "repeat":
         frames.append(frame)
     elif frame:
@@ -109,8 +110,14 @@ def test_damaged_frames_raise_or_decode_but_never_crash(value: Any, data: st.Dat
         decode(frames)
     except WireError:
         return
-    # A flipped byte may give another valid message; lost or added frames never do.
-    assert damage in ("flip", "cut")
+    # A flipped byte may give another valid message, and so may an array's bytes that stand where the header was lost.
+    # An array's frame that is lost, and any frame that is added, never do.
+    assert damage in ("flip", "cut") or (damage == "drop" and place == 0)
+
+
+def test_an_array_may_spell_a_message_where_the_header_is_lost() -> None:
+    """A single zero byte is how msgpack says 0, so that the array [False] reads as the number where it stands first."""
+    assert decode(encode([np.array([False])])[1:]) == 0
 
 
 @given(st.lists(st.binary(max_size=200), max_size=3))
