@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from daskboost.devices.budget.cpu_memory import shared_tasks
+from daskboost.devices.cpu.by_reference import by_reference
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
     DONE,
@@ -29,7 +30,8 @@ from daskboost.devices.cpu.grow import (
     Rules,
     Step,
     Tree,
-    addresses_of_parts,
+    empty_parts,
+    find_parts,
     grow,
 )
 from daskboost.devices.cpu.histogram import WORD_ROWS
@@ -88,16 +90,16 @@ class CompiledGrower:
         params = spec.params
         leaves = leaf_limit(params) or FIRST_PLACES
         self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), n_slots)
-        self._rules = Rules(
+        self._rules = by_reference(Rules(
             spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
             self._threads.count, spec.recipe.small_data,
-        )  # fmt: skip
+        ))  # fmt: skip
         self._step = self._empty_step()
         small = spec.recipe.small_data
         self._weights = [group.weight for group in engine.sets.train.groups] if small else []
         self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
         self._margin = addresses(engine.sets.train.margins)
-        self._parts: Int64 | None = None
+        self._parts = empty_parts()
         self._kept: list[tuple[Array, Array]] = []
         self._g = self._h = self._weight
 
@@ -113,7 +115,7 @@ class CompiledGrower:
         pieces = tasks + (2 * n + 4) * n_chunks
         n_rows = int(self._chunks.begins[-1])
         large, form = n_rows > LEAST_BLOCK and n > 1, 2 if n_rows > 2 * n * WORD_ROWS else 1
-        return Step(
+        return by_reference(Step(
             opened=np.empty(capacity + 2, np.int32), chosen=np.empty(capacity, np.int32),
             built=np.empty(capacity, np.int32), derived=np.empty(capacity, np.int32),
             tasks=np.empty((tasks, 3), np.int64), tasks_of=np.empty((capacity, 2), np.int64),
@@ -125,7 +127,7 @@ class CompiledGrower:
             prefix=np.empty((n, 2, layout.most_slots)), gains=np.empty((n, 2, layout.most_slots)),
             level=np.empty((n, 2, layout.most_slots)), walked=np.empty(capacity, np.int32),
             defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in all margins."""
@@ -138,12 +140,12 @@ class CompiledGrower:
         (rounding,) = rows.scales.searched((output,))
         tree = self._tree(rows.iteration, output, rounding, learning_rate)
         while True:
-            state = Growing(
-                self._threads.team, self._chunks, self._nodes, self._pool, self._step, self._rules, tree
-            )
-            if self._parts is None:
-                self._parts = addresses_of_parts(state)
-            status, size = grow(self._parts, state)
+            state = by_reference(Growing(
+                self._threads.team, self._parts, self._chunks, self._nodes, self._pool, self._step, self._rules, tree
+            ))  # fmt: skip
+            if not self._parts.any():
+                find_parts(state)
+            status, size = grow(state)
             if status == DONE:
                 break
             self._make_room(status)
@@ -159,12 +161,12 @@ class CompiledGrower:
             self._g, self._h = addresses([g for g, _ in stored]), addresses([h for _, h in stored])
         features = FeatureRules(params, spec.cuts.n_features, None, iteration, output)
         unit_g, unit_h = rounding.units
-        return Tree(
+        return by_reference(Tree(
             g=self._g, h=self._h, weight=self._weight, margin=self._margin, output=output,
             n_outputs=spec.objective.n_outputs, quanta=rounding.quanta, draw=rounding.draw, unit_g=unit_g,
             unit_h=unit_h, least_gain=least_gain(params, rounding.noise_gain), learning_rate=float(learning_rate),
             allowed=_allowed(features, params),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _make_room(self, status: int) -> None:
         """Make twice the room for what there was too little of."""
@@ -216,9 +218,9 @@ def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
             for start in range(begin, end, RANGE_ROWS):
                 ranges.append((chunk, start, min(start + RANGE_ROWS, end), first_row - begin))
     places = np.array([view.places for view in views], np.int64)
-    return Chunks(
+    return by_reference(Chunks(
         views[0].common, places, engine.setup.layout.n_bins, begins, np.array(ranges, np.int64), order, spare
-    )
+    ))  # fmt: skip
 
 
 def _empty_nodes(n: int, n_chunks: int) -> Nodes:
@@ -226,13 +228,13 @@ def _empty_nodes(n: int, n_chunks: int) -> Nodes:
     def numbers(dtype: Any, *shape: int) -> Any:
         return np.empty((n, *shape), dtype)
 
-    return Nodes(
+    return by_reference(Nodes(
         parent=numbers(np.int32), depth=numbers(np.int32), left=numbers(np.int32), feature=numbers(np.int32),
         split_bin=numbers(np.int32), default_left=numbers(np.uint8), gain=numbers(np.float64),
         sums=numbers(np.int64, 2), bounds=numbers(np.float64, 2), value=numbers(np.float32),
         segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), is_divided=numbers(np.uint8),
         place=numbers(np.int32), in_words=numbers(np.uint8), found=_empty_splits(n),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _empty_splits(n: int) -> SplitTable:
@@ -243,7 +245,7 @@ def _empty_splits(n: int) -> SplitTable:
 
 def _empty_pool(n_words: int, n_pairs: int, n_slots: int) -> Pool:
     """Return room for histograms."""
-    return Pool(
+    return by_reference(Pool(
         np.empty((n_words, n_slots), np.int64), np.empty((n_pairs, n_slots, 2), np.int64),
         np.empty(n_words, np.int32), np.empty(n_pairs, np.int32), np.zeros(2, np.int64),
-    )  # fmt: skip
+    ))  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from daskboost.devices.cpu import njit, threads
-from daskboost.devices.cpu.by_reference import reference
-from daskboost.devices.cpu.team import TEAM_WORDS, address_of, next_task, part, run
+from daskboost.devices.cpu import threads
+from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.team import TEAM_WORDS, address_of, next_task, part, run, start
 from daskboost.devices.cpu.threads import Threads, usable_cores
 from daskboost.dtypes import Int64
 
@@ -37,17 +37,26 @@ def _add(state: Sums, thread: int) -> None:
         state.out[task] += state.values[task]
 
 
-@njit(nogil=True)
-def _many(address: int, n_threads: int, state: Sums, times: int) -> None:
-    held = reference(state)
-    for _ in range(times):
-        run(state.team, n_threads, address, held)
+class Many(NamedTuple):
+    """What calls the region above."""
+
+    sums: Sums
+    address: int
+    n_threads: int
+    times: int
+
+
+@part
+def _many(state: Many, thread: int) -> None:
+    for _ in range(state.times):
+        run(state.sums.team, state.n_threads, state.address, state.sums)
 
 
 def _sums(team: Int64, times: int, n_threads: int) -> Int64:
-    state = Sums(team, np.arange(97), np.zeros(97, np.int64))
-    _many(address_of(_add, state), n_threads, state, times)
-    return state.out
+    sums = by_reference(Sums(team, np.arange(97), np.zeros(97, np.int64)))
+    many = by_reference(Many(sums, address_of(_add, sums), n_threads, times))
+    start(sums.team, 1, address_of(_many, many), many)
+    return sums.out
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])

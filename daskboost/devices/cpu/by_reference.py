@@ -1,48 +1,109 @@
 """Named tuples that compiled functions take by reference.
 
 Numba passes a tuple member by member, an array as seven numbers. A function of a tuple of eighty arrays takes half a
-second to compile for its arguments alone, and each that it calls as long again. A `Reference` is one address: its
-attributes are read where they are used, and one whose class says `by_reference = True` is a reference again.
+second to compile for its arguments alone, and each that it calls as long again. A `Record` holds what a tuple has in
+words of memory that Python fills; compiled code gets one address, and reads attributes where they are used:
+
+    number         a word: the integer, or the bits of the float64 or float32
+    array          words: the address of its memory, its shape, its strides
+    other tuple    the words of its members
+    Record         a word: its address
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from itertools import count
+from struct import Struct
+from typing import Any, TypeVar, cast
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import typeof, types
 from numba.core import cgutils
-from numba.core.typing.context import Context
-from numba.core.typing.templates import AttributeTemplate, Signature
+from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, lower_getattr_generic, models, register_model
+from numba.np.arrayobj import populate_array
 
-from daskboost.devices.cpu import Emitted, intrinsic
+from daskboost.dtypes import Int64
 
-_cgutils: Any = cgutils  # it has no types
+_cgutils: Any = cgutils  # these have no types
+_populate: Any = populate_array
+_typeof: Any = typeof
+_ALL_BITS = (1 << 64) - 1
+_INT64, _FLOAT64 = Struct("q"), Struct("d")
+
+T = TypeVar("T")
 
 
 class Reference(types.Type):
-    """The type of the address of a named tuple, which stays where it is while the reference is used."""
+    """The type of the address of a record, which stays where it is while the reference is used."""
 
-    def __init__(self, schema: types.NamedTuple) -> None:
-        self.schema = schema
-        members = hashlib.sha1(str(schema).encode()).hexdigest()[:16]
-        super().__init__(name=f"Reference({schema.instance_class.__name__}, {members})")
+    def __init__(self, members: Mapping[str, tuple[types.Type, int]]) -> None:
+        self.members = members
+        """Type and first word of each attribute."""
+        digest = hashlib.sha1(str(members).encode()).hexdigest()[:16]
+        super().__init__(name=f"Reference({digest})")
 
-    @property
-    def key(self) -> Any:
-        return self.schema
 
-    def member(self, name: str) -> Any:
-        """Return the type of an attribute."""
-        if name not in self.schema.fields:
-            return None
-        found: Any = self.schema.types[self.schema.fields.index(name)]
-        if getattr(getattr(found, "instance_class", None), "by_reference", False):
-            return Reference(found)
-        return found
+class Record:
+    """A named tuple in words of memory. Its attributes are the tuple's, which it keeps."""
+
+    def __init__(self, of: tuple[object, ...]) -> None:
+        self._of = of
+        words: list[int] = []
+        places = [_put(each, words) for each in of]
+        key = type(of), tuple(map(_key, of))
+        if key not in _KINDS:
+            names: tuple[str, ...] = type(of)._fields  # type: ignore[attr-defined]
+            kinds = [each.kind if isinstance(each, Record) else _typeof(each) for each in of]
+            _KINDS[key] = Reference(dict(zip(names, zip(kinds, places, strict=True), strict=True)))
+        self.kind: Reference = _KINDS[key]
+        self.words: Int64 = np.array([word & _ALL_BITS for word in words], np.uint64).view(np.int64)
+        self.address: int = self.words.__array_interface__["data"][0]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._of, name)
+
+
+_KINDS: dict[object, Reference] = {}
+"""Types of records by those of their members: numba takes a millisecond to find that of a tree's."""
+
+
+def _key(member: object) -> object:
+    """Return what tells a member's type."""
+    if isinstance(member, np.ndarray):
+        return member.dtype.num, len(member.shape), member.flags.num
+    if isinstance(member, Record):
+        return member.kind
+    return (type(member), *map(_key, member)) if isinstance(member, tuple) else type(member)
+
+
+def _put(member: Any, words: list[int]) -> int:
+    """Append the words of a tuple's member; return where they begin."""
+    first = len(words)
+    if isinstance(member, np.ndarray):
+        words.append(member.__array_interface__["data"][0])
+        words += member.shape
+        words += member.strides
+    elif isinstance(member, Record):
+        words.append(member.address)
+    elif isinstance(member, tuple):
+        for each in member:
+            _put(each, words)
+    elif isinstance(member, float):
+        words += _INT64.unpack(_FLOAT64.pack(member))
+    elif isinstance(member, np.float32):
+        words.append(int(member.view(np.int32)))
+    else:
+        words.append(0 if member is None else int(member))
+    return first
+
+
+def by_reference(of: T) -> T:
+    """Return a tuple as compiled code takes it by reference."""
+    return cast(T, Record(cast(tuple[object, ...], of)))
 
 
 @register_model(Reference)
@@ -55,25 +116,46 @@ class _ReferenceModel(models.PrimitiveModel):
 class _ReferenceAttributes(AttributeTemplate):
     key = Reference
 
-    def generic_resolve(self, of: Reference, name: str) -> Any:  # type: ignore[override]
-        return of.member(name)
+    def generic_resolve(self, of: Reference, name: str) -> types.Type | None:  # type: ignore[override]
+        return of.members[name][0] if name in of.members else None
 
 
 @lower_getattr_generic(Reference)  # type: ignore[no-untyped-call]
 def _attribute(context: Any, builder: ir.IRBuilder, of: Reference, value: ir.Value, name: str) -> ir.Value:
-    struct = context.get_value_type(of.schema)
-    pointer = builder.bitcast(value, struct.as_pointer())
-    member = _cgutils.gep_inbounds(builder, pointer, 0, of.schema.fields.index(name))
-    if isinstance(of.member(name), Reference):
-        return builder.bitcast(member, ir.IntType(8).as_pointer())
-    return builder.load(member)
+    words = builder.bitcast(value, ir.IntType(64).as_pointer())
+    kind, place = of.members[name]
+    return _read(context, builder, kind, words, count(place))
 
 
-@intrinsic
-def reference(typing_context: Context, value: types.NamedTuple) -> Emitted:
-    """Return a reference to a copy of a tuple, which is there until the caller returns."""
-    def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        place = _cgutils.alloca_once_value(builder, args[0])
-        return builder.bitcast(place, ir.IntType(8).as_pointer())
+def _read(context: Any, builder: ir.IRBuilder, kind: Any, words: ir.Value, places: Iterator[int]) -> ir.Value:
+    """Return the value of a type, whose words begin at the next place."""
+    def word() -> ir.Value:
+        place = ir.Constant(ir.IntType(32), next(places))
+        return builder.load(builder.gep(words, [place], inbounds=True))
 
-    return Reference(value)(value), generate
+    if isinstance(kind, types.BaseTuple):
+        kinds: Any = kind
+        members = [_read(context, builder, member, words, places) for member in kinds]
+        found: ir.Value = context.make_tuple(builder, kind, members)
+        return found
+    as_value = context.get_value_type(kind)
+    if isinstance(kind, types.Array):
+        array, item = context.make_array(kind)(context, builder), context.get_data_type(kind.dtype)
+        pointer = builder.inttoptr(word(), item.as_pointer())
+        shape, strides = ([word() for _ in _cgutils.unpack_tuple(builder, array.shape)] for _ in range(2))
+        _populate(
+            array, data=pointer, shape=_cgutils.pack_array(builder, shape),
+            strides=_cgutils.pack_array(builder, strides),
+            itemsize=context.get_constant(types.intp, context.get_abi_sizeof(item)), meminfo=None,
+        )  # fmt: skip
+        value: ir.Value = array._getvalue()
+        return value
+    bits = word()
+    if isinstance(kind, Reference):
+        return builder.inttoptr(bits, as_value)
+    if kind is types.none:
+        nothing: ir.Value = context.get_dummy_value()
+        return nothing
+    n_bits = {types.float32: 32, types.boolean: 1}.get(kind, 64)
+    bits = bits if n_bits == 64 else builder.trunc(bits, ir.IntType(n_bits))
+    return builder.bitcast(bits, as_value) if isinstance(kind, types.Float) else bits

@@ -20,12 +20,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core import cgutils
-from numba.np.arrayobj import populate_array as _populate
 
 from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, weight_at
-from daskboost.devices.cpu.by_reference import reference
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
 from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk
@@ -44,12 +41,10 @@ from daskboost.devices.cpu.split import (
     running_sums,
     subtract,
 )
-from daskboost.devices.cpu.team import address_of, next_task, part, run
+from daskboost.devices.cpu.team import address_of, next_task, part, run, start
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
-_cgutils: Any = cgutils  # these have no types
-populate_array: Any = _populate
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
 DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS = range(4)
@@ -171,10 +166,10 @@ class Step(NamedTuple):
     """`OPENED` and so on."""
 
 
-OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK = range(11)
+OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STATUS = range(12)
 """Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the
-root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes."""
-N_COUNTS = 11
+root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes; what the call ends with."""
+N_COUNTS = 12
 
 
 class Rules(NamedTuple):
@@ -213,19 +208,17 @@ class Tree(NamedTuple):
 
 
 class Growing(NamedTuple):
-    """All that regions work on."""
+    """All that regions work on; tuples of arrays and what they are in are `by_reference`."""
 
     team: Int64
+    parts: Int64
+    """Addresses of `PARTS`, shape (parts,)."""
     chunks: Chunks
     nodes: Nodes
     pool: Pool
     step: Step
     rules: Rules
     tree: Tree
-
-
-for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Growing):
-    setattr(_class, "by_reference", True)  # noqa: B010  # named tuples have no other place for it
 
 
 @uncounted()
@@ -294,7 +287,7 @@ def _quantize(state: Growing, thread: int) -> None:
 
 
 @uncounted()
-def _start(parts: Int64, state: Growing) -> None:
+def _start(state: Growing) -> None:
     """Put all drawn rows into the root."""
     chunks, nodes, tree, drawn = state.chunks, state.nodes, state.tree, state.step.drawn
     ranges, n_rows = chunks.ranges, chunks.begins[-1]
@@ -303,7 +296,7 @@ def _start(parts: Int64, state: Growing) -> None:
         for r in range(len(ranges)):
             drawn[r, 0] = ranges[r, 2] - ranges[r, 1]
     else:
-        run(state.team, _threads_for(state.rules, 2 * n_rows), parts[COUNT], state)
+        run(state.team, _threads_for(state.rules, 2 * n_rows), state.parts[COUNT], state)
     for chunk in range(len(chunks.begins) - 1):
         nodes.segments[0, chunk, 0] = nodes.segments[0, chunk, 1] = chunks.begins[chunk]
     for r in range(len(ranges)):
@@ -316,7 +309,7 @@ def _start(parts: Int64, state: Growing) -> None:
             absent = nodes.segments[0, at, 1] - chunks.begins[at]
         drawn[r, 4] = absent
         absent += ranges[r, 2] - ranges[r, 1] - drawn[r, 0]
-    run(state.team, _threads_for(state.rules, 4 * n_rows), parts[QUANTIZE], state)
+    run(state.team, _threads_for(state.rules, 4 * n_rows), state.parts[QUANTIZE], state)
     nodes.parent[0], nodes.depth[0] = -1, 0
     nodes.sums[0, 0] = nodes.sums[0, 1] = nodes.n_rows[0] = 0
     for r in range(len(ranges)):
@@ -879,25 +872,25 @@ def _collect_level(state: Growing) -> None:
 
 
 @uncounted()
-def _grow_step(parts: Int64, state: Growing) -> None:
+def _grow_step(state: Growing) -> None:
     """Divide the chosen nodes' rows and find the best splits of the children that were opened."""
     step, rules, counts = state.step, state.rules, state.step.counts
     nanoseconds = _plan_rows(state)
     if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
-        run(state.team, _threads_for(rules, nanoseconds), parts[DIVIDE], state)
+        run(state.team, _threads_for(rules, nanoseconds), state.parts[DIVIDE], state)
         _place_pieces(state)
     n_threads = min(_threads_for(rules, nanoseconds), counts[TASKS] + counts[GROUPS])
-    run(state.team, n_threads, parts[MOVE], state)
+    run(state.team, n_threads, state.parts[MOVE], state)
     n_slots, n_features = state.pool.words.shape[1], len(state.chunks.bins.offsets) - 1
     n_threads = _threads_for(rules, counts[OPENED] * n_slots)
     if rules.policy == SYMMETRIC:
         counts[RANGES] = min(n_features, 3 * n_threads if n_threads > 1 else 1)
-        run(state.team, n_threads, parts[SEARCH_LEVEL], state)
+        run(state.team, n_threads, state.parts[SEARCH_LEVEL], state)
         _collect_level(state)
     else:
         wanted = 1 if n_threads == 1 else -(-3 * n_threads // counts[CHOSEN])
         counts[RANGES] = min(n_features, wanted)
-        run(state.team, n_threads, parts[SEARCH], state)
+        run(state.team, n_threads, state.parts[SEARCH], state)
         _collect(state)
     nodes = state.nodes
     for i in range(counts[CHOSEN]):  # histograms that nobody needs any more
@@ -991,14 +984,12 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
         margin[row] += of_left if goes_left(bins, np.uint64(row), feature, split_bin, default_left) else of_right
 
 
-PARTS = (_count, _quantize, _divide, _move, _search, _search_level, _finish)
-COUNT, QUANTIZE, DIVIDE, MOVE, SEARCH, SEARCH_LEVEL, FINISH = range(len(PARTS))
-
-
-@uncounted()
-def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
-    """Do what `grow` says, with all that it takes by reference."""
-    chunks, nodes, pool, step, rules = state.chunks, state.nodes, state.pool, state.step, state.rules
+@part
+def _grow(state: Growing, thread: int) -> None:
+    """Grow a tree and add it to the margins of all rows."""
+    chunks, nodes, pool, step, rules, parts = (
+        state.chunks, state.nodes, state.pool, state.step, state.rules, state.parts
+    )  # fmt: skip
     counts = step.counts
     counts[:] = 0
     pool.n_free[0], pool.n_free[1] = len(pool.words), len(pool.pairs)
@@ -1006,44 +997,53 @@ def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
         pool.free_words[i] = i
     for i in range(len(pool.pairs)):
         pool.free_pairs[i] = i
-    _start(parts, state)
+    _start(state)
     counts[SIZE] = counts[LEAVES] = 1
     if rules.max_leaves != 1 and _opens(state, 0):
         step.opened[0] = step.chosen[0] = step.built[0] = 0
         step.derived[0] = -1
         counts[OPENED] = counts[CHOSEN] = counts[IS_ROOT] = 1
         _take_place(state, 0, nodes.n_rows[0] <= WORD_ROWS)  # there is room for one
-        _grow_step(parts, state)
+        _grow_step(state)
         while True:
             n_chosen = _choose(state)
             if n_chosen == 0:
                 break
-            status = _split_chosen(state, n_chosen)
-            if status != DONE:
-                return status, 0
+            counts[STATUS] = _split_chosen(state, n_chosen)
+            if counts[STATUS] != DONE:
+                return
             if counts[CHOSEN] > 0:
-                _grow_step(parts, state)
+                _grow_step(state)
             elif rules.policy != LOSSGUIDE:
                 break
     _value(state)
     run(state.team, _threads_for(rules, 3 * chunks.begins[-1]), parts[FINISH], state)
-    return DONE, counts[SIZE]
 
-def addresses_of_parts(state: Growing) -> Int64:
-    """Return the addresses of the parts that trees of this kind need, for `grow`; int64, shape (parts,)."""
+
+PARTS = (_count, _quantize, _divide, _move, _search, _search_level, _finish, _grow)
+COUNT, QUANTIZE, DIVIDE, MOVE, SEARCH, SEARCH_LEVEL, FINISH, GROW = range(len(PARTS))
+
+
+def empty_parts() -> Int64:
+    """Return room for the addresses of parts; int64, shape (parts,)."""
+    return np.zeros(len(PARTS), np.int64)
+
+
+def find_parts(state: Growing) -> None:
+    """Write the addresses of the parts that trees of this kind need into `state.parts`."""
     levels = state.rules.policy == SYMMETRIC
-    needed = {QUANTIZE, MOVE, FINISH, SEARCH_LEVEL if levels else SEARCH}
+    needed = {QUANTIZE, MOVE, FINISH, GROW, SEARCH_LEVEL if levels else SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
     needed |= {COUNT} if state.tree.draw.below < 2**32 else set()
-    return np.array([address_of(part, state) if i in needed else 0 for i, part in enumerate(PARTS)], np.int64)
+    for i in needed:
+        state.parts[i] = address_of(PARTS[i], state)
 
 
-@uncounted(cache=True)
-def grow(parts: Int64, state: Growing) -> tuple[int, int]:
-    """Grow a tree and add it to the margins of all rows; `parts` as `addresses_of_parts` gives them.
+def grow(state: Growing) -> tuple[int, int]:
+    """Grow a tree and add it to the margins of all rows; `state` is `by_reference`, and has its parts.
 
     Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which
     they were made.
     """
-    found: tuple[int, int] = _grow(parts, reference(state))
-    return found
+    start(state.team, 1, state.parts[GROW], state)
+    return int(state.step.counts[STATUS]), int(state.step.counts[SIZE])

@@ -13,9 +13,9 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from daskboost.devices.cpu import njit, uncounted
-from daskboost.devices.cpu.by_reference import reference
-from daskboost.devices.cpu.team import address_of, next_task, part, run
+from daskboost.devices.cpu import njit
+from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.team import address_of, next_task, part, start
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float32, Float64, Int32, Int64
 
@@ -165,9 +165,6 @@ class Job(NamedTuple):
     """The largest bits of |g| and h of each thread, shape (threads, 2)."""
 
 
-setattr(Job, "by_reference", True)  # noqa: B010  # named tuples have no other place for it
-
-
 @njit(nogil=True, error_model="numpy")
 def _fill_rows(
     loss: Any, label: Float32, margin: Float32, weight: Float32, g: Float32, h: Float32
@@ -205,11 +202,6 @@ def _fill(job: Job, thread: int) -> None:
     job.tops[thread, 0], job.tops[thread, 1] = top_g, top_h
 
 
-@uncounted(cache=True)
-def _run(address: int, n_threads: int, job: Job) -> None:
-    run(job.team, n_threads, address, reference(job))
-
-
 class GradientLoops:
     """Fills gradients of a loss by a compiled loop, on a team of threads."""
 
@@ -221,13 +213,13 @@ class GradientLoops:
     def fill(self, label: Float32, margin: Float32, weight: Float32 | None, g: Float32, h: Float32) -> Float64:
         """Fill `g` and `h`, shape (rows, 1) as `margin`. Returns the largest |g| and h; float64, shape (2, 1)."""
         tops = np.zeros((self._n_threads, 2), np.int32)
-        job = Job(
+        job = by_reference(Job(
             self._team, self._loss, label, margin[:, 0], label[:0] if weight is None else weight, g[:, 0], h[:, 0],
             tops,
-        )  # fmt: skip
+        ))  # fmt: skip
         if not self._address:
             self._address = address_of(_fill, job)
         n_threads = min(self._n_threads, 1 + len(label) * _ROW_NS // _WAKE_NS)
-        _run(self._address, n_threads, job)
+        start(self._team, n_threads, self._address, job)
         found: Float64 = np.max(tops, axis=0).view(np.float32).astype(np.float64)[:, None]
         return found

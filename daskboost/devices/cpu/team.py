@@ -5,16 +5,16 @@ of a fit wait inside compiled code, so that a region costs one or two. They belo
 fits run side by side, and a forked child, where threads are gone, starts its own (OpenMP's would end the process).
 
     serve(words)                            a thread's loop, from its start to the end of the fit
-    run(words, n, part, state)              in compiled code: calls the part, `function(state, k)`, on up to n threads,
-                                            the caller's among them, and returns when all have ended
+    run(words, n, part, state)              calls the part, `function(state, k)`, on up to n threads, the caller's among
+                                            them, and returns when all have ended; from Python, `start` does
 
 Threads join a job when they come to it: where other processes have the cores, the caller does all tasks alone and waits
 for nobody who has not begun. The words of a team lie on cache lines of their own:
 
     JOIN      number of the job, how many threads may join it, and how many have; CLOSED between jobs
     DONE      threads that have ended their part
-    FUNCTION  address of what they call, of type void(void *state, int64 k)
-    STATE     address of its argument, on the stack of the thread that waits
+    FUNCTION  address of the part that they call
+    STATE     address of its argument
     NEXT      counter from which tasks are taken (`next_task`)
     JOBS      how many jobs there have been
 """
@@ -27,18 +27,16 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import typeof, types
+from numba import types
 from numba.core import cgutils
 from numba.core.typing.context import Context
 from numba.core.typing.templates import Signature
 
 from daskboost.devices.cpu import Emitted, intrinsic, njit, uncounted
-from daskboost.devices.cpu.by_reference import Reference
+from daskboost.devices.cpu.by_reference import Record
 from daskboost.dtypes import Int64
 
 _cgutils: Any = cgutils  # these have no types
-_types: Any = types
-_typeof: Any = typeof
 LINE = 16
 """int64 words from one of the team's words to the next: two cache lines, as processors fetch them in pairs."""
 JOIN, DONE, FUNCTION, STATE, NEXT, JOBS = (LINE * k for k in range(6))
@@ -55,7 +53,7 @@ LEAST_SLEEP, MOST_SLEEP = 50, 1_000
 """Microseconds that it sleeps between two looks, twice as long each time."""
 
 
-def _address(context: Any, builder: ir.IRBuilder, kind: types.Array, array: ir.Value, index: ir.Value) -> ir.Value:
+def _word(context: Any, builder: ir.IRBuilder, kind: types.Array, array: ir.Value, index: ir.Value) -> ir.Value:
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])
 
@@ -64,7 +62,7 @@ def _address(context: Any, builder: ir.IRBuilder, kind: types.Array, array: ir.V
 def _load(typing_context: Context, words: types.Array, index: types.Integer) -> Emitted:
     """Read a word; what other threads wrote before they stored it is there."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        return builder.load_atomic(_address(context, builder, signature.args[0], *args), "acquire", 8)
+        return builder.load_atomic(_word(context, builder, signature.args[0], *args), "acquire", 8)
 
     return types.int64(words, types.intp), generate
 
@@ -74,7 +72,7 @@ def _store(typing_context: Context, words: types.Array, index: types.Integer, va
     """Write a word, after all that this thread has written."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, value = args
-        builder.store_atomic(value, _address(context, builder, signature.args[0], array, at), "release", 8)
+        builder.store_atomic(value, _word(context, builder, signature.args[0], array, at), "release", 8)
         return context.get_dummy_value()
 
     return types.void(words, types.intp, types.int64), generate
@@ -85,7 +83,7 @@ def _add(typing_context: Context, words: types.Array, index: types.Integer, valu
     """Add to a word, at once for all threads; return what it was."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, value = args
-        return builder.atomic_rmw("add", _address(context, builder, signature.args[0], array, at), value, "acq_rel")
+        return builder.atomic_rmw("add", _word(context, builder, signature.args[0], array, at), value, "acq_rel")
 
     return types.int64(words, types.intp, types.int64), generate
 
@@ -99,7 +97,7 @@ def _exchange(typing_context: Context, words: types.Array, index: types.Integer,
     """Write a word, at once for all threads; return what it was."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, value = args
-        return builder.atomic_rmw("xchg", _address(context, builder, signature.args[0], array, at), value, "acq_rel")
+        return builder.atomic_rmw("xchg", _word(context, builder, signature.args[0], array, at), value, "acq_rel")
 
     return types.int64(words, types.intp, types.int64), generate
 
@@ -111,7 +109,7 @@ def _replace(typing_context: Context, words: types.Array, index: types.Integer, 
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
         array, at, old, new = args
         found = builder.cmpxchg(
-            _address(context, builder, signature.args[0], array, at), old, new, "acq_rel", "acquire"
+            _word(context, builder, signature.args[0], array, at), old, new, "acq_rel", "acquire"
         )
         return builder.extract_value(found, 1)
 
@@ -161,45 +159,26 @@ def _sleep(typing_context: Context, microseconds: types.Integer) -> Emitted:
 
 
 @intrinsic
-def _call(typing_context: Context, function: types.Integer, state: types.Integer, number: types.Integer) -> Emitted:
-    """Call the job's function."""
+def _call(typing_context: Context, part: types.Integer, state: types.Integer, number: types.Integer) -> Emitted:
+    """Call the part at an address."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, ir.IntType(64)])
-        builder.call(
-            builder.inttoptr(args[0], kind.as_pointer()), [builder.inttoptr(args[1], pointer), args[2]]
-        )
+        taken = (types.voidptr, types.int64)
+        kind = context.call_conv.get_function_type(types.none, taken)
+        pointer = builder.inttoptr(args[0], kind.as_pointer())
+        values = [builder.inttoptr(args[1], ir.IntType(8).as_pointer()), args[2]]
+        context.call_conv.call_function(builder, pointer, types.none, taken, values)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic
-def _job(typing_context: Context, part: types.Integer, state: types.Type) -> Emitted:
-    """Return the addresses of a function that calls the part at an address (`address_of`) with a state, and of its
-    argument, which lies on the stack of the caller; a caller has to be there until all threads have ended."""
+def _address(typing_context: Context, state: types.Type) -> Emitted:
+    """Return the address that a reference is."""
     def generate(context: Any, builder: ir.IRBuilder, signature: Signature, args: Sequence[ir.Value]) -> ir.Value:
-        word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
-        argument_types = (state, types.int64)
-        kind = context.call_conv.get_function_type(types.none, argument_types)
-        record = ir.LiteralStructType([word, context.get_value_type(state)])
-        caller = ir.Function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, word]), builder.module.get_unique_name("call_part")
-        )
-        caller.linkage = "internal"
-        inner = ir.IRBuilder(caller.append_basic_block())
-        given = inner.load(inner.bitcast(caller.args[0], record.as_pointer()))
-        pointer = inner.inttoptr(inner.extract_value(given, 0), kind.as_pointer())
-        values = [inner.extract_value(given, 1), caller.args[1]]
-        context.call_conv.call_function(inner, pointer, types.none, argument_types, values)
-        inner.ret_void()
-        place = _cgutils.alloca_once(builder, record)
-        for i in range(2):
-            builder.store(args[i], _cgutils.gep_inbounds(builder, place, 0, i))
-        found = [builder.ptrtoint(caller, word), builder.ptrtoint(place, word)]
-        return context.make_tuple(builder, signature.return_type, found)
+        return builder.ptrtoint(args[0], ir.IntType(64))
 
-    return _types.UniTuple(types.int64, 2)(types.int64, state), generate
+    return types.int64(state), generate
 
 
 @njit(cache=True, nogil=True)
@@ -260,30 +239,47 @@ def part(function: Callable[[Any, int], None]) -> Any:
 
 
 def address_of(part: Any, state: tuple[Any, ...]) -> int:
-    """Return the address of a part, compiled for states of this type.
+    """Return the address of a part, compiled for states of this type, which are `by_reference`.
 
     Parts are called by address, so that each is compiled once; linked into their callers, as numba does it, they would
     be compiled again with each of these.
     """
-    signature = (Reference(_typeof(state)), types.int64)
+    assert isinstance(state, Record)
+    signature = (state.kind, types.int64)
     part.compile(signature)
     compiled = part.overloads[signature]
     found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return found
 
 
+@njit(nogil=True)
+def _share(words: Int64, n_threads: int, part: int, state: int) -> None:
+    """Run a region, as `run` and `start` say."""
+    if n_threads <= 1:
+        words[NEXT] = 0
+        _call(part, state, 0)
+        return
+    _begin(words, n_threads, part, state)
+    _call(part, state, 0)
+    _wait(words)
+
+
 @uncounted()
 def run(words: Int64, n_threads: int, part: int, state: Any) -> None:
     """Run a region: call the part at an address with k = 0, and on up to `n_threads` - 1 other threads with k = 1 and
-    so on, as they come. `state` is a reference to a tuple, of arrays and numbers."""
-    function, argument = _job(part, state)
-    if n_threads <= 1:
-        words[NEXT] = 0
-        _call(function, argument, 0)
-        return
-    _begin(words, n_threads, function, argument)
-    _call(function, argument, 0)
-    _wait(words)
+    so on, as they come. `state` is a reference."""
+    _share(words, n_threads, part, _address(state))
+
+
+@njit(cache=True, nogil=True)
+def _start(words: Int64, n_threads: int, part: int, state: int) -> None:
+    _share(words, n_threads, part, state)
+
+
+def start(words: Int64, n_threads: int, part: int, state: Any) -> None:
+    """Do what `run` does, from Python; `state` is `by_reference`."""
+    assert isinstance(state, Record)
+    _start(words, n_threads, part, state.address)
 
 
 @njit(nogil=True)
