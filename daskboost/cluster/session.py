@@ -14,14 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
 from daskboost.cluster.limits import HEARTBEAT_S
 from daskboost.dtypes import Array
 from daskboost.errors import FitCancelledError
 from daskboost.local.links import Engine, Failure, PeerLostError, check_parts
-from daskboost.wire import WireError, encode
+from daskboost.wire import Frame, WireError, encode
+
+Pieces = Sequence[Frame]
+V = TypeVar("V")
 
 logger = logging.getLogger(__name__)
 
@@ -63,22 +66,29 @@ class ChannelPeers:
         self._closed = False
         self._outbound: dict[int, Channel] = {}
         self._inbound: dict[int, Channel] = {}
-        self._to_send: SimpleQueue[list[Array] | None] = SimpleQueue()
+        self._to_send: SimpleQueue[Sequence[Pieces] | None] = SimpleQueue()
         self._sent: SimpleQueue[Exception | None] = SimpleQueue()
         self._sender: threading.Thread | None = None
 
     def exchange(self, parts: Sequence[Array], /) -> list[Array]:
         check_parts(parts, self.n_peers)
+        return self._exchange(parts, [[] if rank == self.rank else packed(part) for rank, part in enumerate(parts)])
+
+    def share(self, message: V, /) -> list[V]:
+        return self._exchange([message] * self.n_peers, [packed(message)] * self.n_peers)
+
+    def _exchange(self, parts: Sequence[V], pieces: Sequence[Pieces]) -> list[V]:
+        """Send each engine its pieces; return what came, and one's own part."""
         received = list(parts)
         if self.n_peers == 1:
             return received
         self._ensure_connected()
-        inline = max(part.nbytes for part in parts) <= INLINE_BYTES
+        inline = max(sum(map(len, own)) for own in pieces) <= INLINE_BYTES
         try:
             if inline:
-                self._send(received)
+                self._send(pieces)
             else:
-                self._to_send.put(list(parts))
+                self._to_send.put(pieces)
             for step in range(1, self.n_peers):
                 peer = (self.rank - step) % self.n_peers
                 received[peer] = self._inbound[peer].receive()
@@ -91,7 +101,6 @@ class ChannelPeers:
         return received
 
     def close(self) -> None:
-        """Hang up on all peers; whoever exchanges with this engine gets PeerLostError."""
         with self._lock:
             if self._closed:
                 return
@@ -110,15 +119,15 @@ class ChannelPeers:
             channel.close()
         self._connector.release()
 
-    def _send(self, parts: Sequence[Array]) -> None:
+    def _send(self, pieces: Sequence[Pieces]) -> None:
         for step in range(1, self.n_peers):
             peer = (self.rank + step) % self.n_peers
-            self._outbound[peer].send(parts[peer])
+            self._outbound[peer].send_packed(pieces[peer])
 
     def _send_queued(self) -> None:
-        while (parts := self._to_send.get()) is not None:
+        while (pieces := self._to_send.get()) is not None:
             try:
-                self._send(parts)
+                self._send(pieces)
             except Exception as error:  # goes to the exchanging thread
                 self._sent.put(error)
             else:
@@ -138,6 +147,11 @@ class ChannelPeers:
                 raise PeerLostError("the exchange was closed")
         self._sender = threading.Thread(target=self._send_queued, name=f"daskboost-exchange-{self.rank}", daemon=True)
         self._sender.start()
+
+
+def packed(message: object) -> Pieces:
+    """Return what goes over a socket for a message."""
+    return pack(encode(message))
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -210,12 +224,12 @@ class EngineSession:
     def _answer(self, work: Callable[[], Any]) -> bool:
         """Send the work's result, or the exception it raised; False for the latter."""
         try:
-            pieces = pack(encode(work()))
+            pieces = packed(work())
             failed = False
         except BaseException as caught:  # all of it is the coordinator's to know
             logger.debug("engine failed", exc_info=True)
             stopped = self._stopping.is_set()
-            pieces = pack(encode(Failure.of(FitCancelledError("the engine was stopped") if stopped else caught)))
+            pieces = packed(Failure.of(FitCancelledError("the engine was stopped") if stopped else caught))
             failed = True
         with self._lock:
             self._busy = False

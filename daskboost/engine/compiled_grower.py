@@ -1,12 +1,13 @@
 """Trees that grow on a CPU in one compiled call each (`devices/cpu/grow.py`), over rows that stay in memory.
 
-`fit/host_grower.py` grows the same trees and serves all fits; this grower is for those of one engine whose recipe and
-rows allow it (`why_not_compiled`).
+`fit/host_grower.py` grows the same trees and serves all fits; this grower is for those whose recipe and rows allow it
+(`why_not_compiled`). Several engines grow them in step: calls return where these have something to tell each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,23 @@ from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
     DONE,
+    FOUND_WORDS,
     FULL_NODES,
     FULL_PAIRS,
     FULL_WORDS,
+    HAS_BUILT,
+    HAS_SUMS,
     LEAST_BLOCK,
     LOSSGUIDE,
+    MEETS,
     N_COUNTS,
+    OPENED,
+    STAGE,
+    STARTS,
     SYMMETRIC,
     Chunks,
     Growing,
+    Meeting,
     Nodes,
     Pool,
     Rules,
@@ -39,6 +48,7 @@ from daskboost.devices.cpu.views import CpuView, WalkArrays, host_address
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.dtypes import Array, Float64, Int64, UInt8
 from daskboost.engine.engine import Engine, TreesOnAllRows
+from daskboost.fit.peers import Peers, feature_shares
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.spec import FitSpec
 from daskboost.params import TrainParams
@@ -55,7 +65,7 @@ POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUI
 
 
 def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
-    """Say why the trees of a fit's only engine do not grow in compiled calls; empty where they do."""
+    """Say why an engine's trees do not grow in compiled calls; empty where they do."""
     recipe, params = spec.recipe, spec.params
     reasons = {
         "rows lie on a device": not engine.device.compiles_trees,
@@ -68,22 +78,23 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,
-        "there are no rows": not engine.sets.train.margins,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 class CompiledGrower:
-    """Grows the trees of rounds over all rows of the only engine of a fit."""
+    """Grows the trees of rounds over all rows of an engine, together with its peers."""
 
-    def __init__(self, engine: Engine, spec: FitSpec) -> None:
+    def __init__(self, engine: Engine, spec: FitSpec, peers: Peers) -> None:
         trees = engine.trees
         assert isinstance(trees, TreesOnAllRows)
+        self._peers = peers
         self._spec, self._sets, self._gradients = spec, engine.sets, trees.gradients
         self._threads = engine.device.threads
         self._views: list[CpuView] = [view for _, view in engine.sets.train.views()]
         n_slots, n_chunks = spec.layout.n_slots, len(self._views)
         self._chunks = _chunks(self._views, engine)
+        self._n_total = sum(peers.share(int(self._chunks.begins[-1])))
         self._nodes = _empty_nodes(FIRST_NODES, n_chunks)
         params = spec.params
         leaves = leaf_limit(params) or FIRST_PLACES
@@ -93,6 +104,7 @@ class CompiledGrower:
             self._threads.count, spec.recipe.small_data,
         )  # fmt: skip
         self._step = self._empty_step()
+        self._meeting, self._told = self._empty_meeting(), list[Int64]()
         small = spec.recipe.small_data
         self._weights = [group.weight for group in engine.sets.train.groups] if small else []
         self._weight = addresses(self._weights) if small else np.zeros(n_chunks, np.int64)
@@ -103,7 +115,7 @@ class CompiledGrower:
 
     def _first_pairs(self, leaves: int) -> int:
         """Histograms of pairs: nodes of more rows than words can hold, and their siblings."""
-        n_rows = int(self._chunks.begins[-1])
+        n_rows = self._n_total  # of all engines, whose pools are full at the same time
         return 0 if n_rows <= WORD_ROWS else min(leaves, FIRST_PLACES, 2 + 2 * n_rows // WORD_ROWS)
 
     def _empty_step(self) -> Step:
@@ -127,6 +139,29 @@ class CompiledGrower:
             defaults=np.empty(capacity, np.bool_), one=np.empty(1, np.float32),
         )  # fmt: skip
 
+    def _empty_meeting(self) -> Meeting:
+        """Return arrays for what engines tell each other of as many nodes and histograms as there is room for."""
+        layout, n_peers, capacity = self._spec.layout, self._peers.n_peers, len(self._nodes.left)
+        shares = feature_shares(layout, n_peers)
+        n_words = (len(self._pool.words) + 2 * len(self._pool.pairs)) * layout.n_slots + n_peers * capacity
+        return Meeting(
+            shares=np.array([0, *(last for _, last in shares)]), rank=self._peers.rank, sums=np.empty(3, np.int64),
+            built=np.empty(n_words if n_peers > 1 else 0, np.int64), ends=np.zeros(n_peers + 1, np.int64),
+            units=np.empty(capacity + 1, np.int64), found=np.empty(FOUND_WORDS * (capacity + 1), np.int64),
+            told=np.zeros(n_peers, np.int64),
+        )  # fmt: skip
+
+    def _meet(self) -> None:
+        """Tell the other engines what they are to know, and learn the same from them."""
+        meeting, counts, peers = self._meeting, self._step.counts, self._peers
+        if counts[STAGE] == HAS_BUILT:
+            ends = meeting.ends
+            self._told = peers.exchange([meeting.built[a:b] for a, b in pairwise(ends.tolist())])
+        else:
+            own = meeting.sums if counts[STAGE] == HAS_SUMS else meeting.found[: FOUND_WORDS * counts[OPENED]]
+            self._told = peers.share(own)
+        meeting.told[:] = addresses(self._told)
+
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in all margins."""
         trees = tuple(
@@ -138,12 +173,16 @@ class CompiledGrower:
         (rounding,) = rows.scales.searched((output,))
         tree = self._tree(rows.iteration, output, rounding, learning_rate)
         while True:
+            self._step.counts[STAGE] = STARTS
             state = Growing(
-                self._threads.team, self._chunks, self._nodes, self._pool, self._step, self._rules, tree
+                self._threads.team, self._chunks, self._nodes, self._pool, self._step, self._rules, tree, self._meeting
             )
             if self._parts is None:
                 self._parts = addresses_of_parts(state)
             status, size = grow(self._parts, state)
+            while status == MEETS:
+                self._meet()
+                status, size = grow(self._parts, state)
             if status == DONE:
                 break
             self._make_room(status)
@@ -175,6 +214,7 @@ class CompiledGrower:
         else:
             n_words, n_pairs = n_words << (status == FULL_WORDS), n_pairs << (status == FULL_PAIRS)
             self._pool = _empty_pool(n_words, n_pairs, self._spec.layout.n_slots)
+        self._meeting = self._empty_meeting()
 
     def _table(self, size: int, rounding: Rounding) -> TreeTable:
         """Return the finished tree."""
@@ -215,10 +255,10 @@ def _chunks(views: Sequence[CpuView], engine: Engine) -> Chunks:
         for (begin, first_row), end in zip(group.pieces, ends, strict=True):
             for start in range(begin, end, RANGE_ROWS):
                 ranges.append((chunk, start, min(start + RANGE_ROWS, end), first_row - begin))
-    places = np.array([view.places for view in views], np.int64)
-    return Chunks(
-        views[0].common, places, engine.setup.layout.n_bins, begins, np.array(ranges, np.int64), order, spare
-    )
+    places = np.array([view.places for view in views], np.int64).reshape(-1, 2, 4)
+    layout = engine.setup.layout  # without rows, any kind of bins will do
+    common = views[0].common if views else layout.dense_bins(np.empty(0, np.uint8), len(layout.n_bins), 1)
+    return Chunks(common, places, layout.n_bins, begins, np.array(ranges, np.int64).reshape(-1, 4), order, spare)
 
 
 def _empty_nodes(n: int, n_chunks: int) -> Nodes:
@@ -230,8 +270,8 @@ def _empty_nodes(n: int, n_chunks: int) -> Nodes:
         parent=numbers(np.int32), depth=numbers(np.int32), left=numbers(np.int32), feature=numbers(np.int32),
         split_bin=numbers(np.int32), default_left=numbers(np.uint8), gain=numbers(np.float64),
         sums=numbers(np.int64, 2), bounds=numbers(np.float64, 2), value=numbers(np.float32),
-        segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), is_divided=numbers(np.uint8),
-        place=numbers(np.int32), in_words=numbers(np.uint8), found=_empty_splits(n),
+        segments=numbers(np.int64, n_chunks, 2), n_rows=numbers(np.int64), n_total=numbers(np.int64),
+        is_divided=numbers(np.uint8), place=numbers(np.int32), in_words=numbers(np.uint8), found=_empty_splits(n),
     )  # fmt: skip
 
 

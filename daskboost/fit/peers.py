@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from daskboost.dtypes import Array, Int32, Int64
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Answers, Outbox
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch, combine
+
+V = TypeVar("V")
 
 # An engine's side of the other engines of a fit.
 
@@ -44,6 +46,12 @@ class Peers(Protocol):
         PeerLostError
             Another engine failed, so this exchange can never complete.
         """
+
+    def share(self, message: V, /) -> list[V]:
+        """All-gather: what each engine says, in rank order; a message, or an array. Otherwise as `exchange`."""
+
+    def close(self) -> None:
+        """Make every engine that waits for this one, now or later, raise `PeerLostError`; from any thread."""
 
 
 def feature_shares(layout: SlotLayout, n_peers: int) -> list[tuple[int, int]]:

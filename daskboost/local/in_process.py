@@ -259,13 +259,11 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
             opened.callback(made[-1].close)
-        alone = n_engines == 1
-        if alone:
-            made[0].add(WholeRounds(made[0], spec, own))
+            made[-1].add(WholeRounds(made[-1], spec, own, peer))
         engines = LocalEngines(made, peers)
         opened.callback(engines.close)
         try:
-            return fit(engines, spec, own, report, whole_rounds=alone)
+            return fit(engines, spec, own, report)
         except EngineError as error:
             if error.__cause__ is None:
                 raise
