@@ -75,7 +75,7 @@ class Recipe:
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str
-    """Why it does whatever the rules of its trees, on any device."""
+    """Why it does on any device, in words, whatever the parameters of trees."""
     metrics_reason: str
     """Why the host waits for metrics in each round, in words; empty where a GPU computes all of them behind the trees,
     if its memory has room."""
@@ -156,13 +156,12 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         searched = "weights"
     quantiles = objective.adaptive_quantiles
     reasons = {
-        f"{n_engines} engines take part": n_engines > 1,
         "trees grow on a sample of the rows": source != "all",
         "leaves are vectors": vectors,
         "leaves are quantiles": quantiles is not None,
     }
     host_rules = next((reason for reason, holds in reasons.items() if holds), "")
-    why_host = host_rules or needs_host(params)
+    why_host = f"{n_engines} engines take part" if n_engines > 1 else host_rules or needs_host(params)
     growth: Growth = "best first" if params.grow_policy == "lossguide" else "levels"
     return Recipe(
         rows=source,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
+from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.engine import compiled_grower, whole_rounds
@@ -96,6 +98,76 @@ def test_trees_are_those_of_the_host_whatever_the_rows(
     with QuantizedDataset.from_dask(x, y, **more) as data:
         ours, theirs = _both(data, params, monkeypatch, n_rounds=2)
     assert ours.to_bytes() == theirs.to_bytes()
+
+
+ROWS: dict[str, Params] = {
+    "plain": {}, "small": {"n": 700}, "many rows": {"n": 150_000}, "sparse": {"encoding": "csr"},
+    "many chunks": {"chunk_rows": 1_000}, "wide bins": {"max_bin": 1000},
+    "more engines than partitions": {"engines": 7}, "more engines than features": {"engines": 5, "n_features": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "case"), [
+    *(("plain", case) for case in CASES), *((kind, case) for kind in ROWS for case in ("samples", "best first")),
+    ("many rows", "symmetric"), ("more engines than partitions", "symmetric"), ("small", "monotone"),
+])  # fmt: skip
+def test_engines_in_step_grow_the_trees_of_one(kind: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    how: Params = {"engines": 3, "partitions": 5, **ROWS[kind]}
+    x, y = _rows(how.pop("n", 9_000), how.pop("n_features", 4))
+    weight = np.random.default_rng(1).integers(0, 4, len(y)).astype(np.float32)
+    data, given = Data(x, y, weight), {"device": "cpu", "n_jobs": 2, **CASES[case]}
+    monkeypatch.setattr("daskboost.devices.cpu.device.CpuDevice.group_rows", 2_000 if kind == "many chunks" else 2**18)
+    grown: list[Any] = []
+    with quantized(data, **how) as shared:
+        theirs = train({**given, "reduction": "coordinator"}, shared, 3)
+        monkeypatch.setattr(whole_rounds, "CompiledGrower", lambda *own: grown.append(own) or CompiledGrower(*own))
+        ours = train(given, shared, 3)
+    assert len(grown) == how["engines"]
+    assert ours.to_bytes() == theirs.to_bytes()
+
+
+def test_engines_in_step_begin_a_tree_again_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(6_000, 5)
+    with quantized(Data(x, y, None), engines=2, partitions=5) as data:
+        wanted = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
+        monkeypatch.setattr(compiled_grower, "FIRST_NODES", 3)
+        monkeypatch.setattr(compiled_grower, "FIRST_PLACES", 1)
+        found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
+    assert found.to_bytes() == wanted.to_bytes()
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_engine_in_step_that_fails_ends_the_fit_of_all(culprit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(CompiledGrower):
+        def grow(self, rows: Any, learning_rate: float) -> Any:
+            if rows.iteration == 9 and self._peers.rank == culprit:
+                raise MemoryError("the test says so")
+            return super().grow(rows, learning_rate)
+
+    monkeypatch.setattr(whole_rounds, "CompiledGrower", Failing)
+    x, y = _rows(3_000, 5)
+    seen: Params = {}
+    with quantized(Data(x, y, None), engines=2, partitions=5) as data, pytest.raises(MemoryError, match="says so"):
+        train({"device": "cpu"}, data, num_boost_round=40, evals=[(data, "own")], evals_result=seen)
+    assert threading.active_count() < 20
+
+
+def test_metrics_of_engines_in_step_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(4_000, 5)
+    data = Data(x, (y > 0).astype(np.float32), None)
+    params = {"objective": "binary:logistic", "eval_metric": ["auc", "logloss"], "device": "cpu", "learning_rate": 1.0}
+    histories: list[Params] = [{}, {}]
+    found = []
+    for engines, history in zip((1, 3), histories, strict=True):
+        with quantized(data, engines=engines, partitions=5) as train_set, quantized(
+            data, engines=engines, partitions=7, reference=train_set
+        ) as held:
+            found.append(train(
+                params, train_set, num_boost_round=30, evals=[(train_set, "train"), (held, "held")],
+                early_stopping_rounds=3, evals_result=history,
+            ))  # fmt: skip
+    assert found[0].to_bytes() == found[1].to_bytes()
+    assert histories[0] == histories[1]
 
 
 def test_evaluation_sets_and_early_stopping_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -810,13 +810,17 @@ def _tell(state: Growing, thread: int) -> None:
         if nodes.in_words[built]:
             words = meeting.built[begin : begin + high - low]
             if is_whole:
-                words[:] = pool.words[nodes.place[built], low:high]
+                own = pool.words[nodes.place[built]]
+                for s in range(low, high):
+                    words[s - low] = own[s]
             else:
                 _add_up_words(state, place, low, high, words)
         else:
             pairs = meeting.built[begin : begin + 2 * (high - low)].reshape(high - low, 2)
             if is_whole:
-                pairs[:] = pool.pairs[nodes.place[built], low:high]
+                own_pairs = pool.pairs[nodes.place[built]]
+                for s in range(low, high):
+                    pairs[s - low, 0], pairs[s - low, 1] = own_pairs[s, 0], own_pairs[s, 1]
             else:
                 _add_up_pairs(state, place, low, high, pairs)
 
