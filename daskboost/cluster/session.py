@@ -17,8 +17,9 @@ from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
+from daskboost.cluster.common_memory import Room
 from daskboost.cluster.limits import HEARTBEAT_S
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, UInt8
 from daskboost.errors import FitCancelledError
 from daskboost.local.links import Engine, Failure, PeerLostError, check_parts
 from daskboost.wire import Frame, WireError, encode
@@ -40,6 +41,9 @@ logger = logging.getLogger(__name__)
 INLINE_BYTES = 1 << 14
 """Parts up to this size go out from the caller's thread: two of them always fit into a socket's buffers, and no engine
 is ever more than two exchanges ahead of another, so such a send cannot block for ever."""
+
+
+WHY_NO_ROOM = "they are on several hosts, or it is too small"
 
 
 class PeerConnector(Protocol):
@@ -76,6 +80,22 @@ class ChannelPeers:
 
     def share(self, message: V, /) -> list[V]:
         return self._exchange([message] * self.n_peers, [packed(message)] * self.n_peers)
+
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        room = Room(n_bytes)
+        try:
+            rooms = room.opened(self.share(room.name), self.rank)
+            are_common = all(self.share(rooms is not None))
+        finally:
+            room.forget_name()
+        if not are_common:
+            logger.info("engines send each other what they could read in common memory: %s", WHY_NO_ROOM)
+        return rooms if are_common else None
+
+    def check(self) -> None:
+        if self._closed or any(channel.hung_up() for channel in self._inbound.values()):
+            self.close()
+            raise PeerLostError(f"engine {self.rank} lost another engine that it waited for")
 
     def _exchange(self, parts: Sequence[V], pieces: Sequence[Pieces]) -> list[V]:
         """Send each engine its pieces; return what came, and one's own part."""

@@ -16,12 +16,15 @@ from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.grow import (
     DEPTHWISE,
     DONE,
+    FOUND,
     FOUND_WORDS,
     FULL_NODES,
     FULL_PAIRS,
+    FULL_TOLD,
     FULL_WORDS,
     HAS_BUILT,
     HAS_SUMS,
+    IS_TOLD,
     LEAST_BLOCK,
     LOSSGUIDE,
     MEETS,
@@ -29,6 +32,7 @@ from daskboost.devices.cpu.grow import (
     OPENED,
     STAGE,
     STARTS,
+    SUMS,
     SYMMETRIC,
     Chunks,
     Growing,
@@ -44,6 +48,7 @@ from daskboost.devices.cpu.grow import (
 from daskboost.devices.cpu.histogram import WORD_ROWS
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.cpu.split import SplitTable
+from daskboost.devices.cpu.team import LINE
 from daskboost.devices.cpu.views import CpuView, WalkArrays, host_address
 from daskboost.devices.row_order import PairLayout, RowOrder
 from daskboost.dtypes import Array, Float64, Int64, UInt8
@@ -59,8 +64,9 @@ from daskboost.tree.table import LEAF, TreeTable
 
 RANGE_ROWS = 16_384
 """Rows that one task quantizes."""
-FIRST_NODES, FIRST_PLACES = 255, 32
-"""Nodes and histograms that there is room for at first; a tree that needs more is begun again with twice as many."""
+FIRST_NODES, FIRST_PLACES, FIRST_TOLD = 255, 32, 8
+"""Nodes and histograms that there is room for at first, and histograms of words that engines tell each other; a tree
+that needs more is begun again with twice as many."""
 POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUIDE}
 
 
@@ -104,6 +110,7 @@ class CompiledGrower:
             self._threads.count, spec.recipe.small_data,
         )  # fmt: skip
         self._step = self._empty_step()
+        self._told_units = FIRST_TOLD
         self._meeting, self._told = self._empty_meeting(), list[Int64]()
         small = spec.recipe.small_data
         self._weights = [group.weight for group in engine.sets.train.groups] if small else []
@@ -141,26 +148,36 @@ class CompiledGrower:
 
     def _empty_meeting(self) -> Meeting:
         """Return arrays for what engines tell each other of as many nodes and histograms as there is room for."""
-        layout, n_peers, capacity = self._spec.layout, self._peers.n_peers, len(self._nodes.left)
-        shares = feature_shares(layout, n_peers)
-        n_words = (len(self._pool.words) + 2 * len(self._pool.pairs)) * layout.n_slots + n_peers * capacity
+        layout, peers, capacity = self._spec.layout, self._peers, len(self._nodes.left)
+        shares, n = feature_shares(layout, peers.n_peers), peers.n_peers
+        begin = FOUND + FOUND_WORDS * (capacity + 1)
+        n_words = begin + n * capacity + self._told_units * layout.n_slots if n > 1 else 0
+        rooms = peers.common_memory(8 * n_words) if n > 1 else None
+        self._rooms: list[Int64] = [] if rooms is None else [room.view(np.int64) for room in rooms]
         return Meeting(
-            shares=np.array([0, *(last for _, last in shares)]), rank=self._peers.rank, sums=np.empty(3, np.int64),
-            built=np.empty(n_words if n_peers > 1 else 0, np.int64), ends=np.zeros(n_peers + 1, np.int64),
-            units=np.empty(capacity + 1, np.int64), found=np.empty(FOUND_WORDS * (capacity + 1), np.int64),
-            told=np.zeros(n_peers, np.int64),
+            shares=np.array([0, *(last for _, last in shares)]), rank=peers.rank,
+            room=self._rooms[peers.rank] if self._rooms else np.zeros(n_words, np.int64), begin=begin,
+            rooms=addresses(self._rooms), ends=np.zeros(n + 1, np.int64), units=np.empty(capacity + 1, np.int64),
+            told=np.zeros(n, np.int64),
         )  # fmt: skip
 
     def _meet(self) -> None:
-        """Tell the other engines what they are to know, and learn the same from them."""
+        """Tell the other engines what they are to know, and learn the same from them; or wait for them, if they tell it
+        in memory in common."""
         meeting, counts, peers = self._meeting, self._step.counts, self._peers
+        if self._rooms:
+            peers.check()
+            return
         if counts[STAGE] == HAS_BUILT:
-            ends = meeting.ends
-            self._told = peers.exchange([meeting.built[a:b] for a, b in pairwise(ends.tolist())])
+            ends = (meeting.begin + meeting.ends).tolist()
+            self._told = peers.exchange([meeting.room[a:b] for a, b in pairwise(ends)])
         else:
-            own = meeting.sums if counts[STAGE] == HAS_SUMS else meeting.found[: FOUND_WORDS * counts[OPENED]]
-            self._told = peers.share(own)
+            begin = SUMS + LINE // 2 * ((meeting.room[0] - 1) & 1)
+            found = FOUND, FOUND + FOUND_WORDS * counts[OPENED]
+            begin, end = (begin, begin + 3) if counts[STAGE] == HAS_SUMS else found
+            self._told = peers.share(meeting.room[begin:end])
         meeting.told[:] = addresses(self._told)
+        counts[IS_TOLD] = 0
 
     def grow(self, rows: RoundRows, learning_rate: float) -> Callable[[], tuple[TreeTable, ...]]:
         """Return what gives the finished trees of a round, which are in all margins."""
@@ -173,7 +190,7 @@ class CompiledGrower:
         (rounding,) = rows.scales.searched((output,))
         tree = self._tree(rows.iteration, output, rounding, learning_rate)
         while True:
-            self._step.counts[STAGE] = STARTS
+            self._step.counts[STAGE], self._step.counts[IS_TOLD] = STARTS, 0
             state = Growing(
                 self._threads.team, self._chunks, self._nodes, self._pool, self._step, self._rules, tree, self._meeting
             )
@@ -211,6 +228,8 @@ class CompiledGrower:
         if status == FULL_NODES:
             self._nodes = _empty_nodes(2 * len(self._nodes.left) + 1, len(self._views))
             self._step = self._empty_step()
+        elif status == FULL_TOLD:
+            self._told_units *= 2
         else:
             n_words, n_pairs = n_words << (status == FULL_WORDS), n_pairs << (status == FULL_PAIRS)
             self._pool = _empty_pool(n_words, n_pairs, self._spec.layout.n_slots)

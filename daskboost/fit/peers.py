@@ -16,7 +16,7 @@ from daskboost.devices.cpu.arithmetic import narrow_into
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.row_order import RowSplits
-from daskboost.dtypes import Array, Int32, Int64
+from daskboost.dtypes import Array, Int32, Int64, UInt8
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Answers, Outbox
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch, combine
@@ -49,6 +49,14 @@ class Peers(Protocol):
 
     def share(self, message: V, /) -> list[V]:
         """All-gather: what each engine says, in rank order; a message, or an array. Otherwise as `exchange`."""
+
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        """Return a room of each engine, cleared, which all of them see, in rank order; None where they have no memory
+        in common. Collective, with as many bytes on all; uint8, shape (n_bytes,)."""
+
+    def check(self) -> None:
+        """Raise `PeerLostError` if another engine is known to have failed, for those that wait for it in common
+        memory."""
 
     def close(self) -> None:
         """Make every engine that waits for this one, now or later, raise `PeerLostError`; from any thread."""

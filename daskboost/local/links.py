@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from daskboost.dtypes import Array
+import numpy as np
+
+from daskboost.dtypes import Array, UInt8
 from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
 from daskboost.wire import register
 
@@ -146,6 +148,13 @@ class LocalPeers:
         except threading.BrokenBarrierError:
             raise PeerLostError("another engine of the fit failed") from None
         return received
+
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        return self.share(np.zeros(n_bytes, np.uint8))
+
+    def check(self) -> None:
+        if self._barrier.broken:
+            raise PeerLostError("another engine of the fit failed")
 
     def close(self) -> None:
         self._barrier.abort()

@@ -14,6 +14,7 @@ from strategies.trees import Data, quantized
 from daskboost import QuantizedDataset, train
 from daskboost.engine import compiled_grower, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
+from daskboost.local.links import LocalPeers
 
 Params = dict[str, Any]
 
@@ -111,7 +112,12 @@ ROWS: dict[str, Params] = {
     *(("plain", case) for case in CASES), *((kind, case) for kind in ROWS for case in ("samples", "best first")),
     ("many rows", "symmetric"), ("more engines than partitions", "symmetric"), ("small", "monotone"),
 ])  # fmt: skip
-def test_engines_in_step_grow_the_trees_of_one(kind: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
+def test_engines_in_step_grow_the_trees_of_one(
+    kind: str, case: str, sees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
     how: Params = {"engines": 3, "partitions": 5, **ROWS[kind]}
     x, y = _rows(how.pop("n", 9_000), how.pop("n_features", 4))
     weight = np.random.default_rng(1).integers(0, 4, len(y)).astype(np.float32)
@@ -120,24 +126,34 @@ def test_engines_in_step_grow_the_trees_of_one(kind: str, case: str, monkeypatch
     grown: list[Any] = []
     with quantized(data, **how) as shared:
         theirs = train({**given, "reduction": "coordinator"}, shared, 3)
-        monkeypatch.setattr(whole_rounds, "CompiledGrower", lambda *own: grown.append(own) or CompiledGrower(*own))
+        monkeypatch.setattr(whole_rounds, "CompiledGrower", lambda *own: (grown.append(own), CompiledGrower(*own))[1])
         ours = train(given, shared, 3)
     assert len(grown) == how["engines"]
     assert ours.to_bytes() == theirs.to_bytes()
 
 
-def test_engines_in_step_begin_a_tree_again_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
+def test_engines_in_step_begin_a_tree_again_together(sees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
     x, y = _rows(6_000, 5)
     with quantized(Data(x, y, None), engines=2, partitions=5) as data:
         wanted = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
         monkeypatch.setattr(compiled_grower, "FIRST_NODES", 3)
         monkeypatch.setattr(compiled_grower, "FIRST_PLACES", 1)
+        monkeypatch.setattr(compiled_grower, "FIRST_TOLD", 1)
         found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
     assert found.to_bytes() == wanted.to_bytes()
 
 
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
 @pytest.mark.parametrize("culprit", [0, 1])
-def test_an_engine_in_step_that_fails_ends_the_fit_of_all(culprit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_in_step_that_fails_ends_the_fit_of_all(
+    culprit: int, sees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
+
     class Failing(CompiledGrower):
         def grow(self, rows: Any, learning_rate: float) -> Any:
             if rows.iteration == 9 and self._peers.rank == culprit:

@@ -16,7 +16,8 @@ Which node is split next is decided between regions by one thread (`_choose`). S
 not depend on how its work was shared.
 
 Several engines grow a tree together, each over its own rows, and decide alike. What they need of each other they tell
-at the ends of stages, `HAS_SUMS` and so on: then the call returns, and is made again when all have told (`Meeting`).
+at the ends of stages, `HAS_SUMS` and so on, in memory that all of them see; where there is none, the call returns, and
+is made again when all have been told (`Meeting`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from daskboost.devices.cpu.split import (
     running_sums,
     subtract,
 )
-from daskboost.devices.cpu.team import address_of, next_task, part, run
+from daskboost.devices.cpu.team import LINE, address_of, arrive, come_together, next_task, part, run
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
@@ -56,14 +57,17 @@ _cgutils: Any = cgutils  # these have no types
 populate_array: Any = _populate
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
-DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, MEETS, GROWS = range(6)
-"""What a call ends with: a tree; or nothing, for want of room for nodes, or for histograms of words or of pairs; or a
-meeting with other engines, before it goes on. `GROWS` is where a tree has more to do."""
+DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, GROWS = range(7)
+"""What a call ends with: a tree; or nothing, for want of room for nodes, for histograms of words or of pairs, or for
+what engines tell each other; or a meeting with these, before it goes on. `GROWS` is where a tree has more to do."""
 STARTS, HAS_SUMS, HAS_BUILT, HAS_FOUND = range(4)
 """Stages of a tree's steps: none yet; the sums of the root's rows are known, the histograms of a step's nodes, the best
 splits of their features."""
 FOUND_WORDS = 6
 """int64 words that tell a split."""
+SUMS, FOUND = LINE, 2 * LINE
+"""Where in an engine's room the root's sums are told, twice half a line, and splits; first is the number of meetings
+that it has come to."""
 LEAST_NS = 6_000
 """Nanoseconds of work for which another thread is worth its waking."""
 LEAST_BLOCK = 2_048
@@ -184,10 +188,11 @@ class Step(NamedTuple):
     """`OPENED` and so on."""
 
 
-OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STAGE = range(12)
+OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STAGE, IS_TOLD = range(13)
 """Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the
-root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes; the stage."""
-N_COUNTS = 12
+root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes; the stage, and whether engines
+are yet to meet at its end."""
+N_COUNTS = 13
 
 
 class Rules(NamedTuple):
@@ -226,24 +231,25 @@ class Tree(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """What engines tell each other while they grow a tree together. What one tells stays as it is until all have told
-    something else."""
+    """What engines tell each other while they grow a tree together, each in a room of its own. What one tells stays as
+    it is until all have come to another meeting."""
 
     shares: Int64
     """First feature that each engine searches, and their number; shape (engines + 1,)."""
     rank: int
     """Which of the engines this one is."""
-    sums: Int64
-    """Told at `HAS_SUMS`: the root's sums of g and h and its rows; shape (3,)."""
-    built: Int64
-    """Told at `HAS_BUILT`, to each engine: rows of the nodes that were built, then their histograms' slots of the
-    features that it searches."""
+    room: Int64
+    """This engine's room: how many meetings it has come to; from `SUMS` on, told at `HAS_SUMS`, the root's sums of g
+    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; from `begin` on, told to
+    each engine at `HAS_BUILT`, rows of the nodes that were built, then their histograms' slots of the features that it
+    searches."""
+    begin: int
+    rooms: Int64
+    """Addresses of the rooms of all engines, where they have memory in common; otherwise none. shape (engines,)"""
     ends: Int64
-    """Where what each engine is told begins in `built`, and where the last ends; shape (engines + 1,)."""
+    """Where what each engine is told begins behind `begin`, and where the last ends; shape (engines + 1,)."""
     units: Int64
     """Of each built node, how many words each slot of the nodes before it takes; shape (nodes + 1,)."""
-    found: Int64
-    """Told at `HAS_FOUND`: the best splits of opened nodes, shape (nodes * FOUND_WORDS,)."""
     told: Int64
     """Addresses of what each engine has told this one at the stage, shape (engines,)."""
 
@@ -746,13 +752,20 @@ def _meets(state: Growing) -> bool:
 @njit(inline="always")
 def _told_by(state: Growing, engine: int, size: int) -> Int64:
     """Return what an engine has told this one."""
-    found: Int64 = array_at(state.meeting.told[engine], state.meeting.built, size)
+    found: Int64 = array_at(state.meeting.told[engine], state.meeting.room, size)
     return found
 
 
 @uncounted()
+def _sums_at(state: Growing) -> int:
+    """Return where in rooms the root's sums are told at the next meeting: they change places from one to the next, as
+    a tree that stays a leaf comes to no other."""
+    return int(SUMS + LINE // 2 * (state.meeting.room[0] & 1))
+
+
+@uncounted()
 def _tell_sums(state: Growing) -> None:
-    nodes, sums = state.nodes, state.meeting.sums
+    nodes, sums = state.nodes, state.meeting.room[_sums_at(state) :]
     sums[0], sums[1], sums[2] = nodes.sums[0, 0], nodes.sums[0, 1], nodes.n_rows[0]
 
 
@@ -776,8 +789,8 @@ def _share(state: Growing, engine: int) -> tuple[int, int]:
 
 
 @uncounted()
-def _plan_telling(state: Growing) -> None:
-    """Find where what each engine is told goes."""
+def _plan_telling(state: Growing) -> int:
+    """Find where what each engine is told goes; `GROWS`, or `FULL_TOLD` on all of them where one may have no room."""
     nodes, step, meeting = state.nodes, state.step, state.meeting
     n = step.counts[CHOSEN]
     meeting.units[0] = meeting.ends[0] = 0
@@ -788,13 +801,15 @@ def _plan_telling(state: Growing) -> None:
         meeting.ends[engine + 1] = meeting.ends[engine]
         if engine != meeting.rank:
             meeting.ends[engine + 1] += n + meeting.units[n] * (high - low)
+    most = len(meeting.told) * n + meeting.units[n] * state.pool.words.shape[1]
+    return FULL_TOLD if meeting.begin + most > len(meeting.room) else GROWS
 
 
 @part
 def _tell(state: Growing, thread: int) -> None:
     """Write what each other engine is told of the nodes that were built."""
     nodes, pool, step, meeting = state.nodes, state.pool, state.step, state.meeting
-    n_engines, n = len(meeting.told), step.counts[CHOSEN]
+    n_engines, n, room = len(meeting.told), step.counts[CHOSEN], meeting.room[meeting.begin :]
     while True:
         task = next_task(state.team)
         place, engine = task // n_engines, task % n_engines
@@ -804,11 +819,11 @@ def _tell(state: Growing, thread: int) -> None:
             continue
         built, (low, high) = step.built[place], _share(state, engine)
         begin = meeting.ends[engine]
-        meeting.built[begin + place] = nodes.n_rows[built]
+        room[begin + place] = nodes.n_rows[built]
         begin += n + meeting.units[place] * (high - low)
         is_whole = step.tasks_of[place, 0] == step.tasks_of[place, 1]
         if nodes.in_words[built]:
-            words = meeting.built[begin : begin + high - low]
+            words = room[begin : begin + high - low]
             if is_whole:
                 own = pool.words[nodes.place[built]]
                 for s in range(low, high):
@@ -816,7 +831,7 @@ def _tell(state: Growing, thread: int) -> None:
             else:
                 _add_up_words(state, place, low, high, words)
         else:
-            pairs = meeting.built[begin : begin + 2 * (high - low)].reshape(high - low, 2)
+            pairs = room[begin : begin + 2 * (high - low)].reshape(high - low, 2)
             if is_whole:
                 own_pairs = pool.pairs[nodes.place[built]]
                 for s in range(low, high):
@@ -845,7 +860,7 @@ def _count_rows(state: Growing) -> None:
 @uncounted()
 def _tell_found(state: Growing) -> None:
     """Write the best splits of opened nodes among this engine's features."""
-    step, found, words = state.step, state.nodes.found, state.meeting.found
+    step, found, words = state.step, state.nodes.found, state.meeting.room[FOUND:]
     gain = found.gain.view(np.int64)
     for i in range(step.counts[OPENED]):
         node, at = step.opened[step.counts[WAITING] + i], FOUND_WORDS * i
@@ -868,6 +883,26 @@ def _take_found(state: Growing) -> None:
         found.gain[node] = told.view(np.float64)[at]
         found.feature[node], found.split_bin[node], found.default_left[node] = told[at + 1], told[at + 2], told[at + 3]
         found.left[node, 0], found.left[node, 1] = told[at + 4], told[at + 5]
+
+
+@uncounted()
+def _meet(state: Growing) -> bool:
+    """Learn what the other engines have told at a stage, where they have memory in common and once they all have; False
+    where they have not for some time, or where the caller has to bring it."""
+    meeting, stage = state.meeting, state.step.counts[STAGE]
+    if len(meeting.rooms) == 0 or not come_together(meeting.room, meeting.rooms):
+        return False
+    for engine in range(len(meeting.rooms)):
+        at = FOUND
+        if stage == HAS_SUMS:
+            at = SUMS + LINE // 2 * ((meeting.room[0] - 1) & 1)
+        elif stage == HAS_BUILT:  # others tell first the engines before this one
+            at, n = meeting.begin, state.step.counts[CHOSEN]
+            for other in range(meeting.rank):
+                low, high = _share(state, other)
+                at += 0 if other == engine else n + meeting.units[n] * (high - low)
+        meeting.told[engine] = meeting.rooms[engine] + 8 * at
+    return True
 
 
 # The best splits.
@@ -1089,8 +1124,8 @@ def _collect_level(state: Growing) -> None:
 
 
 @uncounted()
-def _build(parts: Int64, state: Growing) -> None:
-    """Divide the chosen nodes' rows and build histograms."""
+def _build(parts: Int64, state: Growing) -> int:
+    """Divide the chosen nodes' rows and build histograms; `GROWS`, or what there is no room for."""
     rules, counts = state.rules, state.step.counts
     nanoseconds = _plan_rows(state)
     if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
@@ -1098,9 +1133,12 @@ def _build(parts: Int64, state: Growing) -> None:
         _place_pieces(state)
     n_threads = min(_threads_for(rules, nanoseconds), counts[TASKS] + counts[GROUPS])
     run(state.team, n_threads, parts[MOVE], state)
-    if _meets(state):
-        _plan_telling(state)
+    if not _meets(state):
+        return GROWS
+    status = _plan_telling(state)
+    if status == GROWS:
         run(state.team, _threads_for(rules, counts[CHOSEN] * state.pool.words.shape[1]), parts[TELL], state)
+    return int(status)
 
 
 @uncounted()
@@ -1273,6 +1311,10 @@ def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
     """Do what `grow` says, with all that it takes by reference."""
     counts = state.step.counts
     while True:
+        if counts[IS_TOLD]:
+            if not _meet(state):
+                return MEETS, 0
+            counts[IS_TOLD] = 0
         status, stage = GROWS, counts[STAGE]
         if stage == STARTS:
             _begin(parts, state)
@@ -1283,7 +1325,7 @@ def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
         else:
             status = _open_root(state) if stage == HAS_SUMS else _open_next(state)
             if status == GROWS:
-                _build(parts, state)
+                status = _build(parts, state)
                 counts[STAGE] = HAS_BUILT
         if status == DONE:
             _value(state)
@@ -1291,7 +1333,8 @@ def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
         if status != GROWS:
             return status, counts[SIZE]
         if _meets(state):
-            return MEETS, 0
+            arrive(state.meeting.room)
+            counts[IS_TOLD] = 1
 
 
 def addresses_of_parts(state: Growing) -> Int64:
@@ -1309,8 +1352,9 @@ def grow(parts: Int64, state: Growing) -> tuple[int, int]:
     """Grow a tree and add it to the margins of all rows; `parts` as `addresses_of_parts` gives them.
 
     Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which
-    they were made. Where there are several engines, it returns `MEETS` at the end of each stage: once they have told
-    each other what the stage in `Step.counts` says, the next call goes on. A tree begins where that stage is `STARTS`.
+    they were made; or `MEETS` at the end of a stage (`Step.counts`), where other engines have something to tell: if
+    engines have memory in common, the next call looks again; if not, the caller brings what they tell, and has the next
+    call go on by clearing `IS_TOLD`. A tree begins where the stage is `STARTS`.
     """
     found: tuple[int, int] = _grow(parts, reference(state))
     return found
