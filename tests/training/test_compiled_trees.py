@@ -28,16 +28,20 @@ def _rows(n: int, n_features: int, seed: int = 0) -> tuple[Any, Any]:
     return x, y.astype(np.float32)
 
 
-def _both(data: QuantizedDataset, params: Params, monkeypatch: pytest.MonkeyPatch, n_rounds: int = 3, **more: Any
-          ) -> tuple[Any, Any]:  # fmt: skip
-    """Return the model of a fit whose trees grow in compiled calls, and of one whose trees grow with the host."""
-    grown: list[Any] = []
-
+def noting(grown: list[Any]) -> Any:
+    """Return what makes growers and notes them."""
     def make(*given: Any) -> CompiledGrower:
         grown.append(given)
         return CompiledGrower(*given)
 
-    monkeypatch.setattr(whole_rounds, "CompiledGrower", make)
+    return make
+
+
+def _both(data: QuantizedDataset, params: Params, monkeypatch: pytest.MonkeyPatch, n_rounds: int = 3, **more: Any
+          ) -> tuple[Any, Any]:  # fmt: skip
+    """Return the model of a fit whose trees grow in compiled calls, and of one whose trees grow with the host."""
+    grown: list[Any] = []
+    monkeypatch.setattr(whole_rounds, "CompiledGrower", noting(grown))
     ours = train({"device": "cpu", **params}, data, num_boost_round=n_rounds, **more)
     assert len(grown) == 1
     monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, spec: "the test says so")
@@ -126,7 +130,7 @@ def test_engines_in_step_grow_the_trees_of_one(
     grown: list[Any] = []
     with quantized(data, **how) as shared:
         theirs = train({**given, "reduction": "coordinator"}, shared, 3)
-        monkeypatch.setattr(whole_rounds, "CompiledGrower", lambda *own: (grown.append(own), CompiledGrower(*own))[1])
+        monkeypatch.setattr(whole_rounds, "CompiledGrower", noting(grown))
         ours = train(given, shared, 3)
     assert len(grown) == how["engines"]
     assert ours.to_bytes() == theirs.to_bytes()
