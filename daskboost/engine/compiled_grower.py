@@ -14,6 +14,7 @@ import numpy as np
 
 from daskboost.devices.budget.cpu_memory import shared_tasks
 from daskboost.devices.cpu.grow import (
+    ASKS,
     DEPTHWISE,
     DONE,
     FOUND,
@@ -34,6 +35,7 @@ from daskboost.devices.cpu.grow import (
     STARTS,
     SUMS,
     SYMMETRIC,
+    WAITING,
     Chunks,
     Growing,
     Meeting,
@@ -57,7 +59,7 @@ from daskboost.fit.peers import Peers, feature_shares
 from daskboost.fit.samplers import RoundRows
 from daskboost.fit.spec import FitSpec
 from daskboost.params import TrainParams
-from daskboost.tree.constraints import FeatureRules
+from daskboost.tree.constraints import FeatureRules, draws_by_node
 from daskboost.tree.device_trees import leaf_limit
 from daskboost.tree.growing_tree import finished_tree, least_gain, walk_arrays
 from daskboost.tree.table import LEAF, TreeTable
@@ -72,15 +74,10 @@ POLICIES = {"depthwise": DEPTHWISE, "symmetric": SYMMETRIC, "lossguide": LOSSGUI
 
 def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     """Say why an engine's trees do not grow in compiled calls; empty where they do."""
-    recipe, params = spec.recipe, spec.params
+    recipe = spec.recipe
     reasons = {
         "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
-        "interaction_constraints depend on a node's path": params.interaction_constraints is not None,
-        "colsample_bynode draws features for each node":
-            params.colsample_bynode < 1 and params.grow_policy != "symmetric",
-        "colsample_bylevel draws features for levels that best-first trees do not have":
-            params.colsample_bylevel < 1 and params.grow_policy == "lossguide",
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,
@@ -107,7 +104,7 @@ class CompiledGrower:
         self._pool = _empty_pool(min(FIRST_PLACES, leaves), self._first_pairs(leaves), n_slots)
         self._rules = Rules(
             spec.search_rules.regular, POLICIES[params.grow_policy], params.depth_limit, params.max_leaves,
-            self._threads.count, spec.recipe.small_data,
+            self._threads.count, spec.recipe.small_data, _asks_features(params),
         )  # fmt: skip
         self._step = self._empty_step()
         self._told_units = FIRST_TOLD
@@ -188,8 +185,11 @@ class CompiledGrower:
 
     def _grow_tree(self, rows: RoundRows, output: int, learning_rate: float) -> TreeTable:
         (rounding,) = rows.scales.searched((output,))
-        tree = self._tree(rows.iteration, output, rounding, learning_rate)
+        features = FeatureRules(
+            self._spec.params, self._spec.cuts.n_features, self._spec.interaction_groups, rows.iteration, output
+        )
         while True:
+            tree = self._tree(features, output, rounding, learning_rate)
             self._step.counts[STAGE], self._step.counts[IS_TOLD] = STARTS, 0
             state = Growing(
                 self._threads.team, self._chunks, self._nodes, self._pool, self._step, self._rules, tree, self._meeting
@@ -197,8 +197,8 @@ class CompiledGrower:
             if self._parts is None:
                 self._parts = addresses_of_parts(state)
             status, size = grow(self._parts, state)
-            while status == MEETS:
-                self._meet()
+            while status in (MEETS, ASKS):
+                self._meet() if status == MEETS else self._allow(features, tree.allowed)
                 status, size = grow(self._parts, state)
             if status == DONE:
                 break
@@ -207,19 +207,33 @@ class CompiledGrower:
         self._sets.add_to_evals([(walk_arrays(table), output)])
         return table
 
-    def _tree(self, iteration: int, output: int, rounding: Rounding, learning_rate: float) -> Tree:
+    def _allow(self, features: FeatureRules, allowed: UInt8) -> None:
+        """Write which features the nodes may use that are opened."""
+        counts, nodes = self._step.counts, self._nodes
+        ids = self._step.opened[counts[WAITING] : counts[WAITING] + counts[OPENED]].tolist()
+        paths = [self._path(node) for node in ids] if features.by_path else []
+        allowed[ids] = features.allowed(ids, nodes.depth[ids].tolist(), paths)
+
+    def _path(self, node: int) -> frozenset[int]:
+        """Return the features on a node's path from the root."""
+        found = set()
+        while (parent := int(self._nodes.parent[node])) >= 0:
+            found.add(int(self._nodes.feature[parent]))
+            node = parent
+        return frozenset(found)
+
+    def _tree(self, features: FeatureRules, output: int, rounding: Rounding, learning_rate: float) -> Tree:
         spec, params = self._spec, self._spec.params
         stored = [self._gradients.source.gradients(index) for index in range(len(self._views))]
         if not self._kept or any(g is not kept for (g, _), (kept, _) in zip(stored, self._kept, strict=True)):
             self._kept = stored
             self._g, self._h = addresses([g for g, _ in stored]), addresses([h for _, h in stored])
-        features = FeatureRules(params, spec.cuts.n_features, None, iteration, output)
         unit_g, unit_h = rounding.units
         return Tree(
             g=self._g, h=self._h, weight=self._weight, margin=self._margin, output=output,
             n_outputs=spec.objective.n_outputs, quanta=rounding.quanta, draw=rounding.draw, unit_g=unit_g,
             unit_h=unit_h, least_gain=least_gain(params, rounding.noise_gain), learning_rate=float(learning_rate),
-            allowed=_allowed(features, params),
+            allowed=_allowed(features, params, len(self._nodes.left)),
         )  # fmt: skip
 
     def _make_room(self, status: int) -> None:
@@ -247,9 +261,17 @@ class CompiledGrower:
         return finished_tree(self._spec.cuts, tree, nodes.gain[:size], hessian)
 
 
-def _allowed(features: FeatureRules, params: TrainParams) -> UInt8:
+def _asks_features(params: TrainParams) -> bool:
+    """Whether nodes of a level may use different features, so that each asks for its own."""
+    by_level = params.colsample_bylevel < 1 and params.grow_policy == "lossguide"  # whose levels have no end
+    return by_level or draws_by_node(params) or params.interaction_constraints is not None
+
+
+def _allowed(features: FeatureRules, params: TrainParams, n_nodes: int) -> UInt8:
     """Return the features of each level of a tree; uint8, shape (levels, features), one level where all have the
-    same."""
+    same; or room for those of each node."""
+    if _asks_features(params):
+        return np.empty((n_nodes, len(features.of_tree)), np.uint8)
     same = params.colsample_bylevel == 1 and params.colsample_bynode == 1
     return np.concatenate([
         features.allowed([0], [depth], [frozenset()]) for depth in range(1 if same else params.depth_limit)

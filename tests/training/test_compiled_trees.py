@@ -62,6 +62,15 @@ CASES: dict[str, Params] = {
     "symmetric": {"grow_policy": "symmetric", "max_depth": 5},
     "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.7},
     "symmetric, drawn features": {"grow_policy": "symmetric", "colsample_bynode": 0.6},
+    "drawn by node": {"colsample_bynode": 0.5, "colsample_bylevel": 0.7},
+    "drawn by node, best first": {
+        "colsample_bynode": 0.5, "colsample_bylevel": 0.8, "grow_policy": "lossguide", "max_leaves": 20,
+    },
+    "interactions": {"interaction_constraints": [[0, 1], [1, 2, 3]], "max_depth": 8},
+    "interactions, symmetric": {"interaction_constraints": [[0, 1], [1, 2, 3]], "grow_policy": "symmetric"},
+    "interactions, best first": {
+        "interaction_constraints": [[0, 1], [1, 2, 3]], "grow_policy": "lossguide", "colsample_bynode": 0.7,
+    },
     "monotone": {"monotone_constraints": [1, -1, 0, 1]},
     "monotone, symmetric": {"monotone_constraints": [1, -1, 0, 1], "grow_policy": "symmetric"},
     "regular": {"reg_alpha": 1.0, "reg_lambda": 3.0, "gamma": 0.5, "max_delta_step": 0.3},

@@ -57,12 +57,13 @@ _cgutils: Any = cgutils  # these have no types
 populate_array: Any = _populate
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
-DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, GROWS = range(7)
+DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, ASKS, GROWS = range(8)
 """What a call ends with: a tree; or nothing, for want of room for nodes, for histograms of words or of pairs, or for
-what engines tell each other; or a meeting with these, before it goes on. `GROWS` is where a tree has more to do."""
-STARTS, HAS_SUMS, HAS_BUILT, HAS_FOUND = range(4)
-"""Stages of a tree's steps: none yet; the sums of the root's rows are known, the histograms of a step's nodes, the best
-splits of their features."""
+what engines tell each other; or before it goes on, a meeting with these, or a question which features the nodes may use
+that are opened. `GROWS` is where a tree has more to do."""
+STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(5)
+"""Stages of a tree's steps: none yet; the sums of the root's rows are known, the nodes that are opened, their
+histograms, the best splits of their features."""
 FOUND_WORDS = 6
 """int64 words that tell a split."""
 SUMS, FOUND = LINE, 2 * LINE
@@ -206,6 +207,8 @@ class Rules(NamedTuple):
     n_threads: int
     is_small: bool
     """Whether rows have weights that multiply rounded gradients (`Gradients`)."""
+    asks: bool
+    """Whether the caller says which features each node may use, when it is opened."""
 
 
 class Tree(NamedTuple):
@@ -227,7 +230,8 @@ class Tree(NamedTuple):
     least_gain: float
     learning_rate: float
     allowed: UInt8
-    """Features of each level, shape (levels, features), or (1, features) for all levels."""
+    """Features of each level, shape (levels, features), or (1, features) for all levels; of each node that is opened,
+    shape (nodes, features), where the caller is asked."""
 
 
 class Meeting(NamedTuple):
@@ -1003,10 +1007,18 @@ def _slots(state: Growing) -> FeatureSlots:
     return FeatureSlots(state.chunks.bins.offsets, state.chunks.n_bins, 0)
 
 
+@njit(inline="always")
+def _usable(state: Growing, node: int) -> UInt8:
+    """Return which features a node may use; uint8, shape (features,)."""
+    allowed = state.tree.allowed
+    usable: UInt8 = allowed[node if state.rules.asks else state.nodes.depth[node] if len(allowed) > 1 else 0]
+    return usable
+
+
 @part
 def _search(state: Growing, thread: int) -> None:
     """Find the best split of each child that was opened, in ranges of features."""
-    nodes, pool, step, tree = state.nodes, state.pool, state.step, state.tree
+    nodes, pool, step = state.nodes, state.pool, state.step
     slots, parts, offsets = _slots(state), step.counts[RANGES], state.chunks.bins.offsets
     room = BinGains(step.prefix[thread], step.gains[thread])
     while True:
@@ -1022,8 +1034,7 @@ def _search(state: Growing, thread: int) -> None:
             step.results.gain[row], step.results.feature[row] = -np.inf, -1
             if child < 0 or not _opens(state, child):
                 continue
-            usable = tree.allowed[nodes.depth[child] if len(tree.allowed) > 1 else 0]
-            searched = FeatureRange(usable, features[0], features[1])
+            searched = FeatureRange(_usable(state, child), features[0], features[1])
             totals, regular = _totals(state, child), state.rules.regular
             if nodes.in_words[child]:
                 own = pool.words[nodes.place[child]]
@@ -1064,7 +1075,7 @@ def _search_level(state: Growing, thread: int) -> None:
     slots, offsets = _slots(state), state.chunks.bins.offsets
     regular = state.rules.regular
     room, sums = BinGains(step.prefix[thread], step.gains[thread]), step.level[thread]
-    usable = state.tree.allowed[nodes.depth[step.opened[0]] if len(state.tree.allowed) > 1 else 0]
+    usable = _usable(state, step.opened[0])
     while True:
         part = next_task(state.team)
         if part >= step.counts[RANGES]:
@@ -1319,20 +1330,23 @@ def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
         if stage == STARTS:
             _begin(parts, state)
             counts[STAGE] = HAS_SUMS
+        elif stage == HAS_OPENED:
+            status = _build(parts, state)
+            counts[STAGE] = HAS_BUILT
         elif stage == HAS_BUILT:
             _find(parts, state)
             counts[STAGE] = HAS_FOUND
         else:
             status = _open_root(state) if stage == HAS_SUMS else _open_next(state)
-            if status == GROWS:
-                status = _build(parts, state)
-                counts[STAGE] = HAS_BUILT
+            counts[STAGE] = HAS_OPENED
+            if status == GROWS and state.rules.asks:
+                return ASKS, 0
         if status == DONE:
             _value(state)
             run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), parts[FINISH], state)
         if status != GROWS:
             return status, counts[SIZE]
-        if _meets(state):
+        if _meets(state) and counts[STAGE] != HAS_OPENED:
             arrive(state.meeting.room)
             counts[IS_TOLD] = 1
 
@@ -1354,7 +1368,8 @@ def grow(parts: Int64, state: Growing) -> tuple[int, int]:
     Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which
     they were made; or `MEETS` at the end of a stage (`Step.counts`), where other engines have something to tell: if
     engines have memory in common, the next call looks again; if not, the caller brings what they tell, and has the next
-    call go on by clearing `IS_TOLD`. A tree begins where the stage is `STARTS`.
+    call go on by clearing `IS_TOLD`. With `Rules.asks`, `ASKS` comes back for nodes that are opened: the caller writes
+    which features they may use into `Tree.allowed`, and calls again. A tree begins where the stage is `STARTS`.
     """
     found: tuple[int, int] = _grow(parts, reference(state))
     return found
