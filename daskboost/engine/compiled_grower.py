@@ -78,6 +78,7 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     reasons = {
         "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
+        "leaves are quantiles": recipe.quantiles is not None,
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,
         "gradients of all rows have no room": not engine.setup.keeps_round,

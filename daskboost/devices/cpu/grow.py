@@ -253,7 +253,7 @@ class Meeting(NamedTuple):
     ends: Int64
     """Where what each engine is told begins behind `begin`, and where the last ends; shape (engines + 1,)."""
     units: Int64
-    """Of each built node, how many words each slot of the nodes before it takes; shape (nodes + 1,)."""
+    """How many words each slot takes of the nodes that were built before each; shape (nodes + 1,)."""
     told: Int64
     """Addresses of what each engine has told this one at the stage, shape (engines,)."""
 
