@@ -21,7 +21,7 @@
 // usual: THREADS=256
 // budget: start_trees registers=40 shared=0
 // budget: choose_splits registers=128 shared=8*THREADS+16
-// budget: finish_trees registers=64 shared=0
+// budget: finish_trees registers=64 shared=4*THREADS
 #include "select.cuh"
 #include "tree_table.cuh"
 
@@ -149,18 +149,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     }
 }
 
-// `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number. `leaves` : the same shape, the
-// nodes that are leaves, numbered over all trees; NONE elsewhere.
+// `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number. `leaves` : shape (trees,
+// most_leaves), the nodes that are leaves, numbered over all trees, in order; NONE behind them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
     TREES, double lambda, double alpha, double max_step, double least_h, const double* learning_rate, float* values,
-    i32* leaves) {
+    i32 most_leaves, i32* leaves) {
+    __shared__ i32 room[THREADS];
     const Table table = TABLE;
-    for (i32 node = threadIdx.x; node < capacity; node += THREADS) {
-        const i64 place = table.place(node);
-        leaves[place] = node < table.size() && table.left(node) == LEAF ? static_cast<i32>(place) : NONE;
-    }
+    const i32 size = table.size(), each = (size + THREADS - 1) / THREADS;
+    const i32 begin = min(size, static_cast<i32>(threadIdx.x) * each), end = min(size, begin + each);
+    i32* const own_leaves = leaves + static_cast<i64>(blockIdx.x) * most_leaves;
+    i32 n_leaves = 0;
+    for (i32 node = begin; node < end; ++node) n_leaves += table.left(node) == LEAF;
+    i32 rank = scan_block(n_leaves, room);
+    for (i32 node = begin; node < end; ++node)
+        if (table.left(node) == LEAF) own_leaves[rank++] = static_cast<i32>(table.place(node));
+    for (i32 i = table.leaves() + static_cast<i32>(threadIdx.x); i < most_leaves; i += THREADS) own_leaves[i] = NONE;
     const Regular regular = {lambda, alpha, max_step, least_h};
-    for (i32 node = threadIdx.x; node < table.size(); node += THREADS) {
+    for (i32 node = threadIdx.x; node < size; node += THREADS) {
         const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
         const double value = leaf_weight(own, regular, {table.low(node), table.high(node)}) * *learning_rate;
         values[table.place(node)] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));

@@ -22,6 +22,7 @@ from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
 from daskboost.devices.gpu.trees.growth import TreeGrower, TreeInputs, TreeTables
 from daskboost.devices.gpu.trees.known_tree import Refit
+from daskboost.devices.gpu.trees.leaf_quantiles import Labels, LeafQuantiles
 from daskboost.devices.gpu.trees.node_features import LevelFeatures
 from daskboost.devices.gpu.trees.split import SplitKernels
 from daskboost.devices.sampling import draws_below
@@ -31,6 +32,7 @@ from daskboost.engine.row_gradients import Gradients
 from daskboost.engine.setup import EngineSetup
 from daskboost.engine.shard_margins import ShardMargins
 from daskboost.engine.watching import Watch
+from daskboost.fit.base_score import weight_scale
 from daskboost.fit.messages import MetricParts
 from daskboost.fit.rounds import Metrics
 from daskboost.fit.samplers import RoundRows
@@ -92,6 +94,7 @@ class DeviceGrower:
         self._refit = Refit(
             kernels.runtime, self._rounding, spec.leaf_rules.regular, rows.quantizers[0], self._below
         ) if spec.recipe.refits else None  # fmt: skip
+        self._quantiles = self._leaf_quantiles(trees.gradients, rows.chunks[0].n_trees)
         self.watch = watch
         self.tables_bytes = sum(len(group.grower.tables.memory) for group in self._groups)
         """Bytes of the tables of a round's trees."""
@@ -124,6 +127,14 @@ class DeviceGrower:
             )  # fmt: skip
             groups.append(TreeGroup(outputs, grower, inputs))
         return groups
+
+    def _leaf_quantiles(self, gradients: Gradients, n_trees: int) -> LeafQuantiles | None:
+        """What values leaves by residuals; None where sums of gradients do."""
+        spec, (label,), (weight,) = self._spec, gradients.rows.labels, gradients.rows.weights
+        if spec.recipe.quantiles is None:
+            return None
+        labels = Labels(label, weight, weight_scale(spec.largest_weight))
+        return LeafQuantiles(self._runtime, labels, spec.recipe.quantiles, n_trees, self._rules.levels.most_leaves)
 
     def _entry_search(self, kernels: SplitKernels) -> EntrySearch | None:
         """What finds splits without histograms, where the plan is to do without."""
@@ -189,7 +200,8 @@ class DeviceGrower:
         self._fill()
         ((_, view),) = self._sets.train.views()
         takes_all = self._below == ALL
-        reaches_leaves = takes_all and not view.walks_fast and self._refit is None
+        walks = (view.walks_fast or not takes_all) and self._quantiles is None
+        reaches_leaves = not walks and self._refit is None
         rows = ChunkRows(self._rows, view, self._rows.chunks[0], takes_all, reaches_leaves)
         begin = 0
         for group in self._groups:
@@ -226,7 +238,12 @@ class DeviceGrower:
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
         train, grower = self._sets.train, group.grower
-        if self._refit is None and rows.reaches_leaves and isinstance(grower, TreeGrower):
+        if self._quantiles is not None and isinstance(grower, TreeGrower):
+            margins = train.margins[0][:, group.outputs.start : group.outputs.stop]
+            self._quantiles(
+                grower.leaves, group.outputs.start, rows.chunk, margins, self._learning_rate, grower.tables
+            )
+        if self._refit is None and rows.reaches_leaves and rows.in_order and isinstance(grower, TreeGrower):
             for leaves, output in zip(grower.leaves, group.outputs, strict=True):
                 rows.add_leaf_values(leaves, grower.tables.values, train.margins[0][:, output])
         elif self._refit is None:

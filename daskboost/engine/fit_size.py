@@ -12,10 +12,10 @@ from daskboost.data.chunks.packing import Layout
 from daskboost.data.chunks.shard import Shard
 from daskboost.devices.budget.plan import FitSize, GpuGradients
 from daskboost.devices.budget.set_size import ChunkSize, DenseSet, SetSize, kept_first
+from daskboost.devices.cpu.gradients import DIGITS
 from daskboost.devices.gpu.device import MOST_ROWS
 from daskboost.devices.gpu.rows.gradients import has_softmax_kernel
 from daskboost.devices.losses import LossKernel
-from daskboost.fit.base_score import DIGITS
 from daskboost.fit.recipe import Recipe, evaluated_metrics
 from daskboost.fit.spec import FitSpec
 from daskboost.objectives.objective import Objective, kernel_of

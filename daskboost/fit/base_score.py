@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daskboost.data.cuts.key_counts import values_of
-from daskboost.devices.cpu.gradients import ResidualQuery
+from daskboost.devices.cpu.gradients import DIGITS, ResidualQuery
 from daskboost.dtypes import Float32, Float64, Int32, Int64, UInt32
 from daskboost.exact_sum import ExactSum
 from daskboost.fit import messages as m
@@ -16,7 +16,6 @@ from daskboost.fit.spec import FitSpec
 #
 # Three rounds of 11, 11 and 10 bits find the quantile's float32 exactly, whatever the number of rows and engines.
 
-DIGITS = (11, 11, 10)
 WEIGHT_BITS = 20
 """The largest weight becomes at most 2**20, so that 2**43 rows can be counted."""
 

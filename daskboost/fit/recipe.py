@@ -75,7 +75,7 @@ class Recipe:
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str
-    """Why it does whatever the rules of its trees, on any device."""
+    """Why it does on any device, in words, whatever grows trees there."""
     metrics_reason: str
     """Why the host waits for metrics in each round, in words; empty where a GPU computes all of them behind the trees,
     if its memory has room."""
@@ -156,13 +156,13 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         searched = "weights"
     quantiles = objective.adaptive_quantiles
     reasons = {
-        f"{n_engines} engines take part": n_engines > 1,
         "trees grow on a sample of the rows": source != "all",
         "leaves are vectors": vectors,
-        "leaves are quantiles": quantiles is not None,
+        "leaves that are quantiles take exact sums beside": quantiles is not None and searched != "gradients",
     }
     host_rules = next((reason for reason, holds in reasons.items() if holds), "")
-    why_host = host_rules or needs_host(params)
+    of_trees = host_rules or needs_host(params, by_quantiles=quantiles is not None)
+    why_host = f"{n_engines} engines take part" if n_engines > 1 else of_trees
     growth: Growth = "best first" if params.grow_policy == "lossguide" else "levels"
     return Recipe(
         rows=source,

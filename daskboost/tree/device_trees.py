@@ -21,10 +21,11 @@ from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibli
 from daskboost.tree.table import TreeTable
 
 
-def needs_host(params: TrainParams) -> str:
+def needs_host(params: TrainParams, *, by_quantiles: bool = False) -> str:
     """Say why trees of these parameters grow with the host; empty where a device can grow them by itself.
 
     Nodes of trees that grow best first are searched before they are numbered, by which they would draw features.
+    `by_quantiles` : whether leaves are quantiles of residuals.
     """
     best_first = params.grow_policy == "lossguide"
     reasons = {
@@ -32,6 +33,8 @@ def needs_host(params: TrainParams) -> str:
             best_first and draws_by_node(params),
         f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
             best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
+        "rows of best-first trees do not lie in the order of leaves, which are quantiles":
+            best_first and by_quantiles,
     }  # fmt: skip
     return next((reason for reason, holds in reasons.items() if holds), "")
 

@@ -16,6 +16,7 @@ from strategies.trees import Data, make_data, quantized
 
 from daskboost import Booster, train
 from daskboost.devices.budget import gpu_memory as memory
+from daskboost.devices.budget import gpu_plans as plans
 from daskboost.devices.budget.plan import SMALL_ROWS
 from daskboost.devices.gpu.runtime import cuda
 from daskboost.devices.gpu.trees import growth
@@ -51,6 +52,11 @@ ALONE: dict[str, dict[str, Any]] = {
     "levels": {"max_depth": 5, "subsample": 0.4, "colsample_bytree": 0.7, "colsample_bylevel": 0.6},
     "best of a depth": {"max_depth": 5, "grow_policy": "lossguide", "gamma": 1.0},
     "best of few levels": {"max_depth": 3, "grow_policy": "lossguide", "max_leaves": 5_000},
+    "medians": {"max_depth": 6, "objective": "reg:absoluteerror", "min_child_weight": 30.0},
+    "quantiles of samples": {"max_depth": 5, "objective": "reg:quantileerror", "quantile_alpha": (0.1, 0.5, 0.95),
+                             "subsample": 0.4, "max_leaves": 11},
+    "symmetric quantiles": {"max_depth": 4, "objective": "reg:quantileerror", "quantile_alpha": (0.3, 0.8),
+                            "grow_policy": "symmetric", "learning_rate": 0.3},
     "columns of nodes": {"max_depth": 6, "colsample_bynode": 0.5, "colsample_bytree": 0.9, "ignored_features": (1,)},
     "columns of nodes of levels": {"max_depth": 4, "colsample_bynode": 0.7, "colsample_bylevel": 0.6, "max_leaves": 9},
     "interactions": {"max_depth": 6, "interaction_constraints": [[0, 1], [1, 2, 3], [4]], "min_child_weight": 0},
@@ -71,6 +77,8 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "one leaf": {"max_depth": 3, "max_leaves": 1},
     "two leaves": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 2},
     "a leaf": {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1},
+    "a median": {"max_depth": 3, "max_leaves": 1, "objective": "reg:absoluteerror"},
+    "medians of halves": {"max_depth": 1, "objective": "reg:absoluteerror"},
     "a leaf by weight": {
         "max_depth": 3, "max_leaves": 1, "objective": "binary:logistic", "score_function": "l2",
     },
@@ -131,6 +139,35 @@ def test_equals_the_definition(growth: str, loss: str, rules: str, samples: str,
 def test_rules_of_their_own_equal_the_definition(name: str, encoding: str, taken: list[int]) -> None:
     """Rules know histograms and tables, whatever the encoding of rows."""
     check_definition(ALONE[name], False, encoding, taken)
+
+
+QUANTILES: dict[str, dict[str, Any]] = {
+    "median": {"objective": "reg:absoluteerror"},
+    "four": {"objective": "reg:quantileerror", "quantile_alpha": (0.5, 0.01, 0.9, 0.999)},
+}
+LABELS = ["many", "few", "wide"]
+
+
+@every_pair({
+    "quantiles": QUANTILES, "growth": ["deep", "few leaves", "symmetric"], "samples": SAMPLES, "labels": LABELS,
+    "weighted": [False, True], "encoding": ["dense", "csr"], "together": [4, 3, 1], "n_rows": [6_000, 300],
+})  # fmt: skip
+def test_quantile_leaves_equal_the_definition(
+    quantiles: str, growth: str, samples: str, labels: str, weighted: bool, encoding: str, together: int, n_rows: int,
+    taken: list[int], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Labels may be equal in whole leaves, or of any exponent; some rows of a leaf, or all, may weigh nothing."""
+    monkeypatch.setattr(plans, "trees_together", lambda n_outputs, *_: min(together, n_outputs))
+    params = {**QUANTILES[quantiles], **GROWTH[growth], **SAMPLES[samples], "learning_rate": 0.7}
+    rng = np.random.default_rng(8)
+    data = make_data(rng, "reg:squarederror", n_rows, 6, n_values=90, missing=0.2, weighted=weighted)
+    y = {"many": data.y, "few": np.round(data.y), "wide": data.y * np.float32(10) ** rng.integers(-30, 12, n_rows)}
+    weight = None if data.weight is None else np.where(data.X[:, 0] > 0.5, 0, data.weight).astype(np.float32)
+    data = Data(data.X, y[labels].astype(np.float32), weight)
+    expected = trained(data, params, "cpu")
+    assert not taken
+    assert_same_trees(trained(data, params, "cuda", encoding=encoding, partitions=3), expected)
+    assert sum(taken) >= N_ROUNDS
 
 
 @pytest.mark.parametrize("max_leaves", [700, 1_200])
@@ -215,7 +252,7 @@ def test_small_data(n_rows: int, taken: list[int]) -> None:
 @pytest.mark.parametrize("params", [
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 5, "colsample_bynode": 0.5},
     {"max_depth": 14, "grow_policy": "lossguide", "gamma": 30.0},
-    {"max_depth": 3, "objective": "reg:absoluteerror"},
+    {"max_depth": 0, "max_leaves": 7, "objective": "reg:absoluteerror", "grow_policy": "lossguide"},
     {"max_depth": 6, "objective": "reg:pseudohubererror", "score_function": "l2", "subsample": 0.6,
      "grow_policy": "lossguide", "colsample_bynode": 0.5},
     {"max_depth": 3, "objective": "count:poisson", "score_function": "l2", "colsample_bynode": 0.5,

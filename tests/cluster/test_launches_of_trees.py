@@ -9,6 +9,7 @@ import pytest
 from cluster.takes_of_rounds import Takes, fit, search_entries, takes
 
 from daskboost.devices.budget import gpu_plans as plans
+from daskboost.devices.cpu.gradients import DIGITS
 
 __all__ = ["takes"]
 
@@ -40,6 +41,14 @@ def test_all_nodes_of_a_level_share_launches(
     assert {found[kernel] for kernel in searching | {"choose_splits"}} == {depth}
     assert {found[kernel] for kernel in ("count_left", "move_rows")} <= {depth - 1, depth}  # leaves may be walked to
     assert max(found.values()) == depth, found
+
+
+def test_quantiles_of_all_leaves_share_launches(takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all trees of a group: each of a key's digits takes two, and one map of tiles serves them."""
+    monkeypatch.setattr(plans, "trees_together", lambda *_: 3)
+    fit(takes, {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9), "max_depth": 4})
+    found = launches(takes)
+    assert (found["count_residuals"], found["choose_digits"], found["map_tiles"]) == (len(DIGITS), len(DIGITS), 1)
 
 
 @pytest.mark.parametrize("growth", ["depthwise", "symmetric"])

@@ -36,6 +36,10 @@ ROWS: dict[str, dict[str, Any]] = {"dense": {}, "csr": {"encoding": "csr"}}
 RULES: dict[str, tuple[dict[str, Any], str]] = {
     "by weight": ({"objective": "binary:logistic", "score_function": "l2"}, "refit_trees"),
     "subsample": ({"subsample": 0.5}, "count_sampled"),
+    "medians": ({"objective": "reg:absoluteerror"}, "choose_digits"),
+    "quantiles of samples": (
+        {"objective": "reg:quantileerror", "quantile_alpha": (0.2, 0.5, 0.9), "subsample": 0.5}, "choose_digits"
+    ),
     "monotone": ({"monotone_constraints": (1, -1, 0, 1, 0)}, "quantize_gradients"),
 }
 """And a kernel that is in their graphs."""

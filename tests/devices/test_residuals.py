@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from reference import residuals as reference
 
 from daskboost.devices.cpu.gradients import Residuals, count_residuals, sortable_key
 from daskboost.devices.gpu.rows.row_state import GpuRows
-from daskboost.devices.gpu.runtime.launches import Runtime
+from daskboost.devices.gpu.runtime.launches import Runtime, to_host
+from daskboost.devices.gpu.trees.growth import make_tables
+from daskboost.devices.gpu.trees.leaf_quantiles import Labels, LeafQuantiles
 from daskboost.dtypes import Float32
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import residual_quantiles, weight_scale
@@ -104,6 +107,55 @@ def test_a_gpu_counts_alike(leaves: list[int], weighted: bool, runtime: Runtime,
         whole = reference.integer_weights([1.0] * len(rows) if weight is None else weight[rows].tolist(), largest)
         expected = reference.quantile([label[row] - margin[row] for row in rows], whole, 0.3)
         np.testing.assert_array_equal(found[i], np.float32(expected))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["normal", "ties", "wide", "zeros", "negative"])
+def test_leaves_become_the_naive_twins_quantiles(
+    kind: str, weighted: bool, runtime: Runtime, rng: np.random.Generator
+) -> None:
+    """Trees that grew together, twice, as a graph repeats them; a leaf without any weight keeps its value."""
+    n, n_trees, per_tree, alphas, xp = 5_000, 2, 7, (0.2, 0.3, 0.95), runtime.xp
+    rows = GpuRows(runtime, lambda: (), [n], [[(0, 0)]], make_layout([2]), n_trees=n_trees)
+    chunk, label = rows.chunks[0], values_of(kind, rng, n)
+    margin = rng.normal(size=(n, 3)).astype(np.float32) if kind != "wide" else np.zeros((n, 3), np.float32)
+    weight = np.where(rng.random(n) < 0.1, 0, rng.random(n)).astype(np.float32) if weighted else None
+    largest = float(weight.max()) if weight is not None else 1.0
+    labels = Labels(xp.asarray(label), None if weight is None else xp.asarray(weight), weight_scale(largest))
+    rate, first = np.float32(0.3), 1
+    place_of = {node: node for node in range(6)}, {20: 0, 21: 1, 22: 2, 24: 4, 25: 5, 33: 3}
+    tables = make_tables(runtime, n_trees, 20)
+    fit = LeafQuantiles(runtime, labels, alphas, n_trees, per_tree)
+    for _ in range(2):
+        leaf = rng.integers(0, 6, (n_trees, n))
+        leaf[0, leaf[0] == 2] = 3  # 2 has no rows, 5 of the other tree only such without weight
+        nodes = np.array([[4, 2, 0, 5, 1, 3, -1], [33, 21, -1, 24, 20, 22, 25]], np.int32)
+        if weight is not None:
+            leaf[1, leaf[1] == 5] = 1
+            leaf[1, np.flatnonzero(weight == 0)[:40]] = 5
+        chunk.start(n)
+        chunk.make_room(xp, 40)
+        before = rng.normal(size=(n_trees, 20)).astype(np.float32)
+        tables.values[:] = xp.asarray(before)
+        segments = np.zeros((40, 2), np.int64)
+        for tree, ids in enumerate(place_of):
+            order = np.argsort(leaf[tree], kind="stable")
+            chunk.order[tree * n : (tree + 1) * n] = xp.asarray(order.astype(np.uint32))
+            ends = np.cumsum(np.bincount(leaf[tree], minlength=6)) + tree * n
+            for node, place in ids.items():
+                segments[node] = (ends[place - 1] if place else tree * n), ends[place]
+        chunk.bounds[:40] = xp.asarray(segments)
+        fit(xp.asarray(nodes), first, chunk, xp.asarray(margin)[:, first:], xp.asarray(np.array([0.3])), tables)
+        expected = before.copy()
+        for tree, ids in enumerate(place_of):
+            for node, place in ids.items():
+                these = np.flatnonzero(leaf[tree] == place)
+                own = [1.0] * len(these) if weight is None else weight[these].tolist()
+                residuals = [label[row] - margin[row, first + tree] for row in these]
+                found = reference.quantile(residuals, reference.integer_weights(own, largest), alphas[first + tree])
+                if not math.isnan(found):
+                    expected[tree, node % 20] = np.float32(found) * rate
+        np.testing.assert_array_equal(to_host(tables.values), expected)
 
 
 def test_keys_sort_as_values() -> None:

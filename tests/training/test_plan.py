@@ -214,7 +214,17 @@ def test_a_plan_says_how_trees_grow() -> None:
         return found.growth
 
     assert growth(per_row=50) == "trees grow on the GPU alone, in sorted entries"
-    assert growth(objective="reg:absoluteerror") == "trees grow with the host, which is slower: leaves are quantiles"
+    assert growth(objective="reg:absoluteerror") == "trees grow on the GPU alone"
+    assert growth(objective="reg:quantileerror", quantile_alpha=(0.1, 0.5, 0.9)) == (
+        "trees grow on the GPU alone, 3 of a round together"
+    )
+    assert growth(objective="reg:absoluteerror", grow_policy="lossguide", max_leaves=63) == (
+        "trees grow with the host, which is slower: rows of best-first trees do not lie in the order of leaves, which "
+        "are quantiles"
+    )
+    assert growth(objective="multi:softprob", num_class=7, multi_strategy="multi_output_tree") == (
+        "trees grow with the host, which is slower: leaves are vectors"
+    )
     assert growth(objective="multi:softprob", num_class=7, max_depth=3) == (
         "trees grow on the GPU alone, 7 of a round together"
     )

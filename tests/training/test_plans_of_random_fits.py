@@ -64,6 +64,20 @@ def test_a_plan_is_near(seed: int, evaluated: bool, monkeypatch: pytest.MonkeyPa
     check(random_fit(np.random.default_rng(seed), 40_000, 8), evaluated, monkeypatch)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_of_quantiles_is_near(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts residuals of each leaf is planned likewise."""
+    rng = np.random.default_rng(seed)
+    params, data = random_fit(rng, 40_000, 8)
+    k = params.pop("num_class", 1)
+    params |= {"objective": "reg:quantileerror", "quantile_alpha": tuple(np.arange(1, k + 1) / (k + 1))}
+    if params["grow_policy"] == "lossguide":
+        params |= {"grow_policy": "depthwise", "max_depth": 9 if k == 1 else 4}
+    params["base_score"] = 0.5  # nothing counts labels here
+    params.pop("eval_metric", None)
+    check((params, data), seed % 2 == 1, monkeypatch)
+
+
 @pytest.mark.parametrize("growth", [
     {"max_depth": 20}, {"max_depth": 20, "max_leaves": 900}, {"max_depth": 11, "grow_policy": "symmetric"},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1_300},

@@ -30,7 +30,8 @@ from daskboost.devices.gpu.trees.best_first import (
     usual_steps,
 )
 from daskboost.devices.gpu.trees.entry_search import entry_search_bytes, entry_tile_bytes
-from daskboost.devices.gpu.trees.growth import LevelSizes, frontier_bytes, tables_bytes
+from daskboost.devices.gpu.trees.growth import START_BYTES, LevelSizes, frontier_bytes, tables_bytes
+from daskboost.devices.gpu.trees.leaf_quantiles import quantile_shapes
 from daskboost.devices.gpu.trees.node_features import feature_shapes, group_words
 from daskboost.devices.gpu.trees.sorted_entries import MOST_ENTRIES, MOST_NODES, pays, sorted_bytes, sorting_bytes
 from daskboost.devices.gpu.trees.sparse_columns import ENTRY_BYTES, SORTING_BYTES, is_copied, state_words
@@ -242,8 +243,17 @@ def _level_growth(size: FitSize) -> Growth:
     return Growth(
         together * sum(levels.histograms), most,
         sum(of_growers) + search_bytes(size, most) + _kept_bytes(size, levels.capacity)
-        + SEGMENT_BYTES * together * levels.capacity,
+        + SEGMENT_BYTES * together * levels.capacity + sum(_quantile_bytes(size, n) for n in growers),
     )  # fmt: skip
+
+
+def _quantile_bytes(size: FitSize, n_trees: int) -> int:
+    """Return the bytes of what finds the quantiles of the leaves of trees that grow together, where they are that, and
+    of the map of these leaves' tiles."""
+    if not size.leaf_count_bytes:
+        return 0
+    state = bytes_of(quantile_shapes(n_trees, size.most_leaves)) if n_trees == size.trees_together else 0
+    return state + START_BYTES * (n_trees * size.most_leaves + 1) + 8 * size.n_outputs
 
 
 def _best_first_growth(size: FitSize) -> Growth:
@@ -339,5 +349,6 @@ def between_bytes(size: FitSize) -> int:
     rows, k = size.train, size.n_outputs
     gradients = 4 * GRADIENT_TEMPORARIES[size.gpu_gradients] * k * min(rows.n_rows, GRADIENT_ROWS)
     evaluation = max((metric_bytes(size, each) for each in size.evals), default=0)
-    leaves = max(size.leaf_count_bytes, LEAF_SUM_BYTES * size.refits) * size.most_leaves
+    n_counted = 1 if size.without_host else size.most_leaves  # without the host, but for the base score, they stay
+    leaves = max(size.leaf_count_bytes * n_counted, LEAF_SUM_BYTES * size.refits * size.most_leaves)
     return max(gradients, evaluation, leaves)

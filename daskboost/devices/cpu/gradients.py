@@ -26,6 +26,10 @@ from daskboost.dtypes import Float32, Float64, Int32, Int64, Pairs, UInt32, UInt
 
 # Counting residuals by the bits of their sortable keys: one round of a distributed radix selection.
 
+DIGITS = (11, 11, 10)
+"""Bits of each round, which find a float32 exactly."""
+
+
 @dataclass(frozen=True)
 class ResidualQuery:
     """What is asked of the residuals `label - margin` of leaves: how many, by weight, share a prefix of their keys and

@@ -25,6 +25,7 @@ from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Qua
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.views import GpuView, small_data
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
+from daskboost.devices.gpu.trees import leaf_quantiles as quantiles
 from daskboost.devices.gpu.trees.known_tree import (
     KnownTree,
     ScalarTree,
@@ -38,10 +39,6 @@ from daskboost.devices.gpu.trees.split import empty_histograms
 from daskboost.devices.row_order import Following, Root, RowSplits
 from daskboost.dtypes import ArrayModule, Float32, Int32, Int64
 
-TILE_ROWS = 2048
-"""Rows of a block that counts residuals, as in `kernels/residuals.cu`."""
-COUNT_THREADS = 256
-"""Threads of such a block, as there."""
 SPLIT_THREADS = 128
 """Threads of a block, as in `kernels/partition.cu`."""
 USUAL_SPLITS = 256
@@ -419,11 +416,12 @@ class GpuRows:
             else:
                 chunk.make_room(xp, int(leaves.max()) + 1)
                 bounds, nodes = chunk.bounds, leaves
-            tiles = map_tiles(self._runtime, bounds, to_device(self._runtime, nodes), TILE_ROWS, chunk.n_rows)
+            tiles = map_tiles(self._runtime, bounds, to_device(self._runtime, nodes), quantiles.TILE_ROWS, chunk.n_rows)
             self._runtime.kernel("residuals", "count_residuals")(
-                tiles.most, COUNT_THREADS, bounds, tiles.nodes, tiles.starts, len(nodes),
-                None if everyone else chunk.order, label, margin, element_stride(margin), weight, query.weight_scale,
-                to_device(self._runtime, query.prefixes), query.known_bits, query.next_bits, counts.view(np.uint64),
+                tiles.most, quantiles.THREADS, bounds, tiles.nodes, tiles.starts, len(nodes), len(nodes),
+                None if everyone else chunk.order, label, margin, element_stride(margin), 0, weight,
+                query.weight_scale, to_device(self._runtime, query.prefixes), query.known_bits, query.next_bits, None,
+                counts.view(np.uint64),
             )  # fmt: skip
         host: Int64 = to_host(counts)
         return host

@@ -198,8 +198,8 @@ class TreeGrower:
         self._features = make_features(
             self._runtime, rules.of_nodes, n_trees, capacity, n_trees * levels.searched
         )
-        self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, capacity))["leaves"]
-        """The trees' leaves, by numbers of nodes over all trees, and -1 in places of other nodes."""
+        self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, levels))["leaves"]
+        """The trees' leaves, by numbers of nodes over all trees, and -1 behind them; int32, shape (trees, leaves)."""
         n_slots = kernels.layout.host.n_slots
         n_nodes = [n_trees * n for n in levels.histograms]
         self._room: SearchRoom = {}
@@ -295,7 +295,7 @@ class TreeGrower:
         regular = self._rules.regular
         self._launch("finish_trees")(
             self._n_trees, THREADS, *self.tables.arguments, *regular.numbers, learning_rate,
-            self.tables.values, self.leaves,
+            self.tables.values, self._sizes.most_leaves, self.leaves,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Kernel:
@@ -340,9 +340,9 @@ def _level_shapes(n_trees: int, n: int) -> Shapes:
     return {**slot_shapes(slots), "splits": ((6, slots), np.int32), "built": ((built,), np.int32)}
 
 
-def _leaf_shapes(n_trees: int, capacity: int) -> Shapes:
+def _leaf_shapes(n_trees: int, levels: LevelSizes) -> Shapes:
     """Return the shapes of what a grower keeps of finished trees beside their tables."""
-    return {"leaves": ((n_trees, capacity), np.int32)}
+    return {"leaves": ((n_trees, levels.most_leaves), np.int32)}
 
 
 def frontier_bytes(n_trees: int, levels: LevelSizes) -> int:
@@ -351,7 +351,7 @@ def frontier_bytes(n_trees: int, levels: LevelSizes) -> int:
     shapes = [_level_shapes(n_trees, levels.at(depth)) for depth in range(levels.depth + 1)]
     of_tiles = sum(START_BYTES * (shape["nodes"][0][0] + shape["built"][0][0]) for shape in shapes[:-1])
     of_levels = sum(map(bytes_of, shapes)) + of_tiles
-    of_leaves = bytes_of(_leaf_shapes(n_trees, levels.capacity))
+    of_leaves = bytes_of(_leaf_shapes(n_trees, levels))
     return tables_bytes(n_trees, levels.capacity) + of_leaves + of_levels
 
 
