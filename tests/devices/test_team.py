@@ -15,7 +15,8 @@ import pytest
 
 from daskboost.devices.cpu import threads
 from daskboost.devices.cpu.by_reference import by_reference
-from daskboost.devices.cpu.team import TEAM_WORDS, address_of, next_task, part, run, start
+from daskboost.devices.cpu.compilers import addresses_of
+from daskboost.devices.cpu.team import TEAM_WORDS, next_task, part, run, start
 from daskboost.devices.cpu.threads import Threads, usable_cores
 from daskboost.dtypes import Int64
 
@@ -54,8 +55,8 @@ def _many(state: Many, thread: int) -> None:
 
 def _sums(team: Int64, times: int, n_threads: int) -> Int64:
     sums = by_reference(Sums(team, np.arange(97), np.zeros(97, np.int64)))
-    many = by_reference(Many(sums, address_of(_add, sums), n_threads, times))
-    start(sums.team, 1, address_of(_many, many), many)
+    many = by_reference(Many(sums, addresses_of([_add], sums, 1)[0], n_threads, times))
+    start(sums.team, 1, addresses_of([_many], many, 1)[0], many)
     return sums.out
 
 

@@ -75,6 +75,20 @@ class _KernelCache(FunctionCache):
             return None
         return found
 
+    def has(self, sig: object, target_context: Any) -> bool:
+        """Whether it keeps the function for a signature."""
+        try:
+            kept: dict[object, str] = self._cache_file._load_index()  # type: ignore[no-untyped-call]
+            return self._index_key(sig, target_context.codegen()) in kept  # type: ignore[no-untyped-call]
+        except (OSError, ImportError, AttributeError):
+            return False
+
+
+def is_kept(dispatcher: Any, sig: object) -> bool:
+    """Whether a function's machine code for a signature lies on disk, or never will."""
+    kept = dispatcher._cache
+    return not isinstance(kept, _KernelCache) or kept.has(sig, dispatcher.targetctx)
+
 
 @cache
 def _stamp() -> tuple[tuple[str, float, int], ...]:

@@ -28,6 +28,7 @@ import numpy as np
 
 from daskboost.devices.cpu import njit, uncounted
 from daskboost.devices.cpu.addressed import array_at, weight_at
+from daskboost.devices.cpu.compilers import addresses_of
 from daskboost.devices.cpu.gradients import Gradients, Quanta, RowDraw, RowRange, count_drawn, take_rows
 from daskboost.devices.cpu.histogram import LOW_HALF, WORD_ROWS, _add_rows, bins_at
 from daskboost.devices.cpu.partition import TreeArrays, divide, goes_left, put_back, walk
@@ -46,7 +47,7 @@ from daskboost.devices.cpu.split import (
     running_sums,
     subtract,
 )
-from daskboost.devices.cpu.team import LINE, address_of, arrive, come_together, next_task, part, run, start
+from daskboost.devices.cpu.team import LINE, arrive, come_together, next_task, part, run, start
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
@@ -71,6 +72,8 @@ LEAST_BLOCK = 2_048
 STRETCH = 8_192
 """Rows whose margins one task updates."""
 LEAF = -1
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest value of a leaf."""
 
 
 class Chunks(NamedTuple):
@@ -448,7 +451,7 @@ def _choose(state: Growing) -> int:
     """Choose the nodes that split now, among those that were searched; write them to the front of `chosen`."""
     step, rules, counts = state.step, state.rules, state.step.counts
     gain, least = state.nodes.found.gain, state.tree.least_gain
-    n_opened, n_chosen = counts[OPENED], 0
+    n_opened, n_chosen = counts[OPENED], np.int64(0)  # one type, so that what it is given to is compiled once
     if rules.policy == LOSSGUIDE:
         waiting = counts[WAITING]
         for i in range(n_opened):  # nodes that wait lie in front of those that were searched now
@@ -479,7 +482,7 @@ def _choose(state: Growing) -> int:
     room = rules.max_leaves - counts[LEAVES] if rules.max_leaves > 0 and rules.policy == DEPTHWISE else n_chosen
     if n_chosen > room:
         n_chosen = _keep_best(state, n_chosen, room)
-    return n_chosen
+    return int(n_chosen)
 
 
 @uncounted()
@@ -1127,9 +1130,9 @@ def _collect_level(state: Growing) -> None:
             found.left[node, s] = np.int64(prefix[s, split_bin] + missing)
 
 
-@uncounted()
-def _build(state: Growing) -> int:
-    """Divide the chosen nodes' rows and build histograms; `GROWS`, or what there is no room for."""
+@part
+def _build(state: Growing, thread: int) -> None:
+    """Divide the chosen nodes' rows and build histograms; the status tells what there is no room for."""
     rules, counts = state.rules, state.step.counts
     nanoseconds = _plan_rows(state)
     if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
@@ -1138,15 +1141,14 @@ def _build(state: Growing) -> int:
     n_threads = min(_threads_for(rules, nanoseconds), counts[TASKS] + counts[GROUPS])
     run(state.team, n_threads, state.parts[MOVE], state)
     if not _meets(state):
-        return GROWS
-    status = _plan_telling(state)
-    if status == GROWS:
+        return
+    counts[STATUS] = _plan_telling(state)
+    if counts[STATUS] == GROWS:
         run(state.team, _threads_for(rules, counts[CHOSEN] * state.pool.words.shape[1]), state.parts[TELL], state)
-    return int(status)
 
 
-@uncounted()
-def _find(state: Growing) -> None:
+@part
+def _find(state: Growing, thread: int) -> None:
     """Find the best splits of the children that were opened, among the features that this engine searches."""
     step, rules, counts, meeting = state.step, state.rules, state.step.counts, state.meeting
     _count_rows(state)
@@ -1184,11 +1186,10 @@ def _find(state: Growing) -> None:
 def _value(state: Growing) -> None:
     """Write the values of all nodes."""
     nodes, tree, regular = state.nodes, state.tree, state.rules.regular
-    most = np.float64(np.finfo(np.float32).max)
     for node in range(state.step.counts[SIZE]):
         g, h = nodes.sums[node, 0] * tree.unit_g, nodes.sums[node, 1] * tree.unit_h
         value = leaf_weight(g, h, regular, nodes.bounds[node, 0], nodes.bounds[node, 1]) * tree.learning_rate
-        nodes.value[node] = np.float32(min(max(value, -most), most))
+        nodes.value[node] = np.float32(min(max(value, -LARGEST), LARGEST))
         state.step.walked[node], state.step.defaults[node] = nodes.left[node] + 1, nodes.default_left[node] != 0
 
 
@@ -1256,11 +1257,12 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
         margin[row] += of_left if goes_left(bins, np.uint64(row), feature, split_bin, default_left) else of_right
 
 
-@uncounted()
-def _begin(state: Growing) -> None:
+@part
+def _begin(state: Growing, thread: int) -> None:
     """Begin a tree: nothing is taken of the pool, and all rows are in the root."""
     pool, counts = state.pool, state.step.counts
     counts[:] = 0
+    counts[STATUS] = GROWS
     pool.n_free[0], pool.n_free[1] = len(pool.words), len(pool.pairs)
     for i in range(len(pool.words)):
         pool.free_words[i] = i
@@ -1306,48 +1308,56 @@ def _open_next(state: Growing) -> int:
             return DONE
 
 
-@uncounted()
-def _go_on(state: Growing) -> int:
-    """Go on with a tree until it is done or needs the caller; return why."""
+@part
+def _open(state: Growing, thread: int) -> None:
+    """Open the root, or split the nodes that come next and open their children; the status tells what comes of it."""
     counts = state.step.counts
+    counts[STATUS] = _open_root(state) if counts[STAGE] == HAS_SUMS else _open_next(state)
+
+
+@part
+def _grow(state: Growing, thread: int) -> None:
+    """Go on with a tree until it is done or needs the caller; the status tells which."""
+    counts, parts = state.step.counts, state.parts
     while True:
         if counts[IS_TOLD]:
             if not _meet(state):
-                return MEETS
+                counts[STATUS] = MEETS
+                return
             counts[IS_TOLD] = 0
-        status, stage = GROWS, counts[STAGE]
+        counts[STATUS], stage = GROWS, counts[STAGE]
         if stage == STARTS:
-            _begin(state)
+            run(state.team, 1, parts[BEGIN], state)
             counts[STAGE] = HAS_SUMS
         elif stage == HAS_OPENED:
-            status = _build(state)
+            run(state.team, 1, parts[BUILD], state)
             counts[STAGE] = HAS_BUILT
         elif stage == HAS_BUILT:
-            _find(state)
+            run(state.team, 1, parts[FIND], state)
             counts[STAGE] = HAS_FOUND
         else:
-            status = _open_root(state) if stage == HAS_SUMS else _open_next(state)
+            run(state.team, 1, parts[OPEN], state)
             counts[STAGE] = HAS_OPENED
-            if status == GROWS and state.rules.asks:
-                return ASKS
-        if status == DONE:
+            if counts[STATUS] == GROWS and state.rules.asks:
+                counts[STATUS] = ASKS
+                return
+        if counts[STATUS] == DONE:
             _value(state)
-            run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), state.parts[FINISH], state)
-        if status != GROWS:
-            return status
+            run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), parts[FINISH], state)
+        if counts[STATUS] != GROWS:
+            return
         if _meets(state) and counts[STAGE] != HAS_OPENED:
             arrive(state.meeting.room)
             counts[IS_TOLD] = 1
 
 
-@part
-def _grow(state: Growing, thread: int) -> None:
-    """Do what `grow` says."""
-    state.step.counts[STATUS] = _go_on(state)
-
-
-PARTS = (_count, _quantize, _divide, _move, _tell, _search, _search_level, _finish, _grow)
-COUNT, QUANTIZE, DIVIDE, MOVE, TELL, SEARCH, SEARCH_LEVEL, FINISH, GROW = range(len(PARTS))
+PARTS = (
+    _search, _move, _open, _search_level, _grow, _finish, _build, _begin, _find, _divide, _quantize, _tell, _count
+)  # fmt: skip
+(
+    SEARCH, MOVE, OPEN, SEARCH_LEVEL, GROW, FINISH, BUILD, BEGIN, FIND, DIVIDE, QUANTIZE, TELL, COUNT
+) = range(len(PARTS))  # fmt: skip
+"""Their places; those that take longest to compile come first."""
 
 
 def empty_parts() -> Int64:
@@ -1358,13 +1368,12 @@ def empty_parts() -> Int64:
 def find_parts(state: Growing) -> None:
     """Write the addresses of the parts that trees of this kind need into `state.parts`."""
     levels = state.rules.policy == SYMMETRIC
-    needed = {QUANTIZE, MOVE, FINISH, GROW, SEARCH_LEVEL if levels else SEARCH}
+    needed = {GROW, BEGIN, OPEN, BUILD, FIND, QUANTIZE, MOVE, FINISH, SEARCH_LEVEL if levels else SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
     needed |= {TELL} if len(state.meeting.told) > 1 else set()
     needed |= {COUNT} if state.tree.draw.below < 2**32 else set()
-    found = {i: address_of(PARTS[i], state) for i in needed}
-    for i in found:  # all or none
-        state.parts[i] = found[i]
+    places = sorted(needed)
+    state.parts[places] = addresses_of([PARTS[i] for i in places], state, state.rules.n_threads)
 
 
 def grow(state: Growing) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from numba.extending import overload
 
 from daskboost.devices.cpu import njit
 from daskboost.devices.cpu.by_reference import by_reference
-from daskboost.devices.cpu.team import address_of, next_task, part, start
+from daskboost.devices.cpu.compilers import addresses_of
+from daskboost.devices.cpu.team import next_task, part, start
 from daskboost.devices.losses import DeviceLoss, LossKernel
 from daskboost.dtypes import Float32, Float64, Int32, Int64
 
@@ -218,7 +219,7 @@ class GradientLoops:
             tops,
         ))  # fmt: skip
         if not self._address:
-            self._address = address_of(_fill, job)
+            (self._address,) = addresses_of([_fill], job, 1)
         n_threads = min(self._n_threads, 1 + len(label) * _ROW_NS // _WAKE_NS)
         start(self._team, n_threads, self._address, job)
         found: Float64 = np.max(tops, axis=0).view(np.float32).astype(np.float64)[:, None]

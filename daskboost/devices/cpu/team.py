@@ -268,20 +268,6 @@ def part(function: Callable[[Any, int], None]) -> Any:
     return uncounted(cache=True)(function)
 
 
-def address_of(part: Any, state: tuple[Any, ...]) -> int:
-    """Return the address of a part, compiled for states of this type, which are `by_reference`.
-
-    Parts are called by address, so that each is compiled once; linked into their callers, as numba does it, they would
-    be compiled again with each of these.
-    """
-    assert isinstance(state, Record)
-    signature = (state.kind, types.int64)
-    part.compile(signature)
-    compiled = part.overloads[signature]
-    found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    return found
-
-
 @njit(nogil=True)
 def _share(words: Int64, n_threads: int, part: int, state: int) -> None:
     """Run a region, as `run` and `start` say."""

@@ -1,0 +1,98 @@
+"""Parts that are compiled side by side: with a helper, and where it dies, hangs or is not to be started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+COMPILES = """
+import json, subprocess, sys, time
+from pathlib import Path
+import numpy as np
+from numba.core import event
+from daskboost.devices.cpu import compilers
+from daskboost.devices.cpu.by_reference import by_reference
+from daskboost.devices.cpu.team import TEAM_WORDS, start
+import small_parts
+folder, executable, wanted = sys.argv[1], sys.argv[2], int(sys.argv[3])
+compiled, started = [], []
+
+class Listener(event.Listener):
+    def on_start(self, event):
+        function = event.data["dispatcher"].py_func
+        if function.__module__ != "small_parts":
+            return
+        compiled.append(function.__name__)
+        end = time.monotonic() + 120
+        while len(list(Path(folder).rglob("small_parts.*.nbc"))) < wanted and time.monotonic() < end:
+            time.sleep(0.05)  # the helper has its turn
+
+    def on_end(self, event):
+        pass
+
+class Popen(subprocess.Popen):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        started.append(self)
+
+event.register("numba:compile", Listener())
+compilers.LONGEST_WAIT_S = 60.0 if wanted else 1.0
+sys.executable = executable
+subprocess.Popen = Popen
+team = np.zeros(TEAM_WORDS, np.int64)
+state = by_reference(small_parts.State(np.zeros(4, np.int64)))
+for address in compilers.addresses_of(small_parts.PARTS, state, 2):
+    start(team, 1, address, state)
+helpers = [each.wait(60) for each in started]
+print(json.dumps({"values": state.values.tolist(), "compiled": compiled, "helpers": len(helpers)}))
+"""
+
+
+def _compile(folder: Path, executable: str, wanted: int = 0) -> dict[str, Any]:
+    """Return what comes of compiling four parts in two processes, the first of which begins when the other has compiled
+    as many as are wanted of it."""
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES, str(folder), executable, str(wanted)], env=environment, capture_output=True,
+        text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["values"] == [1, 2, 4, 8]
+    return found
+
+
+def test_a_helper_compiles_what_this_process_then_loads(tmp_path: Path) -> None:
+    found = _compile(tmp_path, sys.executable, wanted=3)
+    assert (found["compiled"], found["helpers"]) == (["add_one"], 1)
+    again = _compile(tmp_path, sys.executable)
+    assert (again["compiled"], again["helpers"]) == ([], 0)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the helpers are shell scripts")
+@pytest.mark.parametrize("does", ["exit 3", "exec sleep 600"])
+def test_what_a_helper_leaves_is_compiled_here(does: str, tmp_path: Path) -> None:
+    script = tmp_path / "python-of-test"
+    script.write_text(f"#!/bin/sh\n{does}\n")
+    script.chmod(0o755)
+    begin = time.monotonic()
+    found = _compile(tmp_path, str(script))
+    assert sorted(found["compiled"]) == ["add_eight", "add_four", "add_one", "add_two"]
+    assert found["helpers"] == 1
+    assert time.monotonic() - begin < 240, "waited for a helper that does not answer"
+
+
+@pytest.mark.parametrize("name", ["", "a-program-that-embeds-python"])
+def test_a_program_that_embeds_python_is_not_started_again(name: str, tmp_path: Path) -> None:
+    found = _compile(tmp_path, str(tmp_path / name) if name else "")
+    assert (len(found["compiled"]), found["helpers"]) == (4, 0)
