@@ -48,7 +48,7 @@ class Reference(types.Type):
 
 
 class Record:
-    """A named tuple in words of memory. Its attributes are the tuple's, which it keeps."""
+    """A named tuple in words of memory. Its attributes are the tuple's, which it keeps; its own begin with a line."""
 
     def __init__(self, of: tuple[object, ...]) -> None:
         self._of = of
@@ -57,11 +57,11 @@ class Record:
         key = type(of), tuple(map(_key, of))
         if key not in _KINDS:
             names: tuple[str, ...] = type(of)._fields  # type: ignore[attr-defined]
-            kinds = [each.kind if isinstance(each, Record) else _typeof(each) for each in of]
+            kinds = [each._kind if isinstance(each, Record) else _typeof(each) for each in of]
             _KINDS[key] = Reference(dict(zip(names, zip(kinds, places, strict=True), strict=True)))
-        self.kind: Reference = _KINDS[key]
-        self.words: Int64 = np.array([word & _ALL_BITS for word in words], np.uint64).view(np.int64)
-        self.address: int = self.words.__array_interface__["data"][0]
+        self._kind: Reference = _KINDS[key]
+        self._memory: Int64 = np.array([word & _ALL_BITS for word in words], np.uint64).view(np.int64)
+        self._address: int = self._memory.__array_interface__["data"][0]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._of, name)
@@ -76,7 +76,7 @@ def _key(member: object) -> object:
     if isinstance(member, np.ndarray):
         return member.dtype.num, len(member.shape), member.flags.num
     if isinstance(member, Record):
-        return member.kind
+        return member._kind
     return (type(member), *map(_key, member)) if isinstance(member, tuple) else type(member)
 
 
@@ -88,7 +88,7 @@ def _put(member: Any, words: list[int]) -> int:
         words += member.shape
         words += member.strides
     elif isinstance(member, Record):
-        words.append(member.address)
+        words.append(member._address)
     elif isinstance(member, tuple):
         for each in member:
             _put(each, words)
@@ -104,6 +104,16 @@ def _put(member: Any, words: list[int]) -> int:
 def by_reference(of: T) -> T:
     """Return a tuple as compiled code takes it by reference."""
     return cast(T, Record(cast(tuple[object, ...], of)))
+
+
+def kind_of(record: Record) -> Reference:
+    """Return the type of references to a record."""
+    return record._kind
+
+
+def address_of(record: Record) -> int:
+    """Return where a record lies, as long as it is kept."""
+    return record._address
 
 
 @register_model(Reference)

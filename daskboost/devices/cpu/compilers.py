@@ -26,7 +26,7 @@ from typing import Any
 from numba import types
 
 from daskboost.devices.cpu import is_kept
-from daskboost.devices.cpu.by_reference import Record
+from daskboost.devices.cpu.by_reference import Record, kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def addresses_of(parts: Sequence[Any], state: Any, n_processes: int) -> list[int
     compiled again with each of these.
     """
     assert isinstance(state, Record)
-    signature = state.kind, types.int64
+    signature = kind_of(state), types.int64
     missing = deque(part for part in parts if signature not in part.overloads and not is_kept(part, signature))
     helpers = _started(min(n_processes, len(missing) // LEAST_PARTS, MOST_HELPERS + 1) - 1)
     feeders = [threading.Thread(target=_feed, args=(each, missing, signature), daemon=True) for each in helpers]
