@@ -60,6 +60,7 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     reasons = {
         "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
+        "leaves are vectors": recipe.vector_leaves,
         "leaves are quantiles": recipe.quantiles is not None,
         "interaction_constraints depend on a node's path": params.interaction_constraints is not None,
         "colsample_bynode draws features for each node":

@@ -8,16 +8,18 @@ The histograms of an output are then those of a single one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
 from daskboost.devices.gpu.rows.feature_groups import map_tiles
-from daskboost.devices.gpu.rows.gradients import ALL, Columns
-from daskboost.devices.gpu.rows.rounding import OutputRounding
+from daskboost.devices.gpu.rows.gradients import ALL, Columns, RoundGradients, Source
+from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import BUILD_ROWS, DeviceOrder, GpuRows, Gradients, rounding_of
 from daskboost.devices.gpu.rows.views import GpuView, small_data
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, to_device, to_host
+from daskboost.devices.gpu.trees.known_tree import VectorTree, add_leaf_vectors
 from daskboost.dtypes import ArrayModule, Float32
 
 THREADS = 256
@@ -55,35 +57,59 @@ class VectorRows(GpuRows):
     def start_vector_tree(self, gradient: Gradients, roundings: Sequence[Rounding]) -> tuple[int, ...]:
         """Quantize as `GpuRows` does; rows are sampled by the first column's rounding."""
         rounding, sample_below = rounding_of(self._runtime, roundings), roundings[0].sample_below
-        first, nothing = rounding.of(0), self._runtime.xp.zeros(2, np.uint64)
-        root = to_device(self._runtime, np.zeros(1, np.int32))
         for index, chunk in enumerate(self.chunks):
-            g, h = gradient(index)
             chunk.start(chunk.n_rows)
-            self.quantizers[index](  # for the order of the sampled rows; its pairs are those of a single output
-                Columns(g[:, 0], h[:, 0]), OutputRounding(first.scales, first.keys, nothing), sample_below, chunk.order,
-                self._room(chunk)[0], chunk.bounds,
-            )  # fmt: skip
-            self._sum_rows(index, (g, h), rounding, root, chunk.pairs, rounding.sums)
+            self.fill_root(index, gradient(index), rounding, sample_below)
         sums: tuple[int, ...] = tuple(to_host(rounding.sums).ravel().tolist())
         if sample_below < ALL:
             for chunk in self.chunks:
                 chunk.kept = int(to_host(chunk.bounds[0])[1])
         return sums
 
-    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool
-                      ) -> None:  # fmt: skip
-        width = out.shape[2]
+    def fill_root(self, index: int, gradients: tuple[DeviceArray, DeviceArray], rounding: DeviceRounding,
+                  sample_below: int) -> None:  # fmt: skip
+        """Enqueue: the sampled rows of a chunk into the root, with pairs of all columns of its gradients; the sums of
+        `rounding` grow."""
+        chunk, first, (g, h) = self.chunks[index], rounding.of(0), gradients
+        self.quantizers[index](  # for the order of the sampled rows; its pairs are those of a single output
+            Columns(g[:, 0], h[:, 0]), OutputRounding(first.scales, first.keys, self._nothing), sample_below,
+            chunk.order, self._room(chunk)[0], chunk.bounds,
+        )  # fmt: skip
+        self._sum_rows(index, gradients, rounding, self._root, chunk.pairs, rounding.sums)
+
+    @cached_property
+    def _root(self) -> DeviceArray:
+        """The node of all rows."""
+        return to_device(self._runtime, np.zeros(1, np.int32))
+
+    @cached_property
+    def _nothing(self) -> DeviceArray:
+        """Sums that nobody reads."""
+        return self._runtime.xp.zeros(2, np.uint64)
+
+    def round_gradients(self, source: Source, rounding: DeviceRounding, sample_below: int, *, by_weight: bool
+                        ) -> RoundGradients:  # fmt: skip
+        return VectorGradients(self, source, rounding, sample_below)
+
+    def walk(self, view: GpuView, columns: tuple[DeviceArray, ...], margins: DeviceArray) -> None:
+        VectorTree(self._runtime, tuple(column[0] for column in columns)).walk(view, margins)
+
+    def add_leaves(self, chunk: DeviceOrder, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
+        add_leaf_vectors(self._runtime, chunk, leaves[0], values[0], margins)
+
+    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
+                      in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
+        width, order = out.shape[2], None if in_order else chunk.order
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
         room = self._room(chunk)
         kernel = self._runtime.kernel("gather_pairs", "gather_pairs", SMALL=small_data(chunk.pairs))
         for first in range(0, width, AT_ONCE):
             n = min(AT_ONCE, width - first)
             kernel(
-                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, chunk.order, room, room.shape[1]
+                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, order, room, room.shape[1]
             )
             for k in range(n):
-                view.build(tiles, chunk.order, room[k], out[:, :, first + k], adds=adds)
+                view.build(tiles, order, room[k], out[:, :, first + k], adds=adds)
 
     def _room(self, chunk: DeviceOrder) -> DeviceArray:
         if self._gathered is None:
@@ -91,6 +117,20 @@ class VectorRows(GpuRows):
             shape = (min(AT_ONCE, self._layout.width), 2 * most)
             self._gathered = self._runtime.xp.empty(shape, chunk.pairs.dtype)
         return self._gathered
+
+
+class VectorGradients(RoundGradients):
+    """`RoundGradients` of the only chunk of `VectorRows`, whose source stores those of all outputs."""
+
+    def __init__(self, rows: VectorRows, source: Source, rounding: DeviceRounding, sample_below: int) -> None:
+        super().__init__(source, rows.quantizers[0], rounding, sample_below)
+        self._rows, self._stored = rows, source.stored()
+
+    def quantize(self, output: int, order: DeviceArray | None, pairs: DeviceArray, bounds: DeviceArray,
+                 n_trees: int = 1, nodes_per_tree: int = 0) -> None:  # fmt: skip
+        """Enqueue: all sampled rows into the root of a tree of all outputs, as the rows have order, pairs and
+        bounds."""
+        self._rows.fill_root(0, self._stored, self._rounding, self._sample_below)
 
 
 assert THREADS == BUILD_ROWS
