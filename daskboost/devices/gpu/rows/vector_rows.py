@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from daskboost.devices.cpu.rows import Rounding
-from daskboost.devices.gpu.rows.feature_groups import map_tiles
+from daskboost.devices.gpu.rows.feature_groups import cut_tiles, map_tiles
 from daskboost.devices.gpu.rows.gradients import ALL, Columns, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding, OutputRounding
 from daskboost.devices.gpu.rows.row_state import BUILD_ROWS, DeviceOrder, GpuRows, Gradients, rounding_of
@@ -26,6 +26,8 @@ THREADS = 256
 """Threads of a block, as in `kernels/gather_pairs.cu`, where it is the rows of a tile (`BUILD_ROWS`), too."""
 AT_ONCE = 8
 """Outputs gathered at a time, as in `kernels/gather_pairs.cu`."""
+MOST_POSITIONS = 2**32
+"""Positions of outputs that one launch adds up have 32 bits."""
 
 
 class VectorOrder(DeviceOrder):
@@ -48,8 +50,9 @@ class VectorOrder(DeviceOrder):
 class VectorRows(GpuRows):
     """`GpuRows` whose layout has several outputs side by side (`SlotLayout.width`)."""
 
+    _segments: tuple[DeviceArray, DeviceArray] | None = None
     _gathered: DeviceArray | None = None
-    """Pairs of up to AT_ONCE outputs by position, of one chunk after the other; shape (outputs, positions)."""
+    """Pairs of up to AT_ONCE outputs by position, of one chunk after the other; shape (outputs * positions,)."""
 
     def _order(self, n_rows: int, weight: Float32 | None, n_trees: int, room_rows: int) -> DeviceOrder:
         return VectorOrder(self._runtime, n_rows, self._layout.width, weight, n_trees, room_rows)
@@ -101,22 +104,40 @@ class VectorRows(GpuRows):
                       in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
         width, order = out.shape[2], None if in_order else chunk.order
         tiles = map_tiles(self._runtime, chunk.bounds, nodes, BUILD_ROWS, chunk.kept)
-        room = self._room(chunk)
+        gathered, by_output = self._room(chunk), out.transpose(2, 0, 1, 3)
+        assert by_output.flags.c_contiguous, "a copy would have the sums"
         kernel = self._runtime.kernel("gather_pairs", "gather_pairs", SMALL=small_data(chunk.pairs))
         for first in range(0, width, AT_ONCE):
             n = min(AT_ONCE, width - first)
+            bounds, own_nodes = self._segments_of(n * len(nodes))
             kernel(
-                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, order, room, room.shape[1]
-            )
+                tiles.most, THREADS, chunk.pairs, width, first, n, *tiles.arguments, order, gathered,
+                gathered.shape[1], bounds, own_nodes,
+            )  # fmt: skip
+            if view.joins_trees and n * len(chunk.order) < MOST_POSITIONS:
+                joined = cut_tiles(self._runtime, bounds, own_nodes, BUILD_ROWS, n * chunk.kept)
+                histograms = by_output[first : first + n].reshape(n * len(nodes), out.shape[1], 2)
+                view.build(joined, order, gathered[:n].ravel(), histograms, adds=adds)
+                continue
             for k in range(n):
-                view.build(tiles, order, room[k], out[:, :, first + k], adds=adds)
+                view.build(tiles, order, gathered[k], by_output[first + k], adds=adds)
+
+    def _segments_of(self, n: int) -> tuple[DeviceArray, DeviceArray]:
+        """Return room for the positions and the numbers of so many segments; the same as before if that suffices."""
+        if self._segments is None or n > len(self._segments[1]):
+            xp = self._runtime.xp
+            self._segments = xp.empty((n, 2), np.int64), xp.empty(n, np.int32)
+        bounds, nodes = self._segments
+        return bounds, nodes[:n]
 
     def _room(self, chunk: DeviceOrder) -> DeviceArray:
+        """Return room for pairs of a chunk, shape (outputs, positions)."""
         if self._gathered is None:
             most = max((each.room_rows for each in self.chunks), default=0)
-            shape = (min(AT_ONCE, self._layout.width), 2 * most)
-            self._gathered = self._runtime.xp.empty(shape, chunk.pairs.dtype)
-        return self._gathered
+            self._gathered = self._runtime.xp.empty(min(AT_ONCE, self._layout.width) * 2 * most, chunk.pairs.dtype)
+        n_positions = len(chunk.order)
+        n = len(self._gathered) // max(n_positions, 1)
+        return self._gathered[: n * n_positions].reshape(n, n_positions)
 
 
 class VectorGradients(RoundGradients):

@@ -212,16 +212,14 @@ class TreeGrower:
         if entries is not None:
             self._histograms = []
         elif larger is None:
-            self._histograms = [kernels.histograms(n) for n in n_nodes]
+            self._histograms = [self._runtime.xp.empty(n * kernels.node_words, np.int64) for n in n_nodes]
             self._room = kernels.room(n_trees * levels.searched, n_trees * rules.symmetric)
         else:
-            self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
+            self._histograms = larger._histograms
             self._room = larger._room
         shapes = [_level_shapes(n_trees, levels.at(depth), self._width) for depth in range(levels.depth + 1)]
         self._levels = [_TreeLevel(**make_arrays(self._runtime, each)) for each in shapes]
-        self._steps = [
-            kernels.steps(len(level.nodes), self._histograms, depth) for depth, level in enumerate(self._levels)
-        ]
+        self._steps = [self._make_steps(depth) for depth in range(levels.depth)]
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
              after: Callable[[], None]) -> None:  # fmt: skip
@@ -249,9 +247,15 @@ class TreeGrower:
 
     def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
         """Histograms of a level that rows build, and those that are parents' less siblings'."""
-        half = len(self._levels[depth].built)
-        memory = self._histograms[depth % 2]
-        return memory[:half], memory[half : 2 * half] if depth else memory[:0]
+        half, memory, cut = len(self._levels[depth].built), self._histograms[depth % 2], self._kernels.histograms
+        return cut(memory, 0, half), cut(memory, half, half if depth else 0)
+
+    def _make_steps(self, depth: int) -> DeviceArray | None:
+        """Return the `Level.steps` of a level; sorted entries have none."""
+        if self._entries is not None:
+            return None
+        own, parents = (self._places(each)[0] for each in (depth, max(depth - 1, 0)))
+        return self._kernels.steps(len(self._levels[depth].nodes), own, parents)
 
     def _addresses(self, depth: int) -> tuple[int, int, int]:
         """Return the addresses of the first histograms of either kind, and bytes from one to the next. Where there are
@@ -358,7 +362,7 @@ def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1) -> int:
     its graph keeps: maps of tiles of the nodes that are built and of those that are split, at each level."""
     shapes = [_level_shapes(n_trees, levels.at(depth), width) for depth in range(levels.depth + 1)]
     of_tiles = sum(START_BYTES * (shape["nodes"][0][0] + shape["built"][0][0]) for shape in shapes[:-1])
-    of_steps = STEP_BYTES * (width > 1) * sum(shape["nodes"][0][0] for shape in shapes)
+    of_steps = STEP_BYTES * (width > 1) * sum(shape["nodes"][0][0] for shape in shapes[:-1])
     of_levels = sum(map(bytes_of, shapes)) + of_tiles + of_steps
     of_leaves = bytes_of(_leaf_shapes(n_trees, levels))
     return tables_bytes(n_trees, levels.capacity, width) + of_leaves + of_levels

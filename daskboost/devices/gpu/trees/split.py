@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,12 +137,19 @@ class SplitKernels:
         layout = self.layout.host
         return make_arrays(self.runtime, search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
 
-    def histograms(self, n_nodes: int) -> DeviceArray:
-        """Return room for those of so many nodes, as `empty_histograms` gives it."""
-        return empty_histograms(self.runtime, n_nodes, self.layout.host.n_slots, self.layout.host.width)
+    @property
+    def node_words(self) -> int:
+        """Words of a node's histograms, of all outputs."""
+        return 2 * self.layout.host.n_slots * self.layout.host.width
 
-    def steps(self, n_nodes: int, histograms: Sequence[DeviceArray], depth: int) -> DeviceArray | None:
-        """Return the `Level.steps` of a level of so many nodes; `histograms` : of levels of even and of odd depth."""
+    def histograms(self, memory: DeviceArray, first: int, n_nodes: int) -> DeviceArray:
+        """Return those of nodes from a place on, as `empty_histograms` gives them, in memory of int64."""
+        own, layout = memory[first * self.node_words : (first + n_nodes) * self.node_words], self.layout.host
+        found: DeviceArray = own.reshape(layout.width, n_nodes, layout.n_slots, 2).transpose(1, 2, 0, 3)
+        return found
+
+    def steps(self, n_nodes: int, own: DeviceArray, parents: DeviceArray) -> DeviceArray | None:
+        """Return the `Level.steps` of a level of so many nodes, by histograms of its own nodes and of their parents."""
         return None
 
     def upload(self, nodes: HostNodes) -> Level:
@@ -255,9 +262,9 @@ class VectorKernels(SplitKernels):
             n_nodes, len(layout.n_bins), layout.n_slots, layout.width, symmetric=n_trees > 0
         ))  # fmt: skip
 
-    def steps(self, n_nodes: int, histograms: Sequence[DeviceArray], depth: int) -> DeviceArray | None:
-        own, parents = (histograms[each % 2].strides[2] for each in (depth, depth + 1))
-        return to_device(self.runtime, np.repeat(np.array([[own], [parents], [own]], np.uint64), n_nodes, axis=1))
+    def steps(self, n_nodes: int, own: DeviceArray, parents: DeviceArray) -> DeviceArray | None:
+        of_all = np.array([[each.strides[2]] for each in (own, parents, own)], np.uint64)
+        return to_device(self.runtime, np.repeat(of_all, n_nodes, axis=1))
 
     def upload(self, nodes: HostNodes) -> Level:
         numbers = [*nodes.addresses, nodes.steps, np.ascontiguousarray(nodes.sums), nodes.units]
