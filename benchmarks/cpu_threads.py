@@ -2,92 +2,137 @@
 
     python -m benchmarks.cpu_threads                                  # four sizes, 1 to 16 threads
     python -m benchmarks.cpu_threads --sizes 2k,200k --threads 1,4
+    python -m benchmarks.cpu_threads --at-once 8 --threads 2 --sizes 20k,200k   # fits at once, ours alone
 
-A fit of many rounds less one of two, so that what a fit begins with does not count; `cpu_speed` measures whole fits.
-Both sides quantize beforehand. Features are normal, the label a noisy product of three of them.
+A fit of many rounds less one of a fifth, so that what a fit begins with does not count; `cpu_speed` measures whole
+fits. Both sides quantize beforehand, and the test AUC of ours may not be lower by more than 0.005. Fits at once are
+whole ones of the same rows, and all must give the bytes of one alone; the least that they could take is what one alone
+takes, as often as the cores that this process may use have to take turns.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks import ours
+from benchmarks.gpu_cases import Config
+from benchmarks.gpu_contenders import make_rows
+from benchmarks.gpu_speed import not_worse, warm_up
+from benchmarks.harness import (
+    RESULTS,
+    Comparison,
+    Run,
+    beside_row,
+    comparison_rows,
+    interleave,
+    record,
+    scores_agree,
+    timed,
+)
 
-from benchmarks.harness import record
+_COMMON: dict[str, Any] = {"device": "cpu", "test_rows": 50_000, "leeway": 10.0}
+SIZES = {
+    config.name: config
+    for config in (
+        Config("2k", "higgs", 2_000, 20, 6, trees=60, **_COMMON),
+        Config("20k", "higgs", 20_000, 50, 6, trees=30, **_COMMON),
+        Config("200k", "higgs", 200_000, 28, 8, trees=15, **_COMMON),
+        Config("2m", "higgs", 2_000_000, 28, 8, trees=5, **_COMMON),
+    )
+}
+ASKED, ASKED_AT_ONCE = 1.0, 1.3
+"""XGBoost's time over ours at the least, in every cell; of fits at once, their time over the ideal at the most."""
 
 
 @dataclass(frozen=True)
-class Size:
-    """One size of data, and how many trees are timed."""
+class Options:
+    """What is measured of each size."""
 
-    n_rows: int
-    n_features: int
-    max_depth: int
-    trees: int
-
-
-SIZES = {
-    "2k": Size(2_000, 20, 6, 60), "20k": Size(20_000, 50, 6, 30), "200k": Size(200_000, 28, 8, 12),
-    "2m": Size(2_000_000, 28, 8, 4),
-}  # fmt: skip
-START_TREES = 2
+    threads: tuple[int, ...]
+    repeats: int
+    at_once: int
+    """Fits at once; 0 for one beside XGBoost's."""
 
 
-def per_tree(fit: Callable[[int], Any], trees: int) -> float:
-    """Return milliseconds a tree."""
-    def seconds(n: int) -> float:
-        start = time.perf_counter()
-        fit(n)
-        return time.perf_counter() - start
-
-    return (seconds(START_TREES + trees) - seconds(START_TREES)) / trees * 1e3
-
-
-def bench_size(name: str, threads: list[int], repeats: int) -> None:
-    """Time one size on all numbers of threads."""
-    import xgboost
-
-    from daskboost import QuantizedDataset, train
-
-    size, rng = SIZES[name], np.random.default_rng(0)
-    x = rng.normal(size=(size.n_rows, size.n_features)).astype(np.float32)
-    y = (x[:, 0] + x[:, 1] * x[:, 2] + rng.normal(size=size.n_rows) > 0).astype(np.float32)
-    matrix = xgboost.QuantileDMatrix(x, y)
-    with QuantizedDataset.from_dask(x, y) as data:
-        for n in threads:
-            params = {"objective": "binary:logistic", "max_depth": size.max_depth, "device": "cpu"}
-            sides: dict[str, Callable[[int], Any]] = {
-                "daskboost": partial(train, {**params, "n_jobs": n}, data),
-                "xgboost": partial(xgboost.train, {**params, "nthread": n}, matrix),
-            }
-            found: dict[str, list[float]] = {side: [] for side in sides}
-            for fit in sides.values():
-                fit(START_TREES)
-            for _ in range(repeats):
-                for side, fit in sides.items():
-                    found[side].append(per_tree(fit, size.trees))
-            ms = {side: statistics.median(times) for side, times in found.items()}
-            record("cpu_threads", size, [
-                {"case": name, "threads": n, "contender": side, "ms_per_tree": round(own, 3)}
-                for side, own in ms.items()
-            ])  # fmt: skip
-            print(f"{name:5} {n:3} threads: {ms['daskboost']:8.2f} ms, XGBoost {ms['xgboost']:8.2f} ms", flush=True)
+def per_tree(config: Config, options: Options) -> list[dict[str, Any]]:
+    """Time trees on all numbers of threads."""
+    ready, _, missing = warm_up(config, "device")
+    rows: list[dict[str, Any]] = [
+        {"case": config.name, "contender": name, "absent": why} for name, why in missing.items()
+    ]  # fmt: skip
+    for n in options.threads:
+        os.environ["BENCH_THREADS"] = str(n)
+        result = interleave(ready, options.repeats, not_worse(config.leeway))
+        rows += [{**row, "threads": n, "ms_per_tree": 1e3 * row["seconds"]}
+                 for row in comparison_rows(config.name, result)]  # fmt: skip
+        ms = {name: round(1e3 * result.seconds(name), 4) for name in result.runs}
+        print(f"{config.name} on {n} threads, ms a tree: {ms}", flush=True)
+        if "xgboost" in ms:
+            found = beside_row(config.name, result, "daskboost", "xgboost", threads=n, asked=ASKED)
+            rows.append({**found, "ms_per_tree": ms["daskboost"]})
+            print(f"{config.name} on {n} threads: ratio {found['ratio']} (asked {ASKED})", flush=True)
+    return rows
 
 
-def main() -> None:
+def at_once(config: Config, options: Options) -> list[dict[str, Any]]:
+    """Time fits at once beside one alone."""
+    rows = make_rows(config.workload, config.n_rows, config.n_features, config.test_rows, "cpu")
+    data, fits = ours.quantize(rows.x, rows.y, max_bin=config.max_bin), options.at_once
+
+    def fit(_: int) -> float:
+        return float(int(ours.train(config.params(), data, config.trees).digest[:12], 16))
+
+    def run(n: int) -> Run:
+        with ThreadPoolExecutor(n) as pool:
+            seconds, models = timed(lambda: list(pool.map(fit, range(n))))
+        if len(set(models)) > 1:
+            raise AssertionError(f"{n} fits at once of the same rows gave {len(set(models))} models")
+        return Run(seconds, {"model": models[0]})
+
+    found: list[dict[str, Any]] = []
+    together = f"daskboost, {fits} at once"
+    for n in options.threads:
+        os.environ["BENCH_THREADS"] = str(n)
+        sides = {"daskboost alone": partial(run, 1), together: partial(run, fits)}
+        result = interleave(sides, options.repeats, scores_agree("model", 0.0))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        over = over_ideal(result, together, n * fits / cores)
+        found += [{**row, "threads": n} for row in comparison_rows(config.name, result)]
+        found.append({
+            "case": config.name, "contender": f"{together} beside their ideal", "threads": n, "usable_cores": cores,
+            "over_ideal": round(over, 3), "asked": ASKED_AT_ONCE,
+        })  # fmt: skip
+        print(f"{config.name}: {fits} fits at once on {n} threads each and {cores} cores take {over:.2f} of their "
+              f"ideal (asked {ASKED_AT_ONCE})", flush=True)  # fmt: skip
+    return found
+
+
+def over_ideal(result: Comparison, together: str, threads_per_core: float) -> float:
+    """The time of fits at once over that of one alone, as often as cores have to take turns."""
+    return result.ratio(together, "daskboost alone") / max(1.0, threads_per_core)
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--threads", default="1,2,4,8,16")
     parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    for name in options.sizes.split(","):
-        bench_size(name, [int(n) for n in options.threads.split(",")], options.repeats)
+    parser.add_argument("--at-once", type=int, default=0, help="fits at once in this process, ours alone")
+    parser.add_argument("--rows", type=int, default=0, help="at most so many")
+    parser.add_argument("--trees", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    options = Options(tuple(int(n) for n in given.threads.split(",")), given.repeats, given.at_once)
+    for name in given.sizes.split(","):
+        config = replace(SIZES[name].sized(given.rows, given.trees), repeats=given.repeats)
+        rows = at_once(config, options) if options.at_once else per_tree(config, options)
+        record("cpu_threads", config, rows, given.results)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, record
+from benchmarks.harness import RESULTS, ROOT, record
 
 CHILD = """
 import json, time
@@ -81,12 +82,15 @@ def bench_once(config: Config, folder: str) -> dict[str, float]:
     return measured
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default=Config.device)
     parser.add_argument("--processes", type=int, default=Config.processes)
-    given = parser.parse_args()
-    config = Config(given.device, processes=given.processes)
+    parser.add_argument("--rows", type=int, default=Config.n_rows)
+    parser.add_argument("--trees", type=int, default=Config.trees)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    config = Config(given.device, given.rows, trees=given.trees, processes=given.processes)
     with tempfile.TemporaryDirectory() as other:
         bench_once(config, other)  # leaves bytecode, and libraries in the host's memory
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +98,7 @@ def main() -> None:
             {"caches": "filled" if process else "empty", "process": process, **bench_once(config, folder)}
             for process in range(config.processes + 1)
         ]
-    record("first_use", config, rows)
+    record("first_use", config, rows, given.results)
     for caches in ("empty", "filled"):
         for measure in MEASURES:
             found = statistics.median(row[measure] for row in rows if row["caches"] == caches)

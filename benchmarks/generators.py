@@ -110,14 +110,26 @@ def _bernoulli(logit: Array, rows: Array, seed: int, xp: Any) -> Array:
     return (draw < 1.0 / (1.0 + xp.exp(-logit))).astype(xp.float32)
 
 
-def _higgs(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
-    x = normals(hashes(rows, _columns(0, n_features, xp), seed, xp), xp)
+def _smooth(x: Array, xp: Any) -> Array:
+    """A non-linear function of the first nine features, float64, shape (rows,)."""
+    n_features = x.shape[1]
     v = [x[:, min(j, n_features - 1)].astype(xp.float64) for j in range(9)]
-    logit = (
+    return (
         0.8 * v[0] - 0.6 * v[1] + 0.9 * v[2] * v[3] + 0.7 * xp.sin(2.0 * v[4])
         + xp.where(v[5] > 0.3, v[6], -0.5 * v[6]) + 0.4 * (v[7] * v[7] - 1.0) - 0.3 * v[8] * v[0]
     )  # fmt: skip
-    return x, _bernoulli(logit, rows, seed, xp)
+
+
+def _higgs(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
+    x = normals(hashes(rows, _columns(0, n_features, xp), seed, xp), xp)
+    return x, _bernoulli(_smooth(x, xp), rows, seed, xp)
+
+
+def _uneven(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
+    x = normals(hashes(rows, _columns(0, n_features, xp), seed, xp), xp)
+    noise = normals(hashes(rows, _columns(LABEL_COLUMN, 1, xp), seed, xp), xp)[:, 0].astype(xp.float64)
+    spread = 0.5 + xp.abs(x[:, min(9, n_features - 1)].astype(xp.float64))
+    return x, (_smooth(x, xp) + spread * noise).astype(xp.float32)
 
 
 def _epsilon(rows: Array, seed: int, n_features: int, xp: Any) -> tuple[Array, Array]:
@@ -235,6 +247,7 @@ WORKLOADS = {
     w.name: w
     for w in (
         Workload("higgs", 28, 2, _higgs),  # dense, all features continuous, a non-linear logit of nine of them
+        Workload("uneven", 28, 0, _uneven),  # the same function, and noise that another feature scales
         Workload("epsilon", 2000, 2, _epsilon),  # wide, every feature weakly informative
         Workload("airline", 13, 2, _airline),  # few features, many of them codes with skewed frequencies, some missing
         Workload("skewed", 50, 2, _skewed),  # lognormal, mostly zero, counts, missing, correlated, of few values

@@ -29,6 +29,10 @@ SKETCH = " sketch"
 SKETCH_OUTPUTS = 8
 """So many of them."""
 VECTORS = {"multi_strategy": "multi_output_tree"}
+UNWATCHED = " unwatched"
+"""Behind a library's name: the same fit without metrics of an evaluation set."""
+METRIC_TOLERANCE = 1e-5
+"""How far a metric of a fit's history may be from the naive one of the same rows."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,14 @@ def make_rows(workload: str, n_rows: int, n_features: int, test_rows: int, devic
     return Rows(*train, *test, (lambda: None) if xp is np else xp.cuda.Device().synchronize)
 
 
-def scores(label: npt.NDArray[np.float32], prediction: npt.NDArray[Any]) -> dict[str, float]:
-    """AUC and log-loss of probabilities; of many classes, whose probabilities are columns, log-loss alone."""
+def scores(
+    label: npt.NDArray[np.float32], prediction: npt.NDArray[Any], quantiles: tuple[float, ...] = ()
+) -> dict[str, float]:
+    """AUC and log-loss of probabilities; of many classes, whose probabilities are columns, log-loss alone; of
+    quantiles, columns as well, the mean pinball loss."""
+    if quantiles:
+        above = label[:, None].astype(np.float64) - prediction
+        return {"pinball": float(np.maximum(np.array(quantiles) * above, (np.array(quantiles) - 1) * above).mean())}
     p = np.clip(prediction.astype(np.float64), 1e-15, 1 - 1e-15)
     if p.ndim == 2:
         return {"logloss": float(-np.log(p[np.arange(len(p)), label.astype(np.int64)]).mean())}
@@ -80,10 +90,17 @@ def scores(label: npt.NDArray[np.float32], prediction: npt.NDArray[Any]) -> dict
     return {"auc": float(roc_auc_score(label, p)), "logloss": float(loss)}
 
 
-def training(trees: int, rows: Rows, train: Callable[[int], Any], predict: Callable[[Any], Any], draw: int = 0
-             ) -> Contender:  # fmt: skip
-    """A contender that trains so many trees; both functions are of one library. Only the first draw's time is taken."""
-    short = max(1, trees // 5)
+History = dict[str, dict[str, list[float]]]
+"""Evaluation set -> metric -> a value per round."""
+
+
+def training(
+    trees: int, rows: Rows, train: Callable[[int], Any], predict: Callable[[Any], Any], draw: int = 0,
+    short: int | None = None, score: Callable[[Any, Any], dict[str, float]] = scores,
+) -> Contender:  # fmt: skip
+    """A contender that trains so many trees; both functions are of one library. Only the first draw's time is taken.
+    `short` : trees of the fit whose time is left out; 0 for none, by default a fifth."""
+    short = max(1, trees // 5) if short is None else short
     found: dict[str, float] = {}
 
     def fit(n: int) -> Any:
@@ -92,20 +109,34 @@ def training(trees: int, rows: Rows, train: Callable[[int], Any], predict: Calla
         return model
 
     def run() -> Run:
-        first = timed(lambda: fit(short))[0] if draw == 0 else 0.0
+        first = timed(lambda: fit(short))[0] if draw == 0 and short else 0.0
         second, model = timed(lambda: fit(trees))
         if not found:
-            found.update(scores(host(rows.y_test), host(predict(model))))
+            found.update(score(host(rows.y_test), host(predict(model))))
         return Run((second - first) / (trees - short), found)
 
     return run
+
+
+def check_history(history: History, naive: Mapping[str, float]) -> None:
+    """Compare the last metrics of each evaluation set with those that were computed of predictions.
+
+    Raises
+    ------
+    AssertionError
+        One is further off than `METRIC_TOLERANCE`.
+    """
+    for metrics in history.values():
+        for metric, values in metrics.items():
+            if abs(values[-1] - naive[metric]) > METRIC_TOLERANCE:
+                raise AssertionError(f"{metric} is {naive[metric]} of the predictions, but {values[-1]} in the history")
 
 
 def contenders(config: Config, ours_on: str, draw: int = 0) -> Iterator[tuple[str, Callable[[], Contender]]]:
     """Names and what makes each contender; ours first. Making one quantizes its rows."""
     rows = make_rows(config.workload, config.n_rows, config.n_features, config.test_rows, config.device, draw)
     given = rows.on_host() if "host" in (ours_on, config.per_row and config.sparse_on) else rows
-    make = {"train": _trainers, "quantize": _quantizers, "predict": _predictors}[config.kind]
+    make = {"train": _trainers, "fit": _trainers, "quantize": _quantizers, "predict": _predictors}[config.kind]
     yield from make(config, rows, given, draw).items()
 
 
@@ -126,22 +157,47 @@ Makers = dict[str, Callable[[], Contender]]
 
 
 def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
-    params = config.params()
+    params, short = config.params(), config.short_trees
+    metrics = {"eval_metric": list(config.eval_metric)} if config.eval_metric else {}
 
-    def own(**more: Any) -> Contender:
+    def watching(matrix: Callable[..., Any], data: Any, seen: Rows) -> tuple[History, dict[str, Any]]:
+        """Where metrics go, and what a library's `train` takes for it."""
+        history: History = {}
+        some = slice(0, config.eval_rows)
+        test = matrix(seen.x_test[some], seen.y_test[some], max_bin=config.max_bin, reference=data)
+        return history, {"evals": [(test, "test")], "evals_result": history}
+
+    def scored(history: History) -> Callable[[Any, Any], dict[str, float]]:
+        def score(label: Any, prediction: Any) -> dict[str, float]:
+            if history:
+                check_history(history, scores(label[: config.eval_rows], prediction[: config.eval_rows]))
+            return scores(label, prediction, config.quantiles)
+
+        return score
+
+    def own(is_watched: bool = bool(metrics), **more: Any) -> Contender:
         data = ours.quantize(given.x, given.y, max_bin=config.max_bin)
-        scored = {**params, "score_function": config.score_function, **more}
+        given_params = {**params, "score_function": config.score_function, **(metrics if is_watched else {}), **more}
+        history, watched = watching(ours.quantize, data, given) if is_watched else ({}, {})
         return training(
-            config.trees, rows, lambda n: ours.train(scored, data, n),
-            lambda m: ours.predict(m, given.x_test), draw,
+            config.trees, rows, lambda n: ours.train(given_params, data, n, **watched),
+            lambda m: ours.predict(m, given.x_test), draw, short, scored(history),
         )  # fmt: skip
 
     def xgboost(**more: Any) -> Contender:
         seen = rows.on_host() if config.per_row else rows
         matrix = peers.xgboost_matrix(seen.x, seen.y, max_bin=config.max_bin)
+        history, watched = watching(peers.xgboost_matrix, matrix, seen) if metrics else ({}, {})
+        if config.quantiles:
+            return training(
+                config.trees, rows, lambda n: [
+                    peers.xgboost_train({**params, "quantile_alpha": one}, matrix, n) for one in config.quantiles
+                ], lambda fits: np.stack([peers.xgboost_predict(m, seen.x_test) for m in fits], axis=1), draw, short,
+                scored(history),
+            )  # fmt: skip
         return training(
-            config.trees, rows, lambda n: peers.xgboost_train({**params, **more}, matrix, n),
-            lambda m: peers.xgboost_predict(m, seen.x_test), draw,
+            config.trees, rows, lambda n: peers.xgboost_train({**params, **metrics, **more}, matrix, n, **watched),
+            lambda m: peers.xgboost_predict(m, seen.x_test), draw, short, scored(history),
         )  # fmt: skip
 
     def catboost() -> Contender:
@@ -153,7 +209,8 @@ def _trainers(config: Config, rows: Rows, given: Rows, draw: int) -> Makers:
         )  # fmt: skip
         return training(config.trees, rows, fit, lambda m: peers.catboost_predict(m, seen.x_test), draw)
 
-    found: Makers = {"daskboost": own, config.peer: catboost if config.peer == "catboost" else xgboost}
+    others: Makers = {"catboost": catboost, "daskboost" + UNWATCHED: functools.partial(own, False)}
+    found: Makers = {"daskboost": own, config.peer: others.get(config.peer, xgboost)}
     if config.n_classes > 2:
         found |= {name: functools.partial(own, **more) for name, more in vector_leaves(config).items()}
         found["xgboost" + VECTOR_LEAVES] = functools.partial(xgboost, **VECTORS)

@@ -3,6 +3,7 @@
     python -m benchmarks.gpu_predict                             # all of CASES
     python -m benchmarks.gpu_predict --cases random --repeats 5
     python -m benchmarks.gpu_predict --results /some/folder      # rows go there instead of benchmarks/results
+    python -m benchmarks.gpu_predict --cases host_float32 --device cpu --rows 9000 --trees 20      # without a GPU
 
 The input is a CuPy array and the output stays on the GPU; in cases named `host` the input is a NumPy array or a pandas
 frame, the output is NumPy's, and ours is timed on the CPU as well. XGBoost, where it is installed, reads the same model
@@ -24,9 +25,11 @@ import numpy as np
 
 from benchmarks import ours, peers
 from benchmarks.generators import WORKLOADS
+from benchmarks.gpu_contenders import array_module, host
 from benchmarks.gpu_floors import prediction_floor
 from benchmarks.gpu_quantize_host import BUS_BYTES_PER_S
-from benchmarks.harness import RESULTS, Comparison, Run, comparison_rows, interleave, record, timed
+from benchmarks.gpu_speed import give_back, gpu_name
+from benchmarks.harness import RESULTS, Comparison, Run, beside_row, comparison_rows, interleave, record, timed
 
 AGREEMENT = 1e-5
 FIT_ROWS = 200_000
@@ -46,6 +49,7 @@ class Config:
     repeats: int = 5
     host: str = ""
     """What rows of the host's memory are: a NumPy type, "F" for float32 in columns, or "pandas"; empty for CuPy's."""
+    device: str = "cuda"
 
 
 _HOST: dict[str, Any] = {"n_rows": 4_000_000, "n_features": 50, "trees": 300, "max_depth": 6}
@@ -76,7 +80,7 @@ def given_rows(config: Config, x: Any) -> Any:
     """Rows as a case has them, of CuPy's."""
     if not config.host:
         return x
-    values = x.get()
+    values = host(x)
     if config.host == "pandas":
         import pandas as pd
 
@@ -90,21 +94,21 @@ def forest(config: Config) -> Any:
     if not config.fitted:
         return ours.random_model(config.n_features, config.trees, config.max_depth)
     x, y = workload.rows(FIT_ROWS, first=config.n_rows)
-    params = {"objective": "binary:logistic", "max_depth": config.max_depth, "device": "cuda", "min_child_weight": 1}
-    return ours.train(params, ours.quantize(x, y), config.trees)
+    params = {"objective": "binary:logistic", "max_depth": config.max_depth, "min_child_weight": 1}
+    return ours.train({**params, "device": config.device}, ours.quantize(x, y), config.trees)
 
 
 def bench_once(config: Config) -> tuple[Comparison, float]:
     """All repeats of one case, and the seconds of our first call."""
-    import cupy
-
-    x = given_rows(config, WORKLOADS["higgs"].wide(config.n_features).rows(config.n_rows, xp=cupy)[0])
+    xp = array_module(config.device)
+    synchronize = (lambda: None) if xp is np else xp.cuda.Device().synchronize
+    x = given_rows(config, WORKLOADS["higgs"].wide(config.n_features).rows(config.n_rows, xp=xp)[0])
     model = forest(config)
     margins: dict[str, Any] = {}
 
     def run(name: str, predict: Any) -> Run:
-        cupy.cuda.Device().synchronize()
-        seconds, margins[name] = timed(lambda: (predict(), cupy.cuda.Device().synchronize())[0])
+        synchronize()
+        seconds, margins[name] = timed(lambda: (predict(), synchronize())[0])
         return Run(seconds, {})
 
     def agree(_: Mapping[str, Run]) -> None:
@@ -119,37 +123,46 @@ def bench_once(config: Config) -> tuple[Comparison, float]:
     if config.host:
         found["daskboost on the CPU"] = lambda: run("daskboost on the CPU", lambda: ours.margins(model, x, "cpu"))
     if importlib.util.find_spec("xgboost") is not None:
-        peer = peers.xgboost_predictor(ours.as_bytes(model), "cuda", "margin")
+        peer = peers.xgboost_predictor(ours.as_bytes(model), config.device, "margin")
         found["xgboost"] = lambda: run("xgboost", lambda: peer(x))
     return interleave(found, config.repeats, agree), first_s
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated names")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal without a GPU")
+    parser.add_argument("--rows", type=int, default=0, help="at most so many")
+    parser.add_argument("--trees", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    import cupy
-
-    gpu = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    options = parser.parse_args(arguments)
+    gpu = gpu_name(options.device)
     for name in options.cases.split(","):
-        config = replace(CASES[name], repeats=options.repeats)
+        given = CASES[name]
+        config = replace(
+            given, repeats=options.repeats, n_rows=min(given.n_rows, options.rows or given.n_rows),
+            trees=options.trees or given.trees, device=options.device,
+        )  # fmt: skip
         print(f"{name}: {asdict(config)} on {gpu}", flush=True)
         result, first_s = bench_once(config)
-        cupy.get_default_memory_pool().free_all_blocks()
+        give_back(config.device)
         visits, floor = config.n_rows * config.trees * config.max_depth, floor_ms(config)
         extra = {"gpu": gpu, "floor_ms": round(floor, 3), "first_call_s": round(first_s, 3)}
         rows = [
             {**row, **extra, "ms": round(1e3 * result.runs[row["contender"]][row["repeat"]].seconds, 3)}
             for row in comparison_rows(name, result)
         ]
+        rows += [
+            beside_row(name, result, "daskboost", peer, **extra) for peer in result.runs.keys() & {"xgboost"}
+        ]
         record("gpu_predict", config, rows, options.results)
         for contender in result.runs:
             seconds = result.seconds(contender)
             print(
                 f"{name}: {contender} {1e3 * seconds:.2f} ms, {visits / seconds / 1e12:.2f} T visits/s, "
-                f"floor {floor:.2f} ms, our first call {first_s:.2f} s",
+                f"floor {floor:.2f} ms, our first call {first_s:.2f} s, "
+                f"{result.ratio(contender, 'daskboost'):.2f} times ours",
                 flush=True,
             )
 

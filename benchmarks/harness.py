@@ -132,12 +132,24 @@ def comparison_rows(case: str, comparison: Comparison) -> list[dict[str, Any]]:
             "case": case,
             "contender": name,
             "repeat": repeat,
-            "seconds": round(run.seconds, 4),
+            "seconds": round(run.seconds, 7),
             "answer": dict(run.answer),
         }
         for name, runs in comparison.runs.items()
         for repeat, run in enumerate(runs)
     ]
+
+
+def beside_row(case: str, comparison: Comparison, own: str, peer: str, **facts: Any) -> dict[str, Any]:
+    """Two contenders in one row: medians of their seconds, and how many times as long the peer takes."""
+    return {
+        "case": case,
+        "contender": f"{own} beside {peer}",
+        "seconds": round(comparison.seconds(own), 7),
+        "peer_seconds": round(comparison.seconds(peer), 7),
+        "ratio": round(comparison.ratio(peer, own), 3),
+        **facts,
+    }
 
 
 def kernels_digest(folder: Path) -> str:

@@ -21,7 +21,7 @@ def quantize(
     from daskboost import QuantizedDataset
 
     cuts = {"max_bin": max_bin} if reference is None else {"reference": reference}
-    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, **cuts)
+    return QuantizedDataset.from_dask(x, y, base_margin=base_margin, n_jobs=threads(), **cuts)
 
 
 def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> Any:
@@ -29,6 +29,13 @@ def train(params: Mapping[str, Any], dataset: Any, rounds: int, **more: Any) -> 
     import daskboost
 
     return daskboost.train({"n_jobs": threads(), **params}, dataset, num_boost_round=rounds, **more)
+
+
+def classifier(**params: Any) -> Any:
+    """A classifier that fits on `threads()` threads."""
+    from daskboost import DaskBoostClassifier
+
+    return DaskBoostClassifier(n_jobs=threads(), **params)
 
 
 def train_folds(params: Mapping[str, Any], dataset: Any, rounds: int, folds: Any) -> Any:

@@ -13,11 +13,15 @@ import numpy.typing as npt
 from benchmarks.ours import Matrix, Vector, threads
 
 
-def xgboost_matrix(x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None) -> Any:
-    """XGBoost's quantized matrix, the counterpart of a QuantizedDataset."""
+def xgboost_matrix(
+    x: Matrix, y: Vector, *, max_bin: int = 256, base_margin: Vector | None = None, reference: Any = None
+) -> Any:
+    """XGBoost's quantized matrix, the counterpart of a QuantizedDataset; `reference` : whose cut points it has."""
     import xgboost
 
-    return xgboost.QuantileDMatrix(x, y, base_margin=base_margin, max_bin=max_bin, nthread=threads())
+    return xgboost.QuantileDMatrix(
+        x, y, base_margin=base_margin, max_bin=max_bin, nthread=threads(), ref=reference
+    )  # fmt: skip
 
 
 def xgboost_streamed(blocks: Iterable[tuple[Matrix, Vector]], *, max_bin: int, host_ratio: float, page_bytes: int,
@@ -63,11 +67,21 @@ def _pooled(device: str) -> AbstractContextManager[Any]:
     return xgboost.config_context(use_cuda_async_pool=True) if device == "cuda" else nullcontext()
 
 
-def xgboost_train(params: Mapping[str, Any], matrix: Any, rounds: int) -> Any:
-    """A Booster of XGBoost's histogram method on `threads()` threads."""
+def xgboost_train(params: Mapping[str, Any], matrix: Any, rounds: int, **more: Any) -> Any:
+    """A Booster of XGBoost's histogram method on `threads()` threads; `more` goes to `xgboost.train`."""
     import xgboost
 
-    return xgboost.train({"tree_method": "hist", "nthread": threads(), **params}, matrix, num_boost_round=rounds)
+    own = {"tree_method": "hist", "nthread": threads(), **params}
+    if groups := params.get("interaction_constraints"):
+        own["interaction_constraints"] = str(groups)  # a list would have to name features
+    return xgboost.train(own, matrix, num_boost_round=rounds, verbose_eval=False, **more)
+
+
+def xgboost_classifier(**params: Any) -> Any:
+    """A classifier that fits on `threads()` threads."""
+    import xgboost
+
+    return xgboost.XGBClassifier(tree_method="hist", n_jobs=threads(), **params)
 
 
 def xgboost_predict(booster: Any, x: Matrix, base_margin: Vector | None = None) -> npt.NDArray[np.float64]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daskboost.cluster.context import WorkerPlace
 from daskboost.cluster.dask_tasks import call_on_workers, compute, drop, submit, workers_of
 from daskboost.cluster.dask_watch import WorkerSilentError, event_loop, is_on_loop, on_loop
-from daskboost.data.chunks.build import DatasetInfo, MarginOf, most_rows, with_margin
+from daskboost.data.chunks.build import DatasetInfo, M, MarginOf, most_rows, with_margin
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
@@ -66,7 +66,7 @@ class ClusterRunner:
                 self.client, _check_directory, (path,), workers, "checking the spill directory"
             ))  # fmt: skip
 
-    def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
+    def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
         """See `Runner.fold`."""
         name = f"fold-{secrets.token_hex(8)}"
         try:

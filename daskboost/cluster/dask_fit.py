@@ -134,8 +134,7 @@ def open_engine(context: EngineContext, message: OpenFit) -> Engine:
 
     def make_engine(device: Device) -> Engine:
         engine = Engine(setup, train, evals, device, context.peers)
-        if context.peers.n_peers == 1:
-            engine.add(WholeRounds(engine, spec, threads))
+        engine.add(WholeRounds(engine, spec, threads, context.peers))
         return engine
 
     return engine_on(make, threads, make_engine)
@@ -188,7 +187,6 @@ def coordinate(context: CoordinatorContext, message: None) -> tuple[float, ...]:
         return False
 
     try:
-        alone = context.engines.n_engines == 1
-        return fit(context.engines, spec, threads, report, whole_rounds=alone).base_score
+        return fit(context.engines, spec, threads, report).base_score
     finally:
         threads.close()

@@ -14,14 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from daskboost.cluster.channel import Channel, ChannelClosedError, pack
+from daskboost.cluster.common_memory import Room
 from daskboost.cluster.limits import HEARTBEAT_S
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, UInt8
 from daskboost.errors import FitCancelledError
 from daskboost.local.links import Engine, Failure, PeerLostError, check_parts
-from daskboost.wire import WireError, encode
+from daskboost.wire import Frame, WireError, encode
+
+Pieces = Sequence[Frame]
+V = TypeVar("V")
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,9 @@ logger = logging.getLogger(__name__)
 INLINE_BYTES = 1 << 14
 """Parts up to this size go out from the caller's thread: two of them always fit into a socket's buffers, and no engine
 is ever more than two exchanges ahead of another, so such a send cannot block for ever."""
+
+
+WHY_NO_ROOM = "they are on several hosts, or it is too small"
 
 
 class PeerConnector(Protocol):
@@ -63,22 +70,45 @@ class ChannelPeers:
         self._closed = False
         self._outbound: dict[int, Channel] = {}
         self._inbound: dict[int, Channel] = {}
-        self._to_send: SimpleQueue[list[Array] | None] = SimpleQueue()
+        self._to_send: SimpleQueue[Sequence[Pieces] | None] = SimpleQueue()
         self._sent: SimpleQueue[Exception | None] = SimpleQueue()
         self._sender: threading.Thread | None = None
 
     def exchange(self, parts: Sequence[Array], /) -> list[Array]:
         check_parts(parts, self.n_peers)
+        return self._exchange(parts, [[] if rank == self.rank else packed(part) for rank, part in enumerate(parts)])
+
+    def share(self, message: V, /) -> list[V]:
+        return self._exchange([message] * self.n_peers, [packed(message)] * self.n_peers)
+
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        room = Room(n_bytes)
+        try:
+            rooms = room.opened(self.share(room.name), self.rank)
+            are_common = all(self.share(rooms is not None))
+        finally:
+            room.forget_name()
+        if not are_common:
+            logger.info("engines send each other what they could read in common memory: %s", WHY_NO_ROOM)
+        return rooms if are_common else None
+
+    def check(self) -> None:
+        if self._closed or any(channel.hung_up() for channel in self._inbound.values()):
+            self.close()
+            raise PeerLostError(f"engine {self.rank} lost another engine that it waited for")
+
+    def _exchange(self, parts: Sequence[V], pieces: Sequence[Pieces]) -> list[V]:
+        """Send each engine its pieces; return what came, and one's own part."""
         received = list(parts)
         if self.n_peers == 1:
             return received
         self._ensure_connected()
-        inline = max(part.nbytes for part in parts) <= INLINE_BYTES
+        inline = max(sum(map(len, own)) for own in pieces) <= INLINE_BYTES
         try:
             if inline:
-                self._send(received)
+                self._send(pieces)
             else:
-                self._to_send.put(list(parts))
+                self._to_send.put(pieces)
             for step in range(1, self.n_peers):
                 peer = (self.rank - step) % self.n_peers
                 received[peer] = self._inbound[peer].receive()
@@ -91,7 +121,6 @@ class ChannelPeers:
         return received
 
     def close(self) -> None:
-        """Hang up on all peers; whoever exchanges with this engine gets PeerLostError."""
         with self._lock:
             if self._closed:
                 return
@@ -110,15 +139,15 @@ class ChannelPeers:
             channel.close()
         self._connector.release()
 
-    def _send(self, parts: Sequence[Array]) -> None:
+    def _send(self, pieces: Sequence[Pieces]) -> None:
         for step in range(1, self.n_peers):
             peer = (self.rank + step) % self.n_peers
-            self._outbound[peer].send(parts[peer])
+            self._outbound[peer].send_packed(pieces[peer])
 
     def _send_queued(self) -> None:
-        while (parts := self._to_send.get()) is not None:
+        while (pieces := self._to_send.get()) is not None:
             try:
-                self._send(parts)
+                self._send(pieces)
             except Exception as error:  # goes to the exchanging thread
                 self._sent.put(error)
             else:
@@ -138,6 +167,11 @@ class ChannelPeers:
                 raise PeerLostError("the exchange was closed")
         self._sender = threading.Thread(target=self._send_queued, name=f"daskboost-exchange-{self.rank}", daemon=True)
         self._sender.start()
+
+
+def packed(message: object) -> Pieces:
+    """Return what goes over a socket for a message."""
+    return pack(encode(message))
 
 
 def _raise(error: Exception) -> NoReturn:
@@ -210,12 +244,12 @@ class EngineSession:
     def _answer(self, work: Callable[[], Any]) -> bool:
         """Send the work's result, or the exception it raised; False for the latter."""
         try:
-            pieces = pack(encode(work()))
+            pieces = packed(work())
             failed = False
         except BaseException as caught:  # all of it is the coordinator's to know
             logger.debug("engine failed", exc_info=True)
             stopped = self._stopping.is_set()
-            pieces = pack(encode(Failure.of(FitCancelledError("the engine was stopped") if stopped else caught)))
+            pieces = packed(Failure.of(FitCancelledError("the engine was stopped") if stopped else caught))
             failed = True
         with self._lock:
             self._busy = False

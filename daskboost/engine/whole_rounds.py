@@ -1,12 +1,14 @@
-"""A fit over a single engine: whole rounds grow beside the rows, without a round trip per level or tree.
+"""Whole rounds grow beside the rows, without a round trip to the coordinator per level or tree.
 
-The round loop is the coordinator's own (`fit/rounds.py`), run in the engine's process over that one engine.
+The round loop is the coordinator's own (`fit/rounds.py`). It runs in the process of a fit's only engine; or in those of
+all engines in step, each of which is told by the others what a coordinator would be.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -20,6 +22,7 @@ from daskboost.engine.watching import Watch
 from daskboost.fit import messages as m
 from daskboost.fit.base_score import weight_of_small_data
 from daskboost.fit.messages import Outbox
+from daskboost.fit.peers import Peers
 from daskboost.fit.rounds import AsGrown, GrownRound, Parts, evaluation_of, grow_rounds, rounds_of
 from daskboost.fit.samplers import AllRows
 from daskboost.fit.spec import FitSpec
@@ -42,26 +45,42 @@ class Alone:
         return [self._engine.handle(message)]
 
 
-class WholeRounds:
-    """What an engine answers where it is the only one of its fit: it grows whole rounds, on its own threads, since
-    searching and building take turns."""
+class InStep:
+    """All engines of a fit, each of which asks the same in its own process: its own is called, and the others share
+    their replies."""
 
-    def __init__(self, engine: Engine, spec: FitSpec, threads: Threads) -> None:
+    def __init__(self, engine: Engine, peers: Peers) -> None:
+        self._engine, self._peers, self.n_engines = engine, peers, peers.n_peers
+
+    def ask(self, message: m.Request[R], /) -> list[R]:
+        """Return the replies of all engines, in their order."""
+        return self._peers.share(self._engine.handle(message))
+
+
+class WholeRounds:
+    """What an engine answers that grows whole rounds, on its own threads, since searching and building take turns: the
+    only engine of a fit, or several in step where each grows its trees in compiled calls."""
+
+    def __init__(self, engine: Engine, spec: FitSpec, threads: Threads, peers: Peers) -> None:
         self._failure: Exception | None = None
-        outbox = Outbox(Alone(engine))
-        self.grows_alone = engine.device.without_host
+        self._peers = peers
+        self.grows_alone = engine.device.without_host and peers.n_peers == 1
         """Whether trees grow on a device alone."""
-        if self.grows_alone:
-            self._rounds = _rounds_on_device(engine, spec, outbox)
-            return
-        reason = why_not_compiled(engine, spec)
-        logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
-        self._rounds = rounds_of(spec, outbox, threads) if reason else _compiled_rounds(engine, spec, outbox)
+        reason = "" if self.grows_alone else why_not_compiled(engine, spec)
+        self._reason = _why_not_in_step(spec, reason) if peers.n_peers > 1 else ""
+        """Why the coordinator is to grow the rounds."""
+        outbox = Outbox(InStep(engine, peers))
+        self._rounds = (
+            _rounds_on_device(engine, spec, outbox) if self.grows_alone
+            else rounds_of(spec, outbox, threads) if reason else _compiled_rounds(engine, spec, outbox, peers)
+        )  # fmt: skip
+        if not self.grows_alone:
+            logger.info("trees grow %s", f"with the host: {reason}" if reason else "in one compiled call each")
 
     @property
     def answers(self) -> Answers:
         """What answers requests for rounds."""
-        return {m.GrowRounds: self._grow}
+        return {m.WhyNotWhole: lambda _: m.Reason(self._reason), m.GrowRounds: self._grow}
 
     def _grow(self, message: m.GrowRounds) -> m.Rounds:
         return m.Rounds(self._take(min(message.n, ROUNDS_AT_ONCE)))
@@ -77,12 +96,18 @@ class WholeRounds:
         except Exception as error:
             self._failure = error
         try:
-            taken.extend(each.finished() for each in grown)
+            taken.extend(self._told(each.finished()) for each in grown)
         except Exception as error:
             self._failure = error
+        if self._failure is not None:
+            self._peers.close()  # nobody may wait for the rounds that do not come
         if not taken and self._failure is not None:
             raise self._failure
         return tuple(taken)
+
+    def _told(self, grown: m.Round) -> m.Round:
+        """Return what the coordinator is told of a round: its trees by one engine only."""
+        return grown if self._peers.rank == 0 else replace(grown, trees=())
 
     def close(self) -> None:
         """Forget the rounds, which hold the engine."""
@@ -90,11 +115,18 @@ class WholeRounds:
         self._rounds = iter(())
 
 
-def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:
-    """Give the rounds of a fit whose trees grow on a CPU, in one call each."""
+def _why_not_in_step(spec: FitSpec, reason: str) -> str:
+    """Return why engines do not grow whole rounds in step, given why one of them does not grow trees in compiled
+    calls."""
+    return reason or ("reduction='coordinator' asks for it" if spec.params.reduction == "coordinator" else "")
+
+
+def _compiled_rounds(engine: Engine, spec: FitSpec, outbox: Outbox, peers: Peers) -> Iterator[GrownRound]:
+    """Give the rounds of a fit whose trees grow on a CPU, in one call each, from the first that is asked for on."""
     sampler = AllRows(outbox, spec, weight_of_small_data(outbox, spec))
-    grower = CompiledGrower(engine, spec)
-    return grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation_of(spec, outbox)))
+    grower = CompiledGrower(engine, spec, peers)
+    evaluation = evaluation_of(spec, Outbox(Alone(engine)))
+    yield from grow_rounds(spec, Parts(sampler, grower, AsGrown(), evaluation))
 
 
 def _rounds_on_device(engine: Engine, spec: FitSpec, outbox: Outbox) -> Iterator[GrownRound]:

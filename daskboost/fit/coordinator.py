@@ -9,7 +9,9 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from operator import add
 
 from daskboost.devices.cpu.threads import Threads
@@ -96,10 +98,8 @@ ASK_SECONDS = 0.1
 """Work that an engine with whole rounds is given at a time: it answers nothing else meanwhile."""
 
 
-def fit(
-    engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report, *, whole_rounds: bool = False
-) -> Progress:
-    """Run a whole fit over `engines`; with `whole_rounds` the only one of them grows these itself (`WholeRounds`).
+def fit(engines: AsksEngines, spec: FitSpec, threads: Threads, report: Report) -> Progress:
+    """Run a whole fit over `engines`.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def fit(
         bounds.add(tree, output, spec.first_iteration - 1)
     stopper = Stopper(spec, progress)
     rounds = (
-        asked_rounds(outbox, len(spec.learning_rates)) if whole_rounds
+        asked_rounds(outbox, len(spec.learning_rates)) if grow_whole_rounds(outbox)
         else (grown.finished() for grown in rounds_of(spec, outbox, threads))
     )  # fmt: skip
     for iteration, grown in enumerate(rounds, spec.first_iteration):
@@ -133,17 +133,27 @@ def fit(
     return progress
 
 
-def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
-    """The same rounds from the only engine of a fit, which grows them beside its rows (`WholeRounds`).
+def grow_whole_rounds(outbox: Outbox) -> bool:
+    """Whether the engines of a fit grow whole rounds in step (`WholeRounds`); otherwise the coordinator grows them."""
+    reasons = {reply.text for reply in outbox.ask(m.WhyNotWhole()) if reply.text}
+    if reasons:
+        logger.info("trees grow level by level, as the coordinator says: %s", "; ".join(sorted(reasons)))
+    return not reasons
 
-    It is asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages; those
-    that follow the end of the fit are dropped.
+
+def asked_rounds(outbox: Outbox, n_rounds: int) -> Iterator[m.Round]:
+    """The same rounds from engines that grow them beside their rows (`WholeRounds`).
+
+    They are asked for as many at a time as take about `ASK_SECONDS`, so that small rounds do not wait for messages;
+    those that follow the end of the fit are dropped.
     """
     n = 1
     while n_rounds > 0:
         start = time.monotonic()
-        (reply,) = outbox.ask(m.GrowRounds(min(n, n_rounds)))
+        replies = outbox.ask(m.GrowRounds(min(n, n_rounds)))
         seconds = time.monotonic() - start
-        yield from reply.rounds
-        n_rounds -= len(reply.rounds)
+        n_grown = min(len(reply.rounds) for reply in replies)  # of one that failed, those before
+        for parts in zip(*(reply.rounds[:n_grown] for reply in replies), strict=True):
+            yield replace(parts[0], metrics=tuple(chain.from_iterable(part.metrics for part in parts)))
+        n_rounds -= n_grown
         n = max(1, min(2 * n, int(n * ASK_SECONDS / max(seconds, 1e-6))))

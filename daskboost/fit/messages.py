@@ -355,9 +355,22 @@ class Rounds:
 
 @dataclass(frozen=True)
 class GrowRounds(Request[Rounds]):
-    """Grow the next `n` rounds whole, metrics and all; for the only engine of a fit."""
+    """Grow the next `n` rounds whole, in step with the other engines. The first one's reply has the trees, each one's
+    the metrics of its own rows."""
 
     n: int
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is not done; empty where it is."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class WhyNotWhole(Request[Reason]):
+    """Ask why an engine does not grow whole rounds (`GrowRounds`)."""
 
 
 @dataclass(frozen=True)
@@ -379,7 +392,8 @@ WIRE_TYPES = (
     AddTree, GradientRange,
     StartRound, RootSums, StartTree, NodeSums, LeafSums, PartialHistograms, Build, Search, ApplySplits, FinishTree,
     MetricParts, Evaluate, OnSample, StartBelow, CertifiedTree, Certified, Certify, DrawShare, Norms, CountNorms,
-    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Replies, Several, Rounding,
+    DrawRows, SampleSize, TakeSample, PassReport, SampleReport, Round, Rounds, GrowRounds, Reason, WhyNotWhole,
+    Replies, Several, Rounding,
     RowSplits, WalkArrays, OpenNodes, Candidates, TreeTable,
 )  # fmt: skip
 """Everything that travels between processes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -16,10 +16,12 @@ from daskboost.devices.cpu.arithmetic import narrow_into
 from daskboost.devices.cpu.threads import Threads
 from daskboost.devices.cpu.views import SlotLayout
 from daskboost.devices.row_order import RowSplits
-from daskboost.dtypes import Array, Int32, Int64
+from daskboost.dtypes import Array, Int32, Int64, UInt8
 from daskboost.fit import messages as m
 from daskboost.fit.messages import Answers, Outbox
 from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, SplitSearch, combine
+
+V = TypeVar("V")
 
 # An engine's side of the other engines of a fit.
 
@@ -44,6 +46,20 @@ class Peers(Protocol):
         PeerLostError
             Another engine failed, so this exchange can never complete.
         """
+
+    def share(self, message: V, /) -> list[V]:
+        """All-gather: what each engine says, in rank order; a message, or an array. Otherwise as `exchange`."""
+
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        """Return a room of each engine, cleared, which all of them see, in rank order; None where they have no memory
+        in common. Collective, with as many bytes on all; uint8, shape (n_bytes,)."""
+
+    def check(self) -> None:
+        """Raise `PeerLostError` if another engine is known to have failed, for those that wait for it in common
+        memory."""
+
+    def close(self) -> None:
+        """Make every engine that waits for this one, now or later, raise `PeerLostError`; from any thread."""
 
 
 def feature_shares(layout: SlotLayout, n_peers: int) -> list[tuple[int, int]]:

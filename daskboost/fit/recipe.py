@@ -75,7 +75,7 @@ class Recipe:
     host_reason: str
     """Why the host takes part, in words; empty where it need not."""
     host_rules: str
-    """Why it does on any device, whatever grows trees there."""
+    """Why it does on any device, in words, whatever grows trees there."""
     metrics_reason: str
     """Why the host waits for metrics in each round, in words; empty where a GPU computes all of them behind the trees,
     if its memory has room."""
@@ -155,10 +155,6 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
     elif scores_weights(params, objective):
         searched = "weights"
     quantiles = objective.adaptive_quantiles
-    rules = {
-        f"{n_engines} engines take part": n_engines > 1,
-        "trees grow on a sample of the rows": source != "all",
-    }
     best_first = params.grow_policy == "lossguide"
     of_leaves = {
         "leaves that are quantiles take exact sums beside": quantiles is not None and searched != "gradients",
@@ -168,8 +164,9 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         "vectors take exact sums beside the combinations of outputs that trees are searched on": searched == "sketch",
         "best-first trees without the host have no leaves that are vectors": vectors and best_first,
     }  # fmt: skip
-    host_rules = _first_that_holds(rules)
-    why_host = host_rules or _first_that_holds(of_leaves) or needs_host(params)
+    host_rules = "" if source == "all" else "trees grow on a sample of the rows"
+    of_trees = host_rules or _first_that_holds(of_leaves) or needs_host(params)
+    why_host = f"{n_engines} engines take part" if n_engines > 1 else of_trees
     growth: Growth = "best first" if best_first else "levels"
     return Recipe(
         rows=source,

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daskboost.data.chunks.build import DatasetInfo, MarginOf, check_room, no_room, with_margin
+from daskboost.data.chunks.build import DatasetInfo, M, MarginOf, check_room, no_room, with_margin
 from daskboost.data.chunks.quantizer import DeviceHome
 from daskboost.data.chunks.shard import Shard, ShardBuilder
 from daskboost.data.chunks.store import ChunkStore
@@ -124,15 +124,15 @@ class LocalRunner:
             yield batch
             del batch
 
-    def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
+    def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
         sizes: list[int] = []
-        total: Future[T] | None = None
-        with ThreadPoolExecutor(1) as adding:  # sketches take one core to add, while the next partition comes
+        total: Future[M] | None = None
+        with ThreadPoolExecutor(1) as adding:  # of sketches goes on while the next partition comes
             for batch in self.batches(source):
                 sizes.append(batch.n_rows)
                 part = function(batch, threads=self.threads)
                 del batch  # one partition in memory at a time
-                total = adding.submit(_added, None if total is None else total.result(), part)
+                total = adding.submit(_added, None if total is None else total.result(), part, self.threads)
             assert total is not None
             return sizes, total.result()
 
@@ -140,8 +140,8 @@ class LocalRunner:
         return [function(computed(block)) for block in blocks]
 
 
-def _added(total: T | None, part: T) -> T:
-    return part if total is None else total + part  # type: ignore[operator]
+def _added(total: M | None, part: M, threads: int) -> M:
+    return part if total is None else total.merged(part, threads)
 
 
 class LocalShards:
@@ -259,13 +259,11 @@ def fit_here(spec: FitSpec, train: LocalShards, evals: Sequence[LocalShards], th
             make = partial(make_device, spec.params.device, spec.layout, size=size, shared_bytes=held_bytes)
             made.append(engine_on(make, Threads(threads), partial(Engine, setup, *each, peers=peer, shared=shared)))
             opened.callback(made[-1].close)
-        alone = n_engines == 1
-        if alone:
-            made[0].add(WholeRounds(made[0], spec, own))
+            made[-1].add(WholeRounds(made[-1], spec, own, peer))
         engines = LocalEngines(made, peers)
         opened.callback(engines.close)
         try:
-            return fit(engines, spec, own, report, whole_rounds=alone)
+            return fit(engines, spec, own, report)
         except EngineError as error:
             if error.__cause__ is None:
                 raise

@@ -15,13 +15,15 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from daskboost.dtypes import Array
+from daskboost.dtypes import Array, UInt8
 from daskboost.errors import DaskBoostError, EngineError, FitCancelledError
 from daskboost.wire import register
+
+V = TypeVar("V")
 
 
 class Engine(Protocol):
@@ -122,7 +124,7 @@ def _is_consequence(error: BaseException | None) -> bool:
 class LocalPeers:
     """`Peers` of engines that are threads of one process. Make them with `local_peers`."""
 
-    def __init__(self, rank: int, board: list[list[Array | None]], barrier: threading.Barrier) -> None:
+    def __init__(self, rank: int, board: list[list[Any]], barrier: threading.Barrier) -> None:
         self.rank = rank
         self.n_peers = barrier.parties
         self._board = board
@@ -130,6 +132,12 @@ class LocalPeers:
 
     def exchange(self, parts: Sequence[Array], /) -> list[Array]:
         check_parts(parts, self.n_peers)
+        return self._exchange(parts)
+
+    def share(self, message: V, /) -> list[V]:
+        return self._exchange([message] * self.n_peers)
+
+    def _exchange(self, parts: Sequence[V]) -> list[V]:
         if self.n_peers == 1:
             return list(parts)
         try:
@@ -139,16 +147,22 @@ class LocalPeers:
             self._barrier.wait()  # nobody overwrites the board before all have read it
         except threading.BrokenBarrierError:
             raise PeerLostError("another engine of the fit failed") from None
-        return [np.asarray(part) for part in received]
+        return received
 
-    def abort(self) -> None:
-        """Make every engine that waits in `exchange`, now or later, raise `PeerLostError`."""
+    def common_memory(self, n_bytes: int, /) -> list[UInt8] | None:
+        return self.share(np.zeros(n_bytes, np.uint8))
+
+    def check(self) -> None:
+        if self._barrier.broken:
+            raise PeerLostError("another engine of the fit failed")
+
+    def close(self) -> None:
         self._barrier.abort()
 
 
 def local_peers(n_peers: int) -> list[LocalPeers]:
     """Connected `Peers` for `n_peers` engines in threads of this process, in rank order."""
-    board: list[list[Array | None]] = [[None] * n_peers for _ in range(n_peers)]
+    board: list[list[Any]] = [[None] * n_peers for _ in range(n_peers)]
     barrier = threading.Barrier(n_peers)
     return [LocalPeers(rank, board, barrier) for rank in range(n_peers)]
 
@@ -253,7 +267,7 @@ class LocalEngines:
 
     def _stop(self) -> None:
         for peer in self.peers[:1]:
-            peer.abort()
+            peer.close()
 
     def _serve(self, rank: int) -> None:
         while (message := self._inboxes[rank].get()) is not _END:

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.generators import WORKLOADS, hashes, normals, uniforms
 
 NAMES = sorted(WORKLOADS)
+CLASSES = [name for name in NAMES if WORKLOADS[name].n_classes]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -19,7 +20,7 @@ def test_rows_do_not_depend_on_chunks(name: str) -> None:
     np.testing.assert_array_equal(whole_y, np.concatenate([y for _, y in parts]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_shapes_and_classes(name: str) -> None:
     workload = WORKLOADS[name]
     x, y = workload.rows(4000, seed=0)
@@ -34,6 +35,14 @@ def test_shapes_and_classes(name: str) -> None:
 def test_seeds_give_different_rows(name: str) -> None:
     workload = WORKLOADS[name]
     assert not np.array_equal(workload.rows(100, seed=0)[0], workload.rows(100, seed=1)[0], equal_nan=True)
+
+
+def test_noise_of_the_uneven_label_grows_with_a_feature() -> None:
+    x, y = WORKLOADS["uneven"].rows(40_000)
+    assert (x.dtype, y.dtype, x.shape, len(np.unique(y)) > 39_000) == (np.float32, np.float32, (40_000, 28), True)
+    low, high = (y[some].std() for some in (abs(x[:, 9]) < 0.2, abs(x[:, 9]) > 2))
+    assert high > 1.4 * low
+    np.testing.assert_array_equal(x, WORKLOADS["higgs"].rows(40_000)[0])
 
 
 def test_airline_has_missing_values_in_its_last_column_only() -> None:
@@ -78,7 +87,7 @@ def test_uniforms_fill_the_unit_interval() -> None:
     assert abs(counts / 5000 - 1).max() < 0.06
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_labels_can_be_learned(name: str) -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss

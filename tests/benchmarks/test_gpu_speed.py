@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import gpu_speed
 from benchmarks.gpu_cases import CASES, Config, floor_of
-from benchmarks.gpu_contenders import floor_of_contender, scores
+from benchmarks.gpu_contenders import check_history, floor_of_contender, scores
 from benchmarks.gpu_floors import updates_ms
 from benchmarks.gpu_speed import complaint, main, score_functions, summaries
 from benchmarks.harness import RESULTS, Comparison, Contender, Run
@@ -32,13 +32,21 @@ def test_every_asked_row_has_a_case() -> None:
         "symmetric_400k": (5, 9, catboost), "predict_11m": (1, 2, xgboost),
         **dict.fromkeys(("quantize_11m", "quantize_40m"), (1, 3, xgboost)), "skewed_10m_39": (6, 8, xgboost),
         **dict.fromkeys(("skewed_20m_18", "skewed_1m_50"), (5, 8, xgboost)), "skewed_20k_50": (4, 6, xgboost),
+        **dict.fromkeys(("watched_2k", "watched_20k", "watched_100k"), (2, 4, xgboost)),
+        "quantiles_1m": (3, 4, xgboost), "evaluated_11m": (0.87, 0.926, "daskboost unwatched"),
+        "depth14_2m": (4, 8, xgboost),
+        **dict.fromkeys(("bynode_5m", "interactions_5m"), (5, 8, xgboost)), "depth16_2m": (3, 8, xgboost),
     }  # fmt: skip
     unpublished = [name for name, case in CASES.items() if case.config.peer not in case.published]
     wide = ["sparse_wide", "sparse_wide_l1", "sparse_wide_best_first"]
     skewed = ["skewed_20m_18", "skewed_10m_39", "skewed_1m_50", "skewed_20k_50"]
-    own = ["symmetric_11m_newton", *skewed, *wide, "sparse_many_bins", "classes_10_small"]
+    later = [
+        "quantiles_1m", "watched_2k", "watched_20k", "watched_100k", "evaluated_11m", "bynode_5m", "interactions_5m",
+        "depth14_2m", "depth16_2m",
+    ]  # fmt: skip
+    own = ["symmetric_11m_newton", *skewed, *wide, "sparse_many_bins", "classes_10_small", *later]
     assert unpublished == own, "which nobody has published"
-    assert sum(case.estimate_s for case in CASES.values()) < 22 * 60, "one machine must do them all"
+    assert sum(case.estimate_s for case in CASES.values()) < 25 * 60, "one machine must do them all"
 
 
 def test_rows_say_what_both_sides_score_splits_by() -> None:
@@ -63,6 +71,13 @@ def test_floor_is_bound_by_updates_bytes_or_launches() -> None:
     many = floor_of(CASES["classes_80"].config)
     assert many.updates_ms == pytest.approx(80 * floor_of(replace(CASES["classes_80"].config, n_classes=2)).updates_ms)
     assert many.bytes_ms == pytest.approx(1e3 * 4.66e6 * (3.5 * 200 + 4 + 16 * 80) / 4.5e12), "a label for all classes"
+
+
+def test_features_that_nodes_may_not_use_need_no_sums() -> None:
+    case = CASES["bynode_5m"].config
+    all_of_them, half = floor_of(replace(case, searched=0)), floor_of(case)
+    assert half.updates_ms == pytest.approx(all_of_them.updates_ms * (1 + 3.5 / 2) / 4.5)
+    assert (half.bytes_ms, half.launches_ms) == (all_of_them.bytes_ms, all_of_them.launches_ms)
 
 
 def test_an_update_takes_two_atomics() -> None:
@@ -105,6 +120,8 @@ def test_nothing_that_was_measured_is_below_its_floor() -> None:
         ({"auc": 0.80, "logloss": 0.4}, {"auc": 0.7, "logloss": 0.5}, ""),
         ({"auc": 0.80, "logloss": 0.5}, {"auc": 0.8006, "logloss": 0.5}, "AUC 0.80000 is lower than the peer's 0.8006"),
         ({"auc": 0.80, "logloss": 0.502}, {"auc": 0.8, "logloss": 0.5}, "log-loss 0.50200 exceeds the peer's 0.50000"),
+        ({"accuracy": 0.9}, {"accuracy": 0.901}, "accuracy 0.90000 is lower than the peer's 0.90100"),
+        ({"pinball": 0.502}, {"pinball": 0.5}, "pinball loss 0.50200 exceeds the peer's 0.50000 by over 0.2%"),
         ({}, {}, ""),
     ],
 )
@@ -113,11 +130,27 @@ def test_only_a_worse_model_is_complained_of(own: dict[str, float], peer: dict[s
     assert bool(complaint(own, peer)) == bool(expected)
 
 
+def test_small_data_has_some_leeway() -> None:
+    own, peer = {"auc": 0.799, "logloss": 0.5}, {"auc": 0.8, "logloss": 0.497}
+    assert complaint(own, peer, leeway=4) == ""
+    found = complaint(own, peer, leeway=1.9)
+    assert found == "AUC 0.79900 is lower than the peer's 0.80000 by more than 0.00095"
+
+
+def test_history_that_is_not_of_the_predictions_is_found() -> None:
+    naive = {"auc": 0.75, "logloss": 0.5}
+    check_history({"test": {"auc": [0.1, 0.75], "logloss": [0.500001]}}, naive)
+    with pytest.raises(AssertionError, match=r"auc is 0\.75 of the predictions, but 0\.7501 in the history"):
+        check_history({"test": {"auc": [0.75, 0.7501]}}, naive)
+
+
 def test_scores() -> None:
     binary = scores(np.array([0, 1, 1], np.float32), np.array([0.1, 0.8, 0.4]))
     assert binary == {"auc": 1.0, "logloss": pytest.approx(-np.log([0.9, 0.8, 0.4]).mean())}
     many = scores(np.array([2, 0], np.float32), np.array([[0.2, 0.3, 0.5], [0.25, 0.5, 0.25]]))
     assert many == {"logloss": pytest.approx(-np.log([0.5, 0.25]).mean())}
+    quantiles = scores(np.array([1, 3], np.float32), np.array([[0.0, 2.0], [2.0, 2.0]]), (0.1, 0.9))
+    assert quantiles == {"pinball": pytest.approx((0.1 * 1 + 0.1 * 1 + 0.1 * 1 + 0.9 * 1) / 4)}
 
 
 Maker = Callable[[], Contender]
@@ -200,6 +233,16 @@ def test_no_case_begins_that_would_end_too_late(
 def test_unknown_cases_are_named() -> None:
     with pytest.raises(SystemExit, match="no case is named higgs_1k; there are higgs_11m_depth6, "):
         main(["--device", "cpu", "--cases", "higgs_1k"])
+
+
+@pytest.mark.parametrize("case", ["watched_2k", "evaluated_11m", "interactions_5m", "quantiles_1m"])
+def test_tiny_fits_of_each_kind(case: str, tmp_path: Path) -> None:
+    """Metrics are checked against predictions before anything is timed."""
+    small = ["--device", "cpu", "--rows", "300", "--trees", "3", "--repeats", "1", "--draws", "1"]
+    main([*small, "--cases", case, "--results", str(tmp_path)])
+    *_, row = [json.loads(line) for line in (tmp_path / "gpu_speed.jsonl").read_text().splitlines()]
+    assert row["contender"] == f"daskboost beside {CASES[case].config.peer}"
+    assert set(row["all_ms"]) == {"daskboost", CASES[case].config.peer} and not row["absent"]
 
 
 @pytest.mark.slow

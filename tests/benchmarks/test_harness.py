@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness
-from benchmarks.harness import Comparison, Run, comparison_rows, interleave, scores_agree
+from benchmarks.harness import Comparison, Run, beside_row, comparison_rows, interleave, scores_agree
 
 
 def agreeing(_: object) -> None:
@@ -49,6 +49,9 @@ def test_ratio_is_the_median_of_neighbouring_pairs() -> None:
     result = Comparison(runs)
     assert result.seconds("a") == 3.0
     assert result.ratio("b", "a") == 2.0
+    assert beside_row("case", result, "a", "b", asked=1) == {
+        "case": "case", "contender": "a beside b", "seconds": 3.0, "peer_seconds": 3.0, "ratio": 2.0, "asked": 1
+    }
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from strategies.frames import COLUMNS
 
 from daskboost.data.input.blocks import DaskFrameBlocks
-from daskboost.data.input.classes import merge_classes, unique_labels
+from daskboost.data.input.classes import class_codes, merge_classes, unique_labels
 from daskboost.data.input.labels import LabelStats, column_labels, find_classes
 from daskboost.data.input.row_batch import DenseRows
 from daskboost.data.input.row_columns import RowBatch, RowColumns
@@ -106,6 +106,50 @@ def test_merging_integers_is_exact(parts: list[list[int]]) -> None:
     arrays = [unique_labels(np.array(part, dtype=np.int64)) for part in parts]
     assert merge_classes(arrays).tolist() == sorted({n for part in parts for n in part})
     assert merge_classes(arrays[::-1]).tolist() == merge_classes(arrays).tolist()
+
+
+KINDS = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        ([0, 1], [0, 1]), ([0, 1, 2, 5], [0, 1, 2, 3, 4, 5]), ([1, 0], [1, 0]), ([0, 1], [False, True]),
+        ([0, 1, 3], [0.0, 1.0, 2.0, 3.0]), ([-3, 7], [-3, 7]), ([0, 100], [0, 100]), ([-128, 127], [127, -128]),
+        ([0, 2000], [0, 2000]), ([-30_000, 30_000], [-30_000, 30_000]), ([2**62, 2**62 + 1], [2**62, 2**62 + 1]),
+        ([0.5, 1], [0.5, 1]), ([-0.0, 1], [0, 1]),
+    ],
+)  # fmt: skip
+def test_codes_are_places_among_the_classes(dtype: str, values: list[Any], classes: list[Any]) -> None:
+    """Also of labels that are codes themselves, and of integers that are counted instead of sorted."""
+    with np.errstate(over="ignore"):
+        labels = np.resize(np.array(values).astype(dtype), 40_000)
+    if labels[: len(values)].tolist() != values:
+        pytest.skip("the type does not have these labels")
+    found = unique_labels(labels)
+    assert found.dtype == labels.dtype and found.tolist() == sorted(set(labels.tolist()))
+    assert not np.signbit(found[found == 0]).any()
+    codes = class_codes(labels, classes)
+    assert codes.dtype == np.float32 and not np.signbit(codes).any()
+    np.testing.assert_array_equal(codes, [classes.index(value) for value in labels.tolist()])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8", "float32", "float64"])
+@pytest.mark.parametrize("strange", [-1, 3, 0.5, np.inf])
+def test_labels_that_are_no_codes_are_refused(dtype: str, strange: float) -> None:
+    if (np.dtype(dtype).kind != "f" and strange in (0.5, np.inf)) or (dtype == "uint8" and strange < 0):
+        return
+    labels = np.zeros(40_000, dtype)
+    labels[-1] = strange
+    with pytest.raises(DataError, match=rf"not among the 3 classes: {strange}.*The classes are 0, 1, 2\."):
+        class_codes(labels, [0, 1, 2])
+
+
+def test_unsigned_labels_beyond_int64_are_told_apart() -> None:
+    labels = np.resize(np.array([2**64 - 1, 2**64 - 3], np.uint64), 1000)
+    assert unique_labels(labels).tolist() == [2**64 - 3, 2**64 - 1]
+    assert class_codes(labels, [2**64 - 3, 2**64 - 1]).tolist() == [1.0, 0.0] * 500
 
 
 def test_signed_and_unsigned_integers_merge_exactly() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
+from strategies.trees import Data, quantized
 
 from daskboost import QuantizedDataset, train
 from daskboost.engine import compiled_grower, whole_rounds
 from daskboost.engine.compiled_grower import CompiledGrower
+from daskboost.local.links import LocalPeers
 
 Params = dict[str, Any]
 
@@ -25,16 +28,20 @@ def _rows(n: int, n_features: int, seed: int = 0) -> tuple[Any, Any]:
     return x, y.astype(np.float32)
 
 
-def _both(data: QuantizedDataset, params: Params, monkeypatch: pytest.MonkeyPatch, n_rounds: int = 3, **more: Any
-          ) -> tuple[Any, Any]:  # fmt: skip
-    """Return the model of a fit whose trees grow in compiled calls, and of one whose trees grow with the host."""
-    grown: list[Any] = []
-
+def noting(grown: list[Any]) -> Any:
+    """Return what makes growers and notes them."""
     def make(*given: Any) -> CompiledGrower:
         grown.append(given)
         return CompiledGrower(*given)
 
-    monkeypatch.setattr(whole_rounds, "CompiledGrower", make)
+    return make
+
+
+def _both(data: QuantizedDataset, params: Params, monkeypatch: pytest.MonkeyPatch, n_rounds: int = 3, **more: Any
+          ) -> tuple[Any, Any]:  # fmt: skip
+    """Return the model of a fit whose trees grow in compiled calls, and of one whose trees grow with the host."""
+    grown: list[Any] = []
+    monkeypatch.setattr(whole_rounds, "CompiledGrower", noting(grown))
     ours = train({"device": "cpu", **params}, data, num_boost_round=n_rounds, **more)
     assert len(grown) == 1
     monkeypatch.setattr(whole_rounds, "why_not_compiled", lambda engine, spec: "the test says so")
@@ -55,6 +62,15 @@ CASES: dict[str, Params] = {
     "symmetric": {"grow_policy": "symmetric", "max_depth": 5},
     "samples": {"subsample": 0.6, "colsample_bytree": 0.7, "colsample_bylevel": 0.7},
     "symmetric, drawn features": {"grow_policy": "symmetric", "colsample_bynode": 0.6},
+    "drawn by node": {"colsample_bynode": 0.5, "colsample_bylevel": 0.7},
+    "drawn by node, best first": {
+        "colsample_bynode": 0.5, "colsample_bylevel": 0.8, "grow_policy": "lossguide", "max_leaves": 20,
+    },
+    "interactions": {"interaction_constraints": [[0, 1], [1, 2, 3]], "max_depth": 8},
+    "interactions, symmetric": {"interaction_constraints": [[0, 1], [1, 2, 3]], "grow_policy": "symmetric"},
+    "interactions, best first": {
+        "interaction_constraints": [[0, 1], [1, 2, 3]], "grow_policy": "lossguide", "colsample_bynode": 0.7,
+    },
     "monotone": {"monotone_constraints": [1, -1, 0, 1]},
     "monotone, symmetric": {"monotone_constraints": [1, -1, 0, 1], "grow_policy": "symmetric"},
     "regular": {"reg_alpha": 1.0, "reg_lambda": 3.0, "gamma": 0.5, "max_delta_step": 0.3},
@@ -96,6 +112,91 @@ def test_trees_are_those_of_the_host_whatever_the_rows(
     with QuantizedDataset.from_dask(x, y, **more) as data:
         ours, theirs = _both(data, params, monkeypatch, n_rounds=2)
     assert ours.to_bytes() == theirs.to_bytes()
+
+
+ROWS: dict[str, Params] = {
+    "plain": {}, "small": {"n": 700}, "many rows": {"n": 150_000}, "sparse": {"encoding": "csr"},
+    "many chunks": {"chunk_rows": 1_000}, "wide bins": {"max_bin": 1000},
+    "more engines than partitions": {"engines": 7}, "more engines than features": {"engines": 5, "n_features": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "case"), [
+    *(("plain", case) for case in CASES), *((kind, case) for kind in ROWS for case in ("samples", "best first")),
+    ("many rows", "symmetric"), ("more engines than partitions", "symmetric"), ("small", "monotone"),
+])  # fmt: skip
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
+def test_engines_in_step_grow_the_trees_of_one(
+    kind: str, case: str, sees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
+    how: Params = {"engines": 3, "partitions": 5, **ROWS[kind]}
+    x, y = _rows(how.pop("n", 9_000), how.pop("n_features", 4))
+    weight = np.random.default_rng(1).integers(0, 4, len(y)).astype(np.float32)
+    data, given = Data(x, y, weight), {"device": "cpu", "n_jobs": 2, **CASES[case]}
+    monkeypatch.setattr("daskboost.devices.cpu.device.CpuDevice.group_rows", 2_000 if kind == "many chunks" else 2**18)
+    grown: list[Any] = []
+    with quantized(data, **how) as shared:
+        theirs = train({**given, "reduction": "coordinator"}, shared, 3)
+        monkeypatch.setattr(whole_rounds, "CompiledGrower", noting(grown))
+        ours = train(given, shared, 3)
+    assert len(grown) == how["engines"]
+    assert ours.to_bytes() == theirs.to_bytes()
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
+def test_engines_in_step_begin_a_tree_again_together(sees: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
+    x, y = _rows(6_000, 5)
+    with quantized(Data(x, y, None), engines=2, partitions=5) as data:
+        wanted = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
+        monkeypatch.setattr(compiled_grower, "FIRST_NODES", 3)
+        monkeypatch.setattr(compiled_grower, "FIRST_PLACES", 1)
+        monkeypatch.setattr(compiled_grower, "FIRST_TOLD", 1)
+        found = train({"device": "cpu", "max_depth": 9}, data, num_boost_round=2)
+    assert found.to_bytes() == wanted.to_bytes()
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_an_engine_in_step_that_fails_ends_the_fit_of_all(
+    culprit: int, sees: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sees:
+        monkeypatch.setattr(LocalPeers, "common_memory", lambda self, n_bytes: None)
+
+    class Failing(CompiledGrower):
+        def grow(self, rows: Any, learning_rate: float) -> Any:
+            if rows.iteration == 9 and self._peers.rank == culprit:
+                raise MemoryError("the test says so")
+            return super().grow(rows, learning_rate)
+
+    monkeypatch.setattr(whole_rounds, "CompiledGrower", Failing)
+    x, y = _rows(3_000, 5)
+    seen: Params = {}
+    with quantized(Data(x, y, None), engines=2, partitions=5) as data, pytest.raises(MemoryError, match="says so"):
+        train({"device": "cpu"}, data, num_boost_round=40, evals=[(data, "own")], evals_result=seen)
+    assert threading.active_count() < 20
+
+
+def test_metrics_of_engines_in_step_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = _rows(4_000, 5)
+    data = Data(x, (y > 0).astype(np.float32), None)
+    params = {"objective": "binary:logistic", "eval_metric": ["auc", "logloss"], "device": "cpu", "learning_rate": 1.0}
+    histories: list[Params] = [{}, {}]
+    found = []
+    for engines, history in zip((1, 3), histories, strict=True):
+        with quantized(data, engines=engines, partitions=5) as train_set, quantized(
+            data, engines=engines, partitions=7, reference=train_set
+        ) as held:
+            found.append(train(
+                params, train_set, num_boost_round=30, evals=[(train_set, "train"), (held, "held")],
+                early_stopping_rounds=3, evals_result=history,
+            ))  # fmt: skip
+    assert found[0].to_bytes() == found[1].to_bytes()
+    assert histories[0] == histories[1]
 
 
 def test_evaluation_sets_and_early_stopping_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -44,11 +44,24 @@ MarginOf = Callable[[Features, Float32 | None], Float32]
 """Margins that rows start from, of a model that the fit continues."""
 
 
+class Mergeable(Protocol):
+    """What partitions report, and whose sum is what all rows do."""
+
+    def __add__(self, other: Self) -> Self: ...
+
+    def merged(self, other: Self, threads: int = 1) -> Self:
+        """Return the sum, made by so many threads."""
+        ...
+
+
+M = TypeVar("M", bound=Mergeable)
+
+
 class Runner(Protocol):
     """Runs a function on every partition where the data lies."""
 
-    def fold(self, source: Source, function: Callable[..., T]) -> tuple[list[int], T]:
-        """Rows of each partition, and the sum (by `+`) of `function(batch, threads=...)` over all partitions."""
+    def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
+        """Rows of each partition, and the sum of `function(batch, threads=...)` over all partitions."""
         ...
 
     def apply(self, blocks: Sequence[Any], function: Callable[[Any], T]) -> list[T]:
@@ -58,7 +71,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class PartitionSummary:
-    """What the first read of a partition reports; `+` merges in any order."""
+    """What the first read of a partition reports; `+` merges in any order, and `merged` on several threads."""
 
     stats: LabelStats
     missing: Int64
@@ -67,7 +80,12 @@ class PartitionSummary:
     sketch: DataSketch | None
 
     def __add__(self, other: PartitionSummary) -> PartitionSummary:
-        sketch = None if self.sketch is None or other.sketch is None else self.sketch + other.sketch
+        return self.merged(other)
+
+    def merged(self, other: PartitionSummary, threads: int = 1) -> PartitionSummary:
+        """The sum of both: the same for any number of threads."""
+        ours, theirs = self.sketch, other.sketch
+        sketch = None if ours is None or theirs is None else ours.merged(theirs, threads)
         return PartitionSummary(
             self.stats + other.stats, self.missing + other.missing, self.columns + other.columns, sketch,
         )  # fmt: skip

@@ -180,12 +180,17 @@ class DataSketch:
     weight_exponent: int | None = None
 
     def __add__(self, other: DataSketch) -> DataSketch:
+        return self.merged(other)
+
+    def merged(self, other: DataSketch, threads: int = 1) -> DataSketch:
+        """The sum of both: the same bytes for any number of threads."""
         if self.weight_exponent != other.weight_exponent:
             raise DataError(
                 f"weight_exponent: {self.weight_exponent} and {other.weight_exponent} differ; sketch all batches "
                 "with the exponent of the whole data's weights, or all without weights"
             )
-        return DataSketch(self.table + other.table, self.missing + other.missing, self.weight_exponent)
+        table = self.table.merged(other.table, threads)
+        return DataSketch(table, self.missing + other.missing, self.weight_exponent)
 
     def cells(self) -> CellCounts:
         """The counted cells, once all batches are merged."""

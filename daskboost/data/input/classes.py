@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from daskboost.data.input.convert import plain_values
-from daskboost.data.input.device_read import by_parts, exact_doubles, looked_at, many_values, on_device, unique_values
+from daskboost.data.input.device_read import (
+    CACHED_ROWS,
+    by_parts,
+    exact_doubles,
+    looked_at,
+    many_values,
+    on_device,
+    parts,
+    unique_values,
+)
 from daskboost.data.input.row_batch import DeviceColumn, host_column
 from daskboost.data.input.schema import LABEL_LETTERS, dtype_letter, listed
 from daskboost.devices.gpu.runtime.launches import to_host
@@ -21,6 +30,8 @@ from daskboost.errors import DataError, DataTypeError
 if TYPE_CHECKING:
     from daskboost.data.input.kinds import Vector
 
+COUNTED_RANGE = 1 << 12
+"""Integers from the least label to the greatest, of which it is marked whether they occur."""
 _FAMILIES = {"b": "booleans", "i": "numbers", "u": "numbers", "f": "numbers", "O": "strings"}
 
 
@@ -66,12 +77,29 @@ def unique_labels(values: Vector) -> npt.NDArray[Any]:
     """
     there = many_values(values, "y")
     if there is None:
-        found = np.unique(_plain_labels(plain_values(values, "y")))
+        found = _unique_values(_plain_labels(plain_values(values, "y")))
     else:
         runtime, labels = there
         with on_device(runtime):
             found = unique_values(runtime, _plain_labels(labels))
     return found + found.dtype.type(0) if found.dtype.kind == "f" else found  # which zero stays depends on their order
+
+
+def _unique_values(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same as `np.unique`, which sorts: integers of a small range are counted instead, in a tenth of the time."""
+    if labels.dtype.kind == "b":
+        return _unique_values(labels.view(np.uint8)).astype(np.bool_)
+    if labels.dtype.kind not in "iu" or len(labels) == 0:
+        return np.unique(labels)
+    least, most = int(labels.min()), int(labels.max())
+    if most - least >= COUNTED_RANGE:
+        return np.unique(labels)
+    seen = np.zeros(most - least + 1, np.bool_)
+    for part in parts(len(labels), CACHED_ROWS):
+        own = labels[part]
+        own = own - own.dtype.type(least) if own.dtype.kind == "u" else own.astype(np.int64) - least
+        seen |= np.bincount(own.astype(np.intp, copy=False), minlength=len(seen)) > 0
+    return np.array([least + place for place in np.flatnonzero(seen).tolist()], labels.dtype)
 
 
 def merge_classes(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -102,9 +130,29 @@ def class_codes(values: npt.NDArray[Any], classes: Sequence[Any]) -> Float32:
         codes = np.full(len(labels), -1, np.float32)
     elif known.dtype.kind == "O":
         codes = _hashed(labels, known).astype(np.float32)
+    elif (own := _own_codes(labels, known)) is not None:
+        return own
     else:
         codes = _codes_of_numbers(labels, known, np)
     _require_known(codes, labels, known)
+    return codes
+
+
+def _own_codes(labels: npt.NDArray[Any], known: npt.NDArray[Any]) -> Float32 | None:
+    """Labels 0 to k - 1 as the codes that they are; None where classes or labels are others, which are searched."""
+    if not np.array_equal(known, np.arange(len(known))):
+        return None
+    codes = np.empty(len(labels), np.float32)
+    for part in parts(len(labels), CACHED_ROWS):
+        own = labels[part]
+        if not (own.min() >= 0 and own.max() < len(known)):
+            return None
+        if own.dtype.kind != "f":
+            codes[part] = own
+        elif (np.rint(own) == own).all():
+            np.abs(own, out=codes[part], casting="same_kind")  # of which zero has no sign
+        else:
+            return None
     return codes
 
 

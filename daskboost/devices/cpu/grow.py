@@ -1,18 +1,23 @@
 """Whole trees in one compiled call, over rows that stay in memory: quantizing, levels, leaf values and margins.
 
 The definition of a tree stays `tree/growing_tree.py` and the coordinator's loop over it, which serve all devices, any
-number of engines and all rules. What is here grows the same trees, node by node, for the only engine of a fit. Between
-two nodes nothing returns to Python; the work of a step is shared by the threads of a team (`team.py`), in regions:
+number of engines and all rules. What is here grows the same trees, node by node. Between two nodes nothing returns to
+Python; the work of a step is shared by the threads of a team (`team.py`), in regions:
 
     _quantize   ranges of rows: gradients become integers, all rows in the root
     _divide     pieces of large nodes: rows go to either side, into spare room
     _move       pieces of large nodes and whole small ones: rows come back in order, and the lighter child's are added
                 to a histogram: its own, or one of the piece's task, which the search adds up
+    _tell       engines x pairs of siblings: where there are several engines, each is told its share of the histograms
     _search     features x pairs of siblings: histograms that are yet to be added up or subtracted, then the best splits
     _finish     stretches of rows: leaf values are added to margins
 
 Which node is split next is decided between regions by one thread (`_choose`). Sums are integers, so that a tree does
 not depend on how its work was shared.
+
+Several engines grow a tree together, each over its own rows, and decide alike. What they need of each other they tell
+at the ends of stages, `HAS_SUMS` and so on, in memory that all of them see; where there is none, the call returns, and
+is made again when all have been told (`Meeting`).
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ from daskboost.devices.cpu.split import (
     running_sums,
     subtract,
 )
-from daskboost.devices.cpu.team import address_of, next_task, part, run
+from daskboost.devices.cpu.team import LINE, address_of, arrive, come_together, next_task, part, run
 from daskboost.devices.row_order import RowOrder
 from daskboost.dtypes import Bool, Float32, Float64, Int32, Int64, UInt8
 
@@ -52,8 +57,18 @@ _cgutils: Any = cgutils  # these have no types
 populate_array: Any = _populate
 DEPTHWISE, SYMMETRIC, LOSSGUIDE = 0, 1, 2
 """Numbers of the growth policies."""
-DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS = range(4)
-"""What a call ends with: a tree; or nothing, for want of room for nodes, or for histograms of words or of pairs."""
+DONE, FULL_NODES, FULL_WORDS, FULL_PAIRS, FULL_TOLD, MEETS, ASKS, GROWS = range(8)
+"""What a call ends with: a tree; or nothing, for want of room for nodes, for histograms of words or of pairs, or for
+what engines tell each other; or before it goes on, a meeting with these, or a question which features the nodes may use
+that are opened. `GROWS` is where a tree has more to do."""
+STARTS, HAS_SUMS, HAS_OPENED, HAS_BUILT, HAS_FOUND = range(5)
+"""Stages of a tree's steps: none yet; the sums of the root's rows are known, the nodes that are opened, their
+histograms, the best splits of their features."""
+FOUND_WORDS = 6
+"""int64 words that tell a split."""
+SUMS, FOUND = LINE, 2 * LINE
+"""Where in an engine's room the root's sums are told, twice half a line, and splits; first is the number of meetings
+that it has come to."""
 LEAST_NS = 6_000
 """Nanoseconds of work for which another thread is worth its waking."""
 LEAST_BLOCK = 2_048
@@ -101,6 +116,9 @@ class Nodes(NamedTuple):
     segments: Int64
     """Positions of a node's rows in each chunk, shape (nodes, chunks, 2)."""
     n_rows: Int64
+    """Rows of this engine."""
+    n_total: Int64
+    """Rows of all engines, known once the parent's histograms are."""
     is_divided: UInt8
     """Whether a split's rows have gone to the children."""
     place: Int32
@@ -171,10 +189,11 @@ class Step(NamedTuple):
     """`OPENED` and so on."""
 
 
-OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK = range(11)
+OPENED, WAITING, CHOSEN, TASKS, PIECES, GROUPS, IS_ROOT, RANGES, LEAVES, SIZE, BLOCK, STAGE, IS_TOLD = range(13)
 """Places in `Step.counts`: how many nodes are opened, wait, split; tasks, pieces and groups; whether the step is the
-root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes."""
-N_COUNTS = 11
+root's; ranges of features; leaves and nodes of the tree; rows of a task of large nodes; the stage, and whether engines
+are yet to meet at its end."""
+N_COUNTS = 13
 
 
 class Rules(NamedTuple):
@@ -188,6 +207,8 @@ class Rules(NamedTuple):
     n_threads: int
     is_small: bool
     """Whether rows have weights that multiply rounded gradients (`Gradients`)."""
+    asks: bool
+    """Whether the caller says which features each node may use, when it is opened."""
 
 
 class Tree(NamedTuple):
@@ -209,7 +230,32 @@ class Tree(NamedTuple):
     least_gain: float
     learning_rate: float
     allowed: UInt8
-    """Features of each level, shape (levels, features), or (1, features) for all levels."""
+    """Features of each level, shape (levels, features), or (1, features) for all levels; of each node that is opened,
+    shape (nodes, features), where the caller is asked."""
+
+
+class Meeting(NamedTuple):
+    """What engines tell each other while they grow a tree together, each in a room of its own. What one tells stays as
+    it is until all have come to another meeting."""
+
+    shares: Int64
+    """First feature that each engine searches, and their number; shape (engines + 1,)."""
+    rank: int
+    """Which of the engines this one is."""
+    room: Int64
+    """This engine's room: how many meetings it has come to; from `SUMS` on, told at `HAS_SUMS`, the root's sums of g
+    and h and its rows; from `FOUND` on, told at `HAS_FOUND`, the best splits of opened nodes; from `begin` on, told to
+    each engine at `HAS_BUILT`, rows of the nodes that were built, then their histograms' slots of the features that it
+    searches."""
+    begin: int
+    rooms: Int64
+    """Addresses of the rooms of all engines, where they have memory in common; otherwise none. shape (engines,)"""
+    ends: Int64
+    """Where what each engine is told begins behind `begin`, and where the last ends; shape (engines + 1,)."""
+    units: Int64
+    """How many words each slot takes of the nodes that were built before each; shape (nodes + 1,)."""
+    told: Int64
+    """Addresses of what each engine has told this one at the stage, shape (engines,)."""
 
 
 class Growing(NamedTuple):
@@ -222,9 +268,10 @@ class Growing(NamedTuple):
     step: Step
     rules: Rules
     tree: Tree
+    meeting: Meeting
 
 
-for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Growing):
+for _class in (Chunks, Nodes, Pool, Step, Rules, Tree, Meeting, Growing):
     setattr(_class, "by_reference", True)  # noqa: B010  # named tuples have no other place for it
 
 
@@ -323,6 +370,7 @@ def _start(parts: Int64, state: Growing) -> None:
         nodes.sums[0, 0] += drawn[r, 1]
         nodes.sums[0, 1] += drawn[r, 2]
         nodes.n_rows[0] += drawn[r, 0]
+    nodes.n_total[0] = nodes.n_rows[0]
     nodes.bounds[0, 0], nodes.bounds[0, 1] = -np.inf, np.inf
     _make_leaf(nodes, 0)
 
@@ -502,7 +550,7 @@ def _split_chosen(state: Growing, n_chosen: int) -> int:
         lighter = left if nodes.sums[left, 1] <= nodes.sums[left + 1, 1] else left + 1
         heavier = 2 * left + 1 - lighter
         derives = opens_left if heavier == left else opens_right
-        words = nodes.n_rows[node] <= WORD_ROWS
+        words = nodes.n_total[node] <= WORD_ROWS
         nodes.is_divided[node] = 1
         step.chosen[n_kept], step.built[n_kept] = node, lighter
         step.derived[n_kept] = heavier if derives else -1
@@ -697,35 +745,235 @@ def _move_node(state: Growing, thread: int, place: int) -> None:
             _add(state, thread, chunk, begin, end, pool.pairs[nodes.place[built]])
 
 
+# What engines tell each other.
+
+@uncounted()
+def _meets(state: Growing) -> bool:
+    """Whether there are other engines."""
+    return len(state.meeting.told) > 1
+
+
+@njit(inline="always")
+def _told_by(state: Growing, engine: int, size: int) -> Int64:
+    """Return what an engine has told this one."""
+    found: Int64 = array_at(state.meeting.told[engine], state.meeting.room, size)
+    return found
+
+
+@uncounted()
+def _sums_at(state: Growing) -> int:
+    """Return where in rooms the root's sums are told at the next meeting: they change places from one to the next, as
+    a tree that stays a leaf comes to no other."""
+    return int(SUMS + LINE // 2 * (state.meeting.room[0] & 1))
+
+
+@uncounted()
+def _tell_sums(state: Growing) -> None:
+    nodes, sums = state.nodes, state.meeting.room[_sums_at(state) :]
+    sums[0], sums[1], sums[2] = nodes.sums[0, 0], nodes.sums[0, 1], nodes.n_rows[0]
+
+
+@uncounted()
+def _take_sums(state: Growing) -> None:
+    """Add up the root's sums of all engines."""
+    nodes = state.nodes
+    nodes.sums[0, 0] = nodes.sums[0, 1] = nodes.n_total[0] = 0
+    for engine in range(len(state.meeting.told)):
+        told = _told_by(state, engine, 3)
+        nodes.sums[0, 0] += told[0]
+        nodes.sums[0, 1] += told[1]
+        nodes.n_total[0] += told[2]
+
+
+@uncounted()
+def _share(state: Growing, engine: int) -> tuple[int, int]:
+    """Return the slots of the features that an engine searches."""
+    shares, offsets = state.meeting.shares, state.chunks.bins.offsets
+    return offsets[shares[engine]], offsets[shares[engine + 1]]
+
+
+@uncounted()
+def _plan_telling(state: Growing) -> int:
+    """Find where what each engine is told goes; `GROWS`, or `FULL_TOLD` on all of them where one may have no room."""
+    nodes, step, meeting = state.nodes, state.step, state.meeting
+    n = step.counts[CHOSEN]
+    meeting.units[0] = meeting.ends[0] = 0
+    for i in range(n):
+        meeting.units[i + 1] = meeting.units[i] + (1 if nodes.in_words[step.built[i]] else 2)
+    for engine in range(len(meeting.told)):
+        low, high = _share(state, engine)
+        meeting.ends[engine + 1] = meeting.ends[engine]
+        if engine != meeting.rank:
+            meeting.ends[engine + 1] += n + meeting.units[n] * (high - low)
+    most = len(meeting.told) * n + meeting.units[n] * state.pool.words.shape[1]
+    return FULL_TOLD if meeting.begin + most > len(meeting.room) else GROWS
+
+
+@part
+def _tell(state: Growing, thread: int) -> None:
+    """Write what each other engine is told of the nodes that were built."""
+    nodes, pool, step, meeting = state.nodes, state.pool, state.step, state.meeting
+    n_engines, n, room = len(meeting.told), step.counts[CHOSEN], meeting.room[meeting.begin :]
+    while True:
+        task = next_task(state.team)
+        place, engine = task // n_engines, task % n_engines
+        if place >= n:
+            return
+        if engine == meeting.rank:
+            continue
+        built, (low, high) = step.built[place], _share(state, engine)
+        begin = meeting.ends[engine]
+        room[begin + place] = nodes.n_rows[built]
+        begin += n + meeting.units[place] * (high - low)
+        is_whole = step.tasks_of[place, 0] == step.tasks_of[place, 1]
+        if nodes.in_words[built]:
+            words = room[begin : begin + high - low]
+            if is_whole:
+                own = pool.words[nodes.place[built]]
+                for s in range(low, high):
+                    words[s - low] = own[s]
+            else:
+                _add_up_words(state, place, low, high, words)
+        else:
+            pairs = room[begin : begin + 2 * (high - low)].reshape(high - low, 2)
+            if is_whole:
+                own_pairs = pool.pairs[nodes.place[built]]
+                for s in range(low, high):
+                    pairs[s - low, 0], pairs[s - low, 1] = own_pairs[s, 0], own_pairs[s, 1]
+            else:
+                _add_up_pairs(state, place, low, high, pairs)
+
+
+@uncounted()
+def _count_rows(state: Growing) -> None:
+    """Count the rows that all engines have in the children."""
+    nodes, step, meeting = state.nodes, state.step, state.meeting
+    n = step.counts[CHOSEN]
+    if step.counts[IS_ROOT]:
+        return
+    for i in range(n):
+        built, node = step.built[i], step.chosen[i]
+        total = nodes.n_rows[built]
+        for engine in range(len(meeting.told)):
+            if engine != meeting.rank:
+                total += _told_by(state, engine, n)[i]
+        other = 2 * nodes.left[node] + 1 - built
+        nodes.n_total[built], nodes.n_total[other] = total, nodes.n_total[node] - total
+
+
+@uncounted()
+def _tell_found(state: Growing) -> None:
+    """Write the best splits of opened nodes among this engine's features."""
+    step, found, words = state.step, state.nodes.found, state.meeting.room[FOUND:]
+    gain = found.gain.view(np.int64)
+    for i in range(step.counts[OPENED]):
+        node, at = step.opened[step.counts[WAITING] + i], FOUND_WORDS * i
+        words[at], words[at + 1], words[at + 2] = gain[node], found.feature[node], found.split_bin[node]
+        words[at + 3], words[at + 4], words[at + 5] = found.default_left[node], found.left[node, 0], found.left[node, 1]
+
+
+@uncounted()
+def _take_found(state: Growing) -> None:
+    """Take the best splits of opened nodes from those that all engines have found; the first among equals."""
+    step, found, n_opened = state.step, state.nodes.found, state.step.counts[OPENED]
+    size, n_engines = FOUND_WORDS * n_opened, len(state.meeting.told)
+    for i in range(n_opened):
+        node, at, best = step.opened[step.counts[WAITING] + i], FOUND_WORDS * i, 0
+        for engine in range(1, n_engines):
+            gain = _told_by(state, engine, size).view(np.float64)[at]
+            if gain > _told_by(state, best, size).view(np.float64)[at]:
+                best = engine
+        told = _told_by(state, best, size)
+        found.gain[node] = told.view(np.float64)[at]
+        found.feature[node], found.split_bin[node], found.default_left[node] = told[at + 1], told[at + 2], told[at + 3]
+        found.left[node, 0], found.left[node, 1] = told[at + 4], told[at + 5]
+
+
+@uncounted()
+def _meet(state: Growing) -> bool:
+    """Learn what the other engines have told at a stage, where they have memory in common and once they all have; False
+    where they have not for some time, or where the caller has to bring it."""
+    meeting, stage = state.meeting, state.step.counts[STAGE]
+    if len(meeting.rooms) == 0 or not come_together(meeting.room, meeting.rooms):
+        return False
+    for engine in range(len(meeting.rooms)):
+        at = FOUND
+        if stage == HAS_SUMS:
+            at = SUMS + LINE // 2 * ((meeting.room[0] - 1) & 1)
+        elif stage == HAS_BUILT:  # others tell first the engines before this one
+            at, n = meeting.begin, state.step.counts[CHOSEN]
+            for other in range(meeting.rank):
+                low, high = _share(state, other)
+                at += 0 if other == engine else n + meeting.units[n] * (high - low)
+        meeting.told[engine] = meeting.rooms[engine] + 8 * at
+    return True
+
+
 # The best splits.
 
 @uncounted()
+def _add_up_words(state: Growing, place: int, low: int, high: int, into: Int64) -> None:
+    """Add up slots `[low, high)` of the partial sums of a large node's tasks."""
+    step = state.step
+    into[:] = 0
+    for task in range(step.tasks_of[place, 0], step.tasks_of[place, 1]):
+        partial = step.partials[task]
+        for s in range(low, high):
+            into[s - low] += partial[s]
+
+
+@uncounted()
+def _add_up_pairs(state: Growing, place: int, low: int, high: int, into: Int64) -> None:
+    """Do that in pairs."""
+    step = state.step
+    into[:] = 0
+    for task in range(step.tasks_of[place, 0], step.tasks_of[place, 1]):
+        partial = step.partials[task]
+        if step.counts[BLOCK] <= WORD_ROWS:
+            for s in range(low, high):
+                into[s - low, 0] += partial[s] >> np.int64(32)
+                into[s - low, 1] += partial[s] & LOW_HALF
+        else:
+            for s in range(low, high):
+                into[s - low, 0] += partial[2 * s]
+                into[s - low, 1] += partial[2 * s + 1]
+
+
+@uncounted()
+def _add_told(state: Growing, place: int, low: int, high: int) -> None:
+    """Add slots `[low, high)` of what the other engines have of a node that was built."""
+    nodes, pool, step, meeting = state.nodes, state.pool, state.step, state.meeting
+    built, (first, last), n = step.built[place], _share(state, meeting.rank), step.counts[CHOSEN]
+    for engine in range(len(meeting.told)):
+        if engine == meeting.rank:
+            continue
+        begin = n + meeting.units[place] * (last - first)
+        told = _told_by(state, engine, n + meeting.units[n] * (last - first))[begin:]
+        if nodes.in_words[built]:
+            words = pool.words[nodes.place[built]]
+            for s in range(low, high):
+                words[s] += told[s - first]
+        else:
+            pairs = pool.pairs[nodes.place[built]]
+            for s in range(low, high):
+                pairs[s, 0] += told[2 * (s - first)]
+                pairs[s, 1] += told[2 * (s - first) + 1]
+
+
+@uncounted()
 def _join(state: Growing, place: int, low: int, high: int) -> None:
-    """Have slots `[low, high)` of the histograms of a chosen node's children: from partial sums, or by subtraction."""
+    """Have slots `[low, high)` of the histograms of a chosen node's children: from partial sums, from what other
+    engines have told, or by subtraction."""
     nodes, pool, step = state.nodes, state.pool, state.step
     node, built, derived = step.chosen[place], step.built[place], step.derived[place]
     own = nodes.place[built]
-    first, last = step.tasks_of[place, 0], step.tasks_of[place, 1]
-    if first < last and nodes.in_words[built]:
-        into = pool.words[own]
-        into[low:high] = 0
-        for task in range(first, last):
-            partial = step.partials[task]
-            for s in range(low, high):
-                into[s] += partial[s]
-    elif first < last:
-        pairs = pool.pairs[own]
-        pairs[low:high] = 0
-        for task in range(first, last):
-            partial = step.partials[task]
-            if step.counts[BLOCK] <= WORD_ROWS:
-                for s in range(low, high):
-                    pairs[s, 0] += partial[s] >> np.int64(32)
-                    pairs[s, 1] += partial[s] & LOW_HALF
-            else:
-                for s in range(low, high):
-                    pairs[s, 0] += partial[2 * s]
-                    pairs[s, 1] += partial[2 * s + 1]
+    if step.tasks_of[place, 0] < step.tasks_of[place, 1]:
+        if nodes.in_words[built]:
+            _add_up_words(state, place, low, high, pool.words[own, low:high])
+        else:
+            _add_up_pairs(state, place, low, high, pool.pairs[own, low:high])
+    if _meets(state):
+        _add_told(state, place, low, high)
     if derived < 0:
         return
     parent, other = nodes.place[node], nodes.place[derived]
@@ -749,8 +997,9 @@ def _totals(state: Growing, node: int) -> NodeTotals:
 @uncounted()
 def _features(state: Growing, part: int) -> tuple[int, int]:
     """Return the features of one of the ranges that they are searched in."""
-    n, parts = len(state.chunks.bins.offsets) - 1, state.step.counts[RANGES]
-    return part * n // parts, (part + 1) * n // parts
+    shares, rank, parts = state.meeting.shares, state.meeting.rank, state.step.counts[RANGES]
+    first, n = shares[rank], shares[rank + 1] - shares[rank]
+    return first + part * n // parts, first + (part + 1) * n // parts
 
 
 @uncounted()
@@ -758,10 +1007,18 @@ def _slots(state: Growing) -> FeatureSlots:
     return FeatureSlots(state.chunks.bins.offsets, state.chunks.n_bins, 0)
 
 
+@njit(inline="always")
+def _usable(state: Growing, node: int) -> UInt8:
+    """Return which features a node may use; uint8, shape (features,)."""
+    allowed = state.tree.allowed
+    usable: UInt8 = allowed[node if state.rules.asks else state.nodes.depth[node] if len(allowed) > 1 else 0]
+    return usable
+
+
 @part
 def _search(state: Growing, thread: int) -> None:
     """Find the best split of each child that was opened, in ranges of features."""
-    nodes, pool, step, tree = state.nodes, state.pool, state.step, state.tree
+    nodes, pool, step = state.nodes, state.pool, state.step
     slots, parts, offsets = _slots(state), step.counts[RANGES], state.chunks.bins.offsets
     room = BinGains(step.prefix[thread], step.gains[thread])
     while True:
@@ -777,8 +1034,7 @@ def _search(state: Growing, thread: int) -> None:
             step.results.gain[row], step.results.feature[row] = -np.inf, -1
             if child < 0 or not _opens(state, child):
                 continue
-            usable = tree.allowed[nodes.depth[child] if len(tree.allowed) > 1 else 0]
-            searched = FeatureRange(usable, features[0], features[1])
+            searched = FeatureRange(_usable(state, child), features[0], features[1])
             totals, regular = _totals(state, child), state.rules.regular
             if nodes.in_words[child]:
                 own = pool.words[nodes.place[child]]
@@ -819,7 +1075,7 @@ def _search_level(state: Growing, thread: int) -> None:
     slots, offsets = _slots(state), state.chunks.bins.offsets
     regular = state.rules.regular
     room, sums = BinGains(step.prefix[thread], step.gains[thread]), step.level[thread]
-    usable = state.tree.allowed[nodes.depth[step.opened[0]] if len(state.tree.allowed) > 1 else 0]
+    usable = _usable(state, step.opened[0])
     while True:
         part = next_task(state.team)
         if part >= step.counts[RANGES]:
@@ -879,17 +1135,31 @@ def _collect_level(state: Growing) -> None:
 
 
 @uncounted()
-def _grow_step(parts: Int64, state: Growing) -> None:
-    """Divide the chosen nodes' rows and find the best splits of the children that were opened."""
-    step, rules, counts = state.step, state.rules, state.step.counts
+def _build(parts: Int64, state: Growing) -> int:
+    """Divide the chosen nodes' rows and build histograms; `GROWS`, or what there is no room for."""
+    rules, counts = state.rules, state.step.counts
     nanoseconds = _plan_rows(state)
     if counts[TASKS] > 0 and counts[IS_ROOT] == 0:
         run(state.team, _threads_for(rules, nanoseconds), parts[DIVIDE], state)
         _place_pieces(state)
     n_threads = min(_threads_for(rules, nanoseconds), counts[TASKS] + counts[GROUPS])
     run(state.team, n_threads, parts[MOVE], state)
-    n_slots, n_features = state.pool.words.shape[1], len(state.chunks.bins.offsets) - 1
-    n_threads = _threads_for(rules, counts[OPENED] * n_slots)
+    if not _meets(state):
+        return GROWS
+    status = _plan_telling(state)
+    if status == GROWS:
+        run(state.team, _threads_for(rules, counts[CHOSEN] * state.pool.words.shape[1]), parts[TELL], state)
+    return int(status)
+
+
+@uncounted()
+def _find(parts: Int64, state: Growing) -> None:
+    """Find the best splits of the children that were opened, among the features that this engine searches."""
+    step, rules, counts, meeting = state.step, state.rules, state.step.counts, state.meeting
+    _count_rows(state)
+    low, high = _share(state, meeting.rank)
+    n_features = max(1, meeting.shares[meeting.rank + 1] - meeting.shares[meeting.rank])
+    n_threads = _threads_for(rules, counts[OPENED] * (high - low))
     if rules.policy == SYMMETRIC:
         counts[RANGES] = min(n_features, 3 * n_threads if n_threads > 1 else 1)
         run(state.team, n_threads, parts[SEARCH_LEVEL], state)
@@ -911,6 +1181,8 @@ def _grow_step(parts: Int64, state: Growing) -> None:
         _give_back(state, node)
         if not _opens(state, built):
             _give_back(state, built)
+    if _meets(state):
+        _tell_found(state)
 
 
 # Leaf values, and margins.
@@ -991,15 +1263,14 @@ def _add_values(state: Growing, node: int, chunk: int, first: int, last: int, ma
         margin[row] += of_left if goes_left(bins, np.uint64(row), feature, split_bin, default_left) else of_right
 
 
-PARTS = (_count, _quantize, _divide, _move, _search, _search_level, _finish)
-COUNT, QUANTIZE, DIVIDE, MOVE, SEARCH, SEARCH_LEVEL, FINISH = range(len(PARTS))
+PARTS = (_count, _quantize, _divide, _move, _tell, _search, _search_level, _finish)
+COUNT, QUANTIZE, DIVIDE, MOVE, TELL, SEARCH, SEARCH_LEVEL, FINISH = range(len(PARTS))
 
 
 @uncounted()
-def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
-    """Do what `grow` says, with all that it takes by reference."""
-    chunks, nodes, pool, step, rules = state.chunks, state.nodes, state.pool, state.step, state.rules
-    counts = step.counts
+def _begin(parts: Int64, state: Growing) -> None:
+    """Begin a tree: nothing is taken of the pool, and all rows are in the root."""
+    pool, counts = state.pool, state.step.counts
     counts[:] = 0
     pool.n_free[0], pool.n_free[1] = len(pool.words), len(pool.pairs)
     for i in range(len(pool.words)):
@@ -1008,32 +1279,84 @@ def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
         pool.free_pairs[i] = i
     _start(parts, state)
     counts[SIZE] = counts[LEAVES] = 1
-    if rules.max_leaves != 1 and _opens(state, 0):
-        step.opened[0] = step.chosen[0] = step.built[0] = 0
-        step.derived[0] = -1
-        counts[OPENED] = counts[CHOSEN] = counts[IS_ROOT] = 1
-        _take_place(state, 0, nodes.n_rows[0] <= WORD_ROWS)  # there is room for one
-        _grow_step(parts, state)
-        while True:
-            n_chosen = _choose(state)
-            if n_chosen == 0:
-                break
-            status = _split_chosen(state, n_chosen)
-            if status != DONE:
-                return status, 0
-            if counts[CHOSEN] > 0:
-                _grow_step(parts, state)
-            elif rules.policy != LOSSGUIDE:
-                break
-    _value(state)
-    run(state.team, _threads_for(rules, 3 * chunks.begins[-1]), parts[FINISH], state)
-    return DONE, counts[SIZE]
+    if _meets(state):
+        _tell_sums(state)
+
+
+@uncounted()
+def _open_root(state: Growing) -> int:
+    """Open the root; `GROWS`, or `DONE` where it stays a leaf."""
+    nodes, step, counts = state.nodes, state.step, state.step.counts
+    if _meets(state):
+        _take_sums(state)
+    if state.rules.max_leaves == 1 or not _opens(state, 0):
+        return DONE
+    step.opened[0] = step.chosen[0] = step.built[0] = 0
+    step.derived[0] = -1
+    counts[OPENED] = counts[CHOSEN] = counts[IS_ROOT] = 1
+    _take_place(state, 0, nodes.n_total[0] <= WORD_ROWS)  # there is room for one
+    return GROWS
+
+
+@uncounted()
+def _open_next(state: Growing) -> int:
+    """Split the nodes that come next and open their children; `GROWS`, or `DONE`, or what there is no room for."""
+    counts = state.step.counts
+    if _meets(state):
+        _take_found(state)
+    while True:
+        n_chosen = _choose(state)
+        if n_chosen == 0:
+            return DONE
+        status = _split_chosen(state, n_chosen)
+        if status != DONE:
+            return int(status)
+        if counts[CHOSEN] > 0:
+            return GROWS
+        if state.rules.policy != LOSSGUIDE:
+            return DONE
+
+
+@uncounted()
+def _grow(parts: Int64, state: Growing) -> tuple[int, int]:
+    """Do what `grow` says, with all that it takes by reference."""
+    counts = state.step.counts
+    while True:
+        if counts[IS_TOLD]:
+            if not _meet(state):
+                return MEETS, 0
+            counts[IS_TOLD] = 0
+        status, stage = GROWS, counts[STAGE]
+        if stage == STARTS:
+            _begin(parts, state)
+            counts[STAGE] = HAS_SUMS
+        elif stage == HAS_OPENED:
+            status = _build(parts, state)
+            counts[STAGE] = HAS_BUILT
+        elif stage == HAS_BUILT:
+            _find(parts, state)
+            counts[STAGE] = HAS_FOUND
+        else:
+            status = _open_root(state) if stage == HAS_SUMS else _open_next(state)
+            counts[STAGE] = HAS_OPENED
+            if status == GROWS and state.rules.asks:
+                return ASKS, 0
+        if status == DONE:
+            _value(state)
+            run(state.team, _threads_for(state.rules, 3 * state.chunks.begins[-1]), parts[FINISH], state)
+        if status != GROWS:
+            return status, counts[SIZE]
+        if _meets(state) and counts[STAGE] != HAS_OPENED:
+            arrive(state.meeting.room)
+            counts[IS_TOLD] = 1
+
 
 def addresses_of_parts(state: Growing) -> Int64:
     """Return the addresses of the parts that trees of this kind need, for `grow`; int64, shape (parts,)."""
     levels = state.rules.policy == SYMMETRIC
     needed = {QUANTIZE, MOVE, FINISH, SEARCH_LEVEL if levels else SEARCH}
     needed |= {DIVIDE} if state.rules.n_threads > 1 else set()
+    needed |= {TELL} if len(state.meeting.told) > 1 else set()
     needed |= {COUNT} if state.tree.draw.below < 2**32 else set()
     return np.array([address_of(part, state) if i in needed else 0 for i, part in enumerate(PARTS)], np.int64)
 
@@ -1043,7 +1366,10 @@ def grow(parts: Int64, state: Growing) -> tuple[int, int]:
     """Grow a tree and add it to the margins of all rows; `parts` as `addresses_of_parts` gives them.
 
     Returns `DONE` or what there was no room for, and the number of nodes, which are in `nodes` in the order in which
-    they were made.
+    they were made; or `MEETS` at the end of a stage (`Step.counts`), where other engines have something to tell: if
+    engines have memory in common, the next call looks again; if not, the caller brings what they tell, and has the next
+    call go on by clearing `IS_TOLD`. With `Rules.asks`, `ASKS` comes back for nodes that are opened: the caller writes
+    which features they may use into `Tree.allowed`, and calls again. A tree begins where the stage is `STARTS`.
     """
     found: tuple[int, int] = _grow(parts, reference(state))
     return found

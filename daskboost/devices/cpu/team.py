@@ -33,6 +33,7 @@ from numba.core.typing.context import Context
 from numba.core.typing.templates import Signature
 
 from daskboost.devices.cpu import Emitted, intrinsic, njit, uncounted
+from daskboost.devices.cpu.addressed import array_at
 from daskboost.devices.cpu.by_reference import Reference
 from daskboost.dtypes import Int64
 
@@ -53,6 +54,8 @@ YIELDS = 2_000
 """How often it does so before it sleeps: a millisecond or two, longer than the coordinator takes between two trees."""
 LEAST_SLEEP, MOST_SLEEP = 50, 1_000
 """Microseconds that it sleeps between two looks, twice as long each time."""
+MOST_LOOKS = 50
+"""Looks at other engines, once a thread sleeps, until their lives are asked for."""
 
 
 def _address(context: Any, builder: ir.IRBuilder, kind: types.Array, array: ir.Value, index: ir.Value) -> ir.Value:
@@ -249,6 +252,33 @@ def _wait(words: Int64) -> None:
             _yield()
         else:
             _pause()
+
+
+@njit(nogil=True)
+def arrive(room: Int64) -> None:
+    """Count a meeting of engines in the first word of one's room, after all that is told there."""
+    _store(room, 0, room[0] + 1)
+
+
+@njit(nogil=True)
+def come_together(room: Int64, rooms: Int64) -> bool:
+    """Wait until the rooms at these addresses count as many meetings as one's own; False after some tens of
+    milliseconds, as one of them may be gone."""
+    looks, sleep = 0, LEAST_SLEEP
+    for k in range(len(rooms)):
+        other = array_at(rooms[k], room, 1)
+        while _load(other, 0) < room[0]:
+            looks += 1
+            if looks > SPINS + YIELDS + MOST_LOOKS:
+                return False
+            if looks > SPINS + YIELDS:
+                _sleep(sleep)
+                sleep = min(2 * sleep, MOST_SLEEP)
+            elif looks > SPINS:
+                _yield()
+            else:
+                _pause()
+    return True
 
 
 def part(function: Callable[[Any, int], None]) -> Any:

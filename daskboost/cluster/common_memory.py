@@ -1,0 +1,79 @@
+"""Memory that processes of one host have in common: files in the host's memory, mapped by each of them.
+
+A file's name is random and only lives until all have opened it, so that nothing is left behind, however they end. Its
+pages are taken when it is made: where a container's share of such memory is too small, that shows then, and not by a
+signal later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+from pathlib import Path
+
+import numpy as np
+
+from daskboost.dtypes import UInt8
+
+DIRECTORY = Path("/dev/shm")
+"""Where files lie in memory; other systems than Linux have no such place."""
+MOST_BYTES = 1 << 28
+"""What is larger than 256 MiB is sent instead: the room would be missed, and the time is not."""
+
+
+class Room:
+    """A room of this process, which others open by its name, cleared."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self.name = ""
+        """Empty where there is no room, for want of memory or of a place for it."""
+        self._array: UInt8 | None = None
+        path = DIRECTORY / f"daskboost-{secrets.token_hex(16)}"
+        if n_bytes > MOST_BYTES or not hasattr(os, "posix_fallocate"):
+            return
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError:
+            return
+        try:
+            os.posix_fallocate(descriptor, 0, n_bytes)
+            self._array = _mapped(descriptor, n_bytes)
+            self.name = path.name
+        except OSError:
+            path.unlink()
+        finally:
+            os.close(descriptor)
+
+    def opened(self, names: list[str], own: int) -> list[UInt8] | None:
+        """Return the rooms of these names, one's own among them; None if one of them cannot be opened here."""
+        if self._array is None:
+            return None
+        rooms: list[UInt8] = []
+        for rank, name in enumerate(names):
+            if rank == own:
+                rooms.append(self._array)
+                continue
+            try:
+                descriptor = os.open(DIRECTORY / Path(name).name, os.O_RDWR)
+            except OSError:
+                return None
+            try:
+                rooms.append(_mapped(descriptor, len(self._array)))
+            except (OSError, ValueError):
+                return None
+            finally:
+                os.close(descriptor)
+        return rooms
+
+    def forget_name(self) -> None:
+        """Let no other process open the room from now on."""
+        if self.name:
+            with contextlib.suppress(OSError):
+                (DIRECTORY / self.name).unlink()
+
+
+def _mapped(descriptor: int, n_bytes: int) -> UInt8:
+    """Return the memory of an open file; it is unmapped when nobody refers to it."""
+    return np.frombuffer(mmap.mmap(descriptor, n_bytes), np.uint8)
