@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) start_best(
     const Table table = TABLE;
     const Grown grown = GROWN_TREE;
     table.size() = table.leaves() = 1;
-    table.take_rounding(given_rounding);
+    table.take_rounding(given_rounding, ROUNDING);
     table.make(0, NONE, 0, root_sums[0], root_sums[1], -NO_LIMIT, NO_LIMIT);
     grown.n_waiting() = grown.n_splits() = 0;
     grown.n_nodes() = grown.n_leaves() = grown.goes_on() = 1;
@@ -196,6 +196,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_best(
     if (threadIdx.x == 0) {
         out.size() = grown.n_nodes();
         out.leaves() = grown.n_leaves();
-        out.take_rounding(table.unit);
+        out.take_rounding(table.unit, ROUNDING);
     }
 }

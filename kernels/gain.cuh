@@ -22,6 +22,9 @@ struct Bounds {
     double high;
 };
 
+constexpr double NO_LIMIT = __builtin_bit_cast(double, 0x7FF0000000000000ull);  // NVRTC before 13.5 has no name for it
+constexpr double NO_GAIN = -NO_LIMIT;
+
 struct Sums {
     double g;
     double h;
@@ -62,13 +65,16 @@ SHARED_BY_HOST double plain_leaf_gain(Sums s, Regular r) {
     return soft * soft / (s.h + r.lambda);
 }
 
+// What an output of several gains by having its own value, which it has where it weighs enough.
+SHARED_BY_HOST double gain_of_output(Sums s, Regular r, bool is_plain) {
+    if (s.h < r.least_h) return 0.0;
+    return is_plain ? plain_leaf_gain(s, r) : leaf_gain(s, r, {NO_GAIN, NO_LIMIT});
+}
+
 // What the gain of a split is above: the gain of the node as a leaf.
 SHARED_BY_HOST double parent_gain(Sums s, Regular r, Bounds b, bool is_plain) {
     return is_plain && s.h >= r.least_h ? plain_leaf_gain(s, r) : leaf_gain(s, r, b);
 }
-
-constexpr double NO_LIMIT = __builtin_bit_cast(double, 0x7FF0000000000000ull);  // NVRTC before 13.5 has no name for it
-constexpr double NO_GAIN = -NO_LIMIT;
 
 // Gain of two children without limits, the parent's not yet subtracted; NO_GAIN where the split is not allowed.
 SHARED_BY_HOST double plain_split_gain(Sums left, Sums right, Regular r) {
@@ -87,3 +93,5 @@ SHARED_BY_HOST double limited_split_gain(Sums left, Sums right, Regular r, Bound
 // The best split of a node, as numbers of int64: gain (its bits), feature, bin, default left, sums of g and h on the left.
 // One that gains nothing is none: gain NO_GAIN, feature -1. So nobody need look at splits with an empty child.
 constexpr i32 RESULTS = 6;
+// Those of a node of several outputs, whose sums come one after the other.
+SHARED_BY_HOST i32 results_of(i32 n_outputs) { return RESULTS - 2 + 2 * n_outputs; }

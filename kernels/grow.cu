@@ -17,9 +17,11 @@
 //
 // One block per tree. In tables nodes are numbered within their tree, in `splits` and `built` over all trees, CAPACITY each.
 //
-// variants: THREADS=256
-// usual: THREADS=256
-// budget: start_trees registers=40 shared=0
+// A tree whose leaves are vectors has sums of `n_outputs`, and grows alone.
+//
+// variants: THREADS=256 VECTORS=0,1
+// usual: THREADS=256 VECTORS=0
+// budget: start_trees registers=40+8*VECTORS shared=0
 // budget: choose_splits registers=128 shared=8*THREADS+16
 // budget: finish_trees registers=64 shared=4*THREADS
 #include "select.cuh"
@@ -32,15 +34,19 @@
 // `root_sums` : of g and h, `root_stride` numbers per tree; `given_rounding` alike. `built` : shape (trees,); `address` : of the first tree's root
 // histogram, those of others follow.
 extern "C" __global__ void __launch_bounds__(THREADS) start_trees(
-    TREES, LEVEL, const i64* root_sums, i32 root_stride, const double* given_rounding, i32 rounding_stride, i32 opens,
-    double least_h, i32 is_symmetric, u64 address, u64 node_bytes, i32* built) {
+    i32 n_outputs, TREES, LEVEL, const i64* root_sums, i32 root_stride, const double* given_rounding, i32 rounding_stride,
+    i32 opens, double least_h, i32 is_symmetric, u64 address, u64 node_bytes, i32* built) {
     if (threadIdx.x > 0) return;
     const Table table = TABLE;
     const Level level = {nodes, own, parents, siblings, totals, bounds};
     const i64* root = root_sums + static_cast<i64>(blockIdx.x) * root_stride;
     table.size() = table.leaves() = 1;
     table.make(0, NONE, 0, root[0], root[1], -NO_LIMIT, NO_LIMIT);
-    table.take_rounding(given_rounding + static_cast<i64>(blockIdx.x) * rounding_stride);
+    for (i32 output = 1; output < table.n_outputs; ++output) {
+        table.g(0, output) = root[2 * output];
+        table.h(0, output) = root[2 * output + 1];
+    }
+    table.take_rounding(given_rounding + static_cast<i64>(blockIdx.x) * rounding_stride, rounding_stride);
     const i32 node = opened(table, 0, opens, least_h, is_symmetric);
     level.put(table, blockIdx.x, node, address + blockIdx.x * node_bytes, 0, 0);
     built[blockIdx.x] = node == NONE ? NONE : static_cast<i32>(table.place(0));
@@ -51,9 +57,12 @@ struct WorthIt {
     const i64* results;
     const i32* nodes;
     double least;
+    i32 n_outputs;
 
-    __device__ __forceinline__ bool has(i32 slot) const { return is_worth_it(results, nodes, slot, least); }
-    __device__ __forceinline__ u64 at(i32 slot) const { return ~static_cast<u64>(results[static_cast<i64>(slot) * RESULTS]); }
+    __device__ __forceinline__ bool has(i32 slot) const { return is_worth_it(results, nodes, slot, least, n_outputs); }
+    __device__ __forceinline__ u64 at(i32 slot) const {
+        return ~static_cast<u64>(results[static_cast<i64>(slot) * results_of(n_outputs)]);
+    }
 
     // Whether a slot's split is among the best; `n_equal` : slots before it that equal the last of those, counted up.
     __device__ __forceinline__ bool is_among(const Smallest& best, i32 slot, i32& n_equal) const {
@@ -66,7 +75,7 @@ struct WorthIt {
 // `next_*` : the next level, of `2 * n_pairs` slots per tree; `built` : shape (trees, n_pairs), the child of each split that
 // rows build, whose histograms begin at `built_address`, the siblings' at `derived_address`.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
-    TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
+    i32 n_outputs, TREES, LEVEL, i32 n, const i64* results, double lambda, double alpha, double max_step, double least_h,
     double gamma, i32 max_leaves, i32 opens, i32 is_symmetric, const i32* monotone,
     const i32* n_bins, i32* splits, i32 n_pairs, i32* next_nodes, u64* next_own, u64* next_parents, u64* next_siblings,
     i64* next_totals, double* next_bounds, i32* built, u64 built_address, u64 derived_address, u64 node_bytes) {
@@ -77,9 +86,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     const i32 size = table.size(), leaves = table.leaves();
     const i32 each = (n + THREADS - 1) / THREADS;
     const i32 begin = min(n, static_cast<i32>(threadIdx.x) * each), end = min(n, begin + each);
-    const i64* own_results = results + first * RESULTS;
+    const i64* own_results = results + first * results_of(table.n_outputs);
     const i32* own_nodes = nodes + first;
-    const WorthIt worth = {own_results, own_nodes, least_gain(table, gamma)};
+    const WorthIt worth = {own_results, own_nodes, least_gain(table, gamma), table.n_outputs};
 
     i32 n_worth = 0;
     for (i32 slot = begin; slot < end; ++slot) n_worth += worth.has(slot);
@@ -114,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
             continue;
         }
         const i32 node = own_nodes[slot], left = size + 2 * rank++, base = static_cast<i32>(table.place(0));
-        split_node(table, node, left, own_results + static_cast<i64>(slot) * RESULTS);
+        split_node(table, node, left, own_results + static_cast<i64>(slot) * results_of(table.n_outputs));
         split[0] = base + node;
         split[n_slots] = base + left;
         split[2 * n_slots] = base + left + 1;
@@ -134,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
         const i64 pair = first_pair + (left - size) / 2;
         const i32 open_left = opened(table, left, children_open, least_h, is_symmetric);
         const i32 open_right = opened(table, left + 1, children_open, least_h, is_symmetric);
-        const bool builds_left = table.h(left) <= table.h(left + 1);
+        const bool builds_left = is_left_lighter(table, left);
         const u64 at_built = built_address + pair * node_bytes, at_derived = derived_address + pair * node_bytes;
         const u64 parent = own[s];
         const bool is_built = open_left != NONE || open_right != NONE;
@@ -149,11 +158,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_splits(
     }
 }
 
-// `values` : shape (trees, capacity), what a leaf adds to margins. `learning_rate` : one number. `leaves` : shape (trees,
+// `values` : shape (trees, capacity, outputs), what a leaf adds to margins. `learning_rate` : one number. `leaves` : shape (trees,
 // most_leaves), the nodes that are leaves, numbered over all trees, in order; NONE behind them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
-    TREES, double lambda, double alpha, double max_step, double least_h, const double* learning_rate, float* values,
-    i32 most_leaves, i32* leaves) {
+    i32 n_outputs, TREES, double lambda, double alpha, double max_step, double least_h, const double* learning_rate,
+    float* values, i32 most_leaves, i32* leaves) {
     __shared__ i32 room[THREADS];
     const Table table = TABLE;
     const i32 size = table.size(), each = (size + THREADS - 1) / THREADS;
@@ -166,9 +175,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) finish_trees(
         if (table.left(node) == LEAF) own_leaves[rank++] = static_cast<i32>(table.place(node));
     for (i32 i = table.leaves() + static_cast<i32>(threadIdx.x); i < most_leaves; i += THREADS) own_leaves[i] = NONE;
     const Regular regular = {lambda, alpha, max_step, least_h};
-    for (i32 node = threadIdx.x; node < size; node += THREADS) {
-        const Sums own = sums_of(table.g(node), table.h(node), table.unit[0], table.unit[1]);
-        const double value = leaf_weight(own, regular, {table.low(node), table.high(node)}) * *learning_rate;
-        values[table.place(node)] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
+    for (i32 i = threadIdx.x; i < size * table.n_outputs; i += THREADS) {
+        const i32 node = i / table.n_outputs, output = i % table.n_outputs;
+        const Bounds limits = {table.low(node), table.high(node)};
+        const double value = leaf_weight(table.sums_of_node(node, output), regular, limits) * *learning_rate;
+        values[table.place(node) * table.n_outputs + output] = static_cast<float>(clamp(value, -FLOAT_LIMIT, FLOAT_LIMIT));
     }
 }

@@ -183,13 +183,13 @@ static __device__ __forceinline__ void hand_over(u32* sums, const Group& group, 
 // is there (`adds`). A node of -1 has no histogram: its place stays as it is.
 //
 // `symbols` : planes of `n_plane_rows` rows, `plane_bytes` apart, COLUMNS symbols to a row. `groups` : see Group. `order` :
-// the row at each position, or null where positions are rows, of several trees all rows again and again: their blocks are
-// then at the same rows at about the same time, and one reads for all what the L2 cache keeps. `pairs` : by position. Any
+// the row at each position, which begins again after every `n_order`; or null where positions are rows, of several trees all
+// rows again and again: their blocks are then at the same rows at about the same time, and one reads for all what the L2 cache keeps. `pairs` : by position. Any
 // grid: blocks share the work, at least `least_tiles` each. Dynamic shared memory: the cells of the largest group, `shared_quads` of four.
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
     const u8* symbols, i64 plane_bytes, i64 n_plane_rows, const i32* groups, i32 n_groups, i32 shared_quads, i32 least_tiles,
     const i64* slot_offsets, i32 n_features, const i64* bounds, const i32* nodes, const i32* starts, i32 n, i32 tile_rows,
-    const u32* order, const Pair* pairs, i32 adds, u64* out) {
+    const u32* order, u32 n_order, const Pair* pairs, i32 adds, u64* out) {
     DYNAMIC_SHARED(u32, sums);
     Share share(starts, n, n_groups, least_tiles);
     if (share.at >= share.last) return;
@@ -208,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) build(
         const u32 position = static_cast<u32>(piece.begin) - n_before + warp * CHUNK + place;
         u32 row = first - n_before + warp * CHUNK + place;
         if (TURNED) own += static_cast<u64>(row) * N_STEPS;
-        const u32* own_order = gathers ? order + position : nullptr;
+        const u32* own_order = gathers ? order + position % n_order : nullptr;
         const Pair* own_pairs = pairs + position;
         i32 n_left = n_rows - warp * CHUNK - place;  // of the lane, a chunk's stride apart
 

@@ -45,11 +45,11 @@ static __device__ __forceinline__ void hand_over(u32* sums, i32 n, i32 least, u6
     }
 }
 
-// `out` : shape (nodes, slots, 2). `order` : the row at each position, or null where positions are rows, once and again for
-// each of several trees. `pairs` : by position. Any grid. Dynamic shared memory: 8 bytes x slots.
+// `out` : shape (nodes, slots, 2). `order` : the row at each position, which begins again after every `n_order`; or null
+// where positions are rows, once and again for each of several trees. `pairs` : by position. Any grid. Dynamic shared memory: 8 bytes x slots.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) add_shared(
     const i64* indptr, const i32* slots, i64 n_rows, i32 n_slots, i32 least_tiles, const i64* bounds, const i32* nodes,
-    const i32* starts, i32 n, i32 tile_rows, const u32* order, const Pair* pairs, u64* out) {
+    const i32* starts, i32 n, i32 tile_rows, const u32* order, i64 n_order, const Pair* pairs, u64* out) {
     DYNAMIC_SHARED(u32, sums);
     Share share(starts, n, 1, least_tiles);
     if (share.at >= share.last) return;
@@ -57,11 +57,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) add_shared(
     __syncthreads();
     while (share.at < share.last) {
         const Piece piece = share.next(bounds, nodes, starts, tile_rows);
-        const i64 first = piece.begin % n_rows;
+        const i64 first = piece.begin % (order ? n_order : n_rows);
         for (i32 begin = 0; begin < piece.n_rows;) {
             const i32 end = piece.n_rows - begin < ROWS_UNTIL_SPILL ? piece.n_rows : begin + ROWS_UNTIL_SPILL;
             for (i32 i = begin + threadIdx.x / LANES; i < end; i += THREADS / LANES) {
-                const i64 position = piece.begin + i, row = order ? order[position] : first + i;
+                const i64 position = piece.begin + i, row = order ? order[first + i] : first + i;
                 const Pair pair = pairs[position];
                 const u32 g = static_cast<u32>(g_of(pair)), h = static_cast<u32>(h_of(pair));
                 const i64 stop = indptr[row + 1];
@@ -164,13 +164,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) add_columns(
 // Grid: tiles.
 extern "C" __global__ void __launch_bounds__(THREADS) add_global(
     const i64* indptr, const i32* slots, i64 n_rows, i64 n_slots, const i64* bounds, const i32* nodes,
-    const i32* starts, i32 n, i32 tile_rows, i64 many_rows, const u32* order, const Pair* pairs, u64* out) {
+    const i32* starts, i32 n, i32 tile_rows, i64 many_rows, const u32* order, i64 n_order, const Pair* pairs,
+    u64* out) {
     if (are_many(starts, n, tile_rows, many_rows)) return;
     const Tile tile = find_tile(blockIdx.x, bounds, nodes, starts, n, tile_rows);
     if (tile.segment < 0) return;
     u64* own = out + 2 * tile.segment * n_slots;
+    const i64 ahead = tile.begin - tile.begin % (order ? n_order : n_rows);
     for (i64 i = tile.begin + threadIdx.x / LANES; i < tile.end; i += THREADS / LANES) {
-        const i64 row = order ? order[i] : i % n_rows, end = indptr[row + 1];
+        const i64 row = order ? order[i - ahead] : i - ahead, end = indptr[row + 1];
         const Pair pair = pairs[i];
         for (i64 entry = indptr[row] + threadIdx.x % LANES; entry < end; entry += LANES) {
             atomicAdd(own + 2 * static_cast<i64>(slots[entry]), static_cast<u64>(static_cast<i64>(g_of(pair))));

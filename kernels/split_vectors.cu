@@ -28,11 +28,12 @@ constexpr i32 WARPS = THREADS / WARP;
 
 // What the searching kernels take. `own`, `parents`, `siblings` : addresses of the first output's histograms, as in
 // searched.cuh; `own_steps` and so on: bytes to the next output's. `totals` : shape (nodes, outputs, 2). `allowed` : shape
-// (lists, features), a list for every `allowed_every` nodes. `units` : shape (outputs, 2). `sums_before` : of each node and
+// (lists, features), a list for every `allowed_every` nodes. `units` : first of each output, what a quantum of g and of
+// h is worth; `units_stride` numbers per output. `sums_before` : of each node and
 // output, the sums before each chunk of a feature, and of all its bins: shape (nodes, chunks, outputs, 2), see `chunk_of`.
 #define SEARCHED_VECTORS                                                                                            \
     const u64 *own, const u64 *own_steps, const i64 *totals, const u8 *allowed, i32 allowed_every,                  \
-        const double *units, i32 n_outputs, const i64 *slot_offsets, const i32 *n_bins, i32 n_features,             \
+        const double *units, i32 units_stride, i32 n_outputs, const i64 *slot_offsets, const i32 *n_bins, i32 n_features, \
         i32 n_nodes, double lambda, double alpha, double max_step, double least_h, i32 is_plain,                    \
         const i64 *sums_before
 
@@ -91,21 +92,16 @@ static __device__ __forceinline__ Place place_of(i32 node, i32 feature, const u6
             totals + 2 * static_cast<i64>(node) * n_outputs, n_bins[feature]};
 }
 
-// What an output gains by having its own value, which it has where it weighs enough.
-static __device__ __forceinline__ double gain_of_output(Sums s, Regular r, bool is_plain) {
-    if (s.h < r.least_h) return 0.0;
-    return is_plain ? plain_leaf_gain(s, r) : leaf_gain(s, r, {NO_GAIN, NO_LIMIT});
-}
-
 // The gain of a node as a leaf: lanes take outputs, whose gains are added one after the other.
-static __device__ __forceinline__ double parent_of(const i64* totals, const double* units, i32 n_outputs, Regular regular,
-                                                   bool is_plain) {
+static __device__ __forceinline__ double parent_of(const i64* totals, const double* units, i32 units_stride,
+                                                   i32 n_outputs, Regular regular, bool is_plain) {
     double sum = 0.0;
     for (i32 first = 0; first < n_outputs; first += WARP) {
         const i32 output = first + static_cast<i32>(threadIdx.x % WARP), last = min(n_outputs - first, 32);
         double own = 0.0;
         if (output < n_outputs) {
-            const Sums sums = {totals[2 * output] * units[2 * output], totals[2 * output + 1] * units[2 * output + 1]};
+            const double* unit = units + static_cast<i64>(output) * units_stride;
+            const Sums sums = {totals[2 * output] * unit[0], totals[2 * output + 1] * unit[1]};
             own = gain_of_output(sums, regular, is_plain);
         }
         for (i32 lane = 0; lane < last; ++lane) sum += __shfl_sync(ALL_LANES, own, lane);
@@ -140,13 +136,14 @@ struct Gains {
 // Of each lane's bin, the parent's gain not yet subtracted; called by whole warps. `left` is the same as `right` where
 // nothing is missing.
 static __device__ __forceinline__ Gains gains_of(const Place& place, i32 bin, bool some_missing, const double* units,
-                                                 i32 n_outputs, Regular regular, bool is_plain) {
+                                                 i32 units_stride, i32 n_outputs, Regular regular, bool is_plain) {
     Gain right = {0.0, 0.0, 0.0}, left = {0.0, 0.0, 0.0};
 #pragma unroll 2
     for (i32 output = 0; output < n_outputs; ++output) {
         const Pair64 sums = place.sums_up_to(bin, output, n_outputs);
         const i64 g = place.totals[2 * output], h = place.totals[2 * output + 1];
-        const double unit_g = units[2 * output], unit_h = units[2 * output + 1];
+        const double* unit = units + static_cast<i64>(output) * units_stride;
+        const double unit_g = unit[0], unit_h = unit[1];
         right.add(sums.g, sums.h, g, h, unit_g, unit_h, regular, is_plain);
         if (!some_missing) continue;
         const Pair64 missing = place.missing(output, n_outputs);
@@ -204,9 +201,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(SEARCHED_
         const Place place = place_of(node, feature, own, own_steps, totals, slot_offsets, n_bins, n_features, n_outputs,
                                      sums_before);
         const bool some_missing = place.some_missing(n_outputs);
-        const double parent = parent_of(place.totals, units, n_outputs, regular, is_plain);
+        const double parent = parent_of(place.totals, units, units_stride, n_outputs, regular, is_plain);
         for (i32 bin = threadIdx.x; bin / 32 < chunks_of(place.bins); bin += THREADS) {
-            const Gains found = gains_of(place, bin, some_missing, units, n_outputs, regular, is_plain);
+            const Gains found = gains_of(place, bin, some_missing, units, units_stride, n_outputs, regular, is_plain);
             if (bin >= place.bins) continue;
             for (i32 side = 0; side < (some_missing ? 2 : 1); ++side) {
                 const double gain = (side ? found.left : found.right) - parent;
@@ -223,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_features(SEARCHED_
     places[blockIdx.x] = block_places[0];
 }
 
-// The same over all nodes, which are there. `gains`, `places` : shape (features,).
+// The same over all nodes that are there. `gains`, `places` : shape (features,).
 extern "C" __global__ void __launch_bounds__(THREADS) best_of_level_features(
     SEARCHED_VECTORS, double* gains, i32* places) {
     __shared__ double block_gains[THREADS];
@@ -239,11 +236,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_level_features(
         double sum_right = 0.0, sum_left = 0.0;
         bool any_missing = false;
         for (i32 node = 0; node < n_nodes; ++node) {
+            if (own[node] == 0) continue;
             const Place place = place_of(node, feature, own, own_steps, totals, slot_offsets, n_bins, n_features,
                                          n_outputs, sums_before);
             const bool some_missing = place.some_missing(n_outputs);
-            const double parent = parent_of(place.totals, units, n_outputs, regular, is_plain);
-            const Gains found = gains_of(place, bin, some_missing, units, n_outputs, regular, is_plain);
+            const double parent = parent_of(place.totals, units, units_stride, n_outputs, regular, is_plain);
+            const Gains found = gains_of(place, bin, some_missing, units, units_stride, n_outputs, regular, is_plain);
             if (found.right > NO_GAIN) sum_right += found.right - parent;
             if (found.left > NO_GAIN) sum_left += found.left - parent;
             any_missing = any_missing || some_missing;
@@ -277,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) best_of_nodes(
     const bool is_found = block_gains[0] > 0.0;
     const i32 feature = is_found ? block_features[0] : 0, found = is_found ? places[row + feature] : 0;
     const i32 bin = found % SIDE, side = found / SIDE;
-    i64* result = results + static_cast<i64>(node) * (RESULTS - 2 + 2 * n_outputs);
+    i64* result = results + static_cast<i64>(node) * results_of(n_outputs);
     if (threadIdx.x == 0) {
         result[0] = __double_as_longlong(is_found ? block_gains[0] : NO_GAIN);
         result[1] = is_found ? feature : -1;

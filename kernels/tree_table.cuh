@@ -1,8 +1,14 @@
 // Trees under construction on the device: their tables, the nodes that are searched, and what a split does to them. The
 // arithmetic is that of `daskboost/tree/growing_tree.py`, to the last bit.
+//
+// With VECTORS leaves are vectors: a single tree has `n_outputs` of all that is by output; others have one.
 #pragma once
 
 #include "gain.cuh"
+
+#ifndef VECTORS
+#define VECTORS 0
+#endif
 
 constexpr i32 LEAF = -1;
 constexpr i32 NONE = -1;
@@ -13,19 +19,29 @@ constexpr double FLOAT_LIMIT = 0x1.fffffep+127;
 // The tables of all trees, `capacity` nodes each.
 #define TREES                                                                                                  \
     i32 capacity, i32 *sizes, i32 *links, i64 *sums, double *limits, double *gains, u8 *default_left, double *rounding
-#define TABLE \
-    {capacity, sizes, links, sums, limits, gains, default_left, rounding + ROUNDING * blockIdx.x, static_cast<i32>(blockIdx.x)}
+#define TABLE_WITHOUT_OUTPUTS \
+    capacity, sizes, links, sums, limits, gains, default_left, rounding + ROUNDING * blockIdx.x, static_cast<i32>(blockIdx.x)
+#if VECTORS
+#define TABLE {TABLE_WITHOUT_OUTPUTS, n_outputs}
+#else
+#define TABLE {TABLE_WITHOUT_OUTPUTS}
+#endif
 
 struct Table {
     i32 capacity;
     i32* sizes;      // shape (trees, 2): nodes, leaves
     i32* links;      // shape (trees, 6, capacity): parent, depth, left and right child, feature, bin
-    i64* sums;       // shape (trees, capacity, 2): g and h
+    i64* sums;       // shape (trees, capacity, outputs, 2): g and h
     double* limits;  // shape (trees, capacity, 2): of the leaf value
     double* gains;   // shape (trees, capacity)
     u8* default_left;
-    double* unit;  // what a quantum of g and of h is worth, the largest |g| and h, and the gain of noise
+    double* unit;  // shape (outputs, ROUNDING): what a quantum of g and of h is worth, the largest |g| and h, the gain of noise
     i32 tree;
+#if VECTORS
+    i32 n_outputs;
+#else
+    static constexpr i32 n_outputs = 1;
+#endif
 
     __device__ __forceinline__ i32& link(i32 column, i32 node) const {
         return links[(static_cast<i64>(tree) * 6 + column) * capacity + node];
@@ -37,17 +53,28 @@ struct Table {
     __device__ __forceinline__ i32& feature(i32 node) const { return link(4, node); }
     __device__ __forceinline__ i32& bin(i32 node) const { return link(5, node); }
     __device__ __forceinline__ i64 place(i32 node) const { return static_cast<i64>(tree) * capacity + node; }
-    __device__ __forceinline__ i64& g(i32 node) const { return sums[2 * place(node)]; }
-    __device__ __forceinline__ i64& h(i32 node) const { return sums[2 * place(node) + 1]; }
+    __device__ __forceinline__ i64& g(i32 node, i32 output = 0) const {
+        return sums[2 * (place(node) * n_outputs + output)];
+    }
+    __device__ __forceinline__ i64& h(i32 node, i32 output = 0) const {
+        return sums[2 * (place(node) * n_outputs + output) + 1];
+    }
+    __device__ __forceinline__ const double* unit_of(i32 output) const { return unit + ROUNDING * output; }
+    __device__ __forceinline__ Sums sums_of_node(i32 node, i32 output = 0) const {
+        return sums_of(g(node, output), h(node, output), unit_of(output)[0], unit_of(output)[1]);
+    }
     __device__ __forceinline__ double& low(i32 node) const { return limits[2 * place(node)]; }
     __device__ __forceinline__ double& high(i32 node) const { return limits[2 * place(node) + 1]; }
     __device__ __forceinline__ i32& size() const { return sizes[2 * tree]; }
     __device__ __forceinline__ i32& leaves() const { return sizes[2 * tree + 1]; }
 
-    __device__ __forceinline__ void take_rounding(const double* given) const {
-        for (i32 i = 0; i < ROUNDING; ++i) unit[i] = given[i];
+    // `given` : `stride` numbers per output.
+    __device__ __forceinline__ void take_rounding(const double* given, i32 stride) const {
+        for (i32 output = 0; output < n_outputs; ++output)
+            for (i32 i = 0; i < ROUNDING; ++i) unit[ROUNDING * output + i] = given[output * stride + i];
     }
 
+    // `g_`, `h_` : sums of the first output; callers give the node those of others.
     __device__ __forceinline__ void make(i32 node, i32 parent_, i32 depth_, i64 g_, i64 h_, double low_,
                                          double high_) const {
         parent(node) = parent_;
@@ -82,8 +109,8 @@ struct Level {
         if (node == NONE) return;
         parents[slot] = parent;
         siblings[slot] = sibling;
-        totals[2 * slot] = table.g(node);
-        totals[2 * slot + 1] = table.h(node);
+        const i64* const sums = &table.g(node);
+        for (i32 i = 0; i < 2 * table.n_outputs; ++i) totals[2 * slot * table.n_outputs + i] = sums[i];
         bounds[2 * slot] = table.low(node);
         bounds[2 * slot + 1] = table.high(node);
     }
@@ -92,21 +119,42 @@ struct Level {
 // Whether the best split of a node is worth finding, `opens` being false where depth or the number of leaves forbid it.
 static __device__ __forceinline__ i32 opened(const Table& table, i32 node, bool opens, double least_h,
                                              bool is_symmetric) {
+#if VECTORS
+    bool is_heavy = false;
+    for (i32 output = 0; output < table.n_outputs; ++output)
+        is_heavy = is_heavy || table.sums_of_node(node, output).h >= least_h;
+#else
     const bool is_heavy = table.h(node) * table.unit[1] >= 2.0 * least_h;
+#endif
     return opens && (is_heavy || is_symmetric) ? node : NONE;
 }
 
-static __device__ __forceinline__ double gain_of(const i64* results, i32 slot) {
-    return __longlong_as_double(results[static_cast<i64>(slot) * RESULTS]);
+// Whether the left child of a node has no larger sum of hessians than the right one.
+static __device__ __forceinline__ bool is_left_lighter(const Table& table, i32 left) {
+#if VECTORS
+    double heavier = 0.0;
+    for (i32 output = 0; output < table.n_outputs; ++output)
+        heavier += table.sums_of_node(left, output).h - table.sums_of_node(left + 1, output).h;
+    return heavier <= 0.0;
+#else
+    return table.h(left) <= table.h(left + 1);
+#endif
+}
+
+static __device__ __forceinline__ double gain_of(const i64* results, i32 slot, i32 n_outputs = 1) {
+    return __longlong_as_double(results[static_cast<i64>(slot) * results_of(n_outputs)]);
 }
 
 // The least gain of a split: `least_gain` of `daskboost/tree/growing_tree.py`.
 static __device__ __forceinline__ double least_gain(const Table& table, double gamma) {
-    return larger(larger(gamma, table.unit[4]), SMALLEST_POSITIVE);
+    double noise = 0.0;
+    for (i32 output = 0; output < table.n_outputs; ++output) noise += table.unit_of(output)[4];
+    return larger(larger(gamma, noise), SMALLEST_POSITIVE);
 }
 
-static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double least) {
-    return nodes[slot] != NONE && gain_of(results, slot) >= least;
+static __device__ __forceinline__ bool is_worth_it(const i64* results, const i32* nodes, i32 slot, double least,
+                                                   i32 n_outputs) {
+    return nodes[slot] != NONE && gain_of(results, slot, n_outputs) >= least;
 }
 
 // Give a node two children, `left` and the one after it; `result` : of its search.
@@ -120,6 +168,13 @@ static __device__ __forceinline__ void split_node(const Table& table, i32 node, 
     table.default_left[table.place(node)] = result[3] != 0;
     table.make(left, node, depth, result[4], result[5], low, high);
     table.make(left + 1, node, depth, table.g(node) - result[4], table.h(node) - result[5], low, high);
+    for (i32 output = 1; output < table.n_outputs; ++output) {
+        const i64 g = result[4 + 2 * output], h = result[5 + 2 * output];
+        table.g(left, output) = g;
+        table.h(left, output) = h;
+        table.g(left + 1, output) = table.g(node, output) - g;
+        table.h(left + 1, output) = table.h(node, output) - h;
+    }
 }
 
 // A split's gain as trees record it, and the values of its sides.
@@ -146,9 +201,26 @@ static __device__ __forceinline__ Sides weigh_sides(const Table& table, i32 node
     return sides;
 }
 
-// The gain of a node's split, and its children's limits.
+// The gain of a split of several outputs, as trees record it.
+static __device__ __forceinline__ double gain_of_vectors(const Table& table, i32 node, Regular regular) {
+    const i32 left = table.left(node);
+    double children = 0.0, parent = 0.0;
+    for (i32 output = 0; output < table.n_outputs; ++output) {
+        const double own = gain_of_output(table.sums_of_node(left, output), regular, false);
+        children += own + gain_of_output(table.sums_of_node(left + 1, output), regular, false);
+        parent += gain_of_output(table.sums_of_node(node, output), regular, false);
+    }
+    return children - parent;
+}
+
+// The gain of a node's split, and its children's limits, which vectors have none of.
 static __device__ __forceinline__ void weigh_split(const Table& table, i32 node, Regular regular, const i32* monotone,
                                                    const i32* n_bins) {
+#if VECTORS
+    static_cast<void>(monotone);
+    static_cast<void>(n_bins);
+    table.gains[table.place(node)] = gain_of_vectors(table, node, regular);
+#else
     const i32 left = table.left(node);
     const Sides sides = weigh_sides(table, node, regular);
     table.gains[table.place(node)] = sides.gain;
@@ -160,4 +232,5 @@ static __device__ __forceinline__ void weigh_split(const Table& table, i32 node,
     const double middle = (sides.left + sides.right) / 2.0;
     if (direction < 0) table.low(left) = table.high(left + 1) = middle;
     if (direction > 0) table.high(left) = table.low(left + 1) = middle;
+#endif
 }

@@ -80,6 +80,7 @@ def why_not_compiled(engine: Engine, spec: FitSpec) -> str:
     reasons = {
         "rows lie on a device": not engine.device.compiles_trees,
         recipe.host_rules: bool(recipe.host_rules),
+        "leaves are vectors": recipe.vector_leaves,
         "leaves are quantiles": recipe.quantiles is not None,
         "splits are searched on something else than gradients": recipe.refits,
         "rows are read from disk": not engine.sets.train.is_resident,

@@ -13,10 +13,9 @@ from functools import partial
 import numpy as np
 
 from daskboost.devices.budget.gpu_memory import rounds_that_wait, searched_nodes
-from daskboost.devices.gpu.rows.gradients import ALL, LossRows, RoundGradients, Source, StoredChunk
+from daskboost.devices.gpu.rows.gradients import ALL, LossRows, Source, StoredChunk
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
 from daskboost.devices.gpu.rows.row_state import ChunkRows, DeviceOrder, GpuRows
-from daskboost.devices.gpu.rows.views import walk_trees
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Recorder, Runtime, overwrite, to_device, to_host
 from daskboost.devices.gpu.trees.best_first import BestFirstGrower
 from daskboost.devices.gpu.trees.entry_search import EntrySearch
@@ -55,11 +54,17 @@ class RowsOnDevice:
 
 @dataclass(frozen=True)
 class TreeGroup:
-    """Outputs of a round whose trees grow together."""
+    """Trees of a round that grow together."""
 
-    outputs: range
+    trees: Sequence[tuple[int, ...]]
+    """The outputs of each tree."""
     grower: TreeGrower | BestFirstGrower
     inputs: TreeInputs
+
+    @property
+    def outputs(self) -> slice:
+        """The outputs of all trees, which follow one another."""
+        return slice(self.trees[0][0], self.trees[-1][-1] + 1)
 
 
 class DeviceGrower:
@@ -82,9 +87,7 @@ class DeviceGrower:
         self._source, self._fill = _gradient_source(kernels.runtime, engine.setup, trees.gradients)
         self._below = draws_below(spec.recipe.subsample)
         by_weight = spec.recipe.searched == "weights"
-        self._gradients = RoundGradients(
-            self._source, rows.quantizers[0], self._rounding, self._below, by_weight=by_weight
-        )
+        self._gradients = rows.round_gradients(self._source, self._rounding, self._below, by_weight=by_weight)
         rows.chunks[0].start(rows.chunks[0].n_rows)  # how many are sampled is not for the host to know
         self._learning_rate = kernels.runtime.xp.empty(1)
         shares = {params.colsample_bytree, params.colsample_bylevel, params.colsample_bynode}
@@ -105,7 +108,7 @@ class DeviceGrower:
         self._batch = Batch(self._memory)
 
     def _make_groups(self, kernels: SplitKernels, n_trees: int) -> list[TreeGroup]:
-        """All outputs, `n_trees` at a time; the last group may be smaller."""
+        """All trees of a round, `n_trees` at a time; the last group may be smaller."""
         n_features, params = self._spec.cuts.n_features, self._spec.params
         grower: TreeGrower | BestFirstGrower
         entries = self._entry_search(kernels)
@@ -114,8 +117,10 @@ class DeviceGrower:
         else:
             grower = TreeGrower(kernels, self._rules, n_trees, entries=entries)
         groups: list[TreeGroup] = []
-        for outputs in _groups_of(self._spec.objective.n_outputs, n_trees):
-            n, own = len(outputs), slice(outputs.start, outputs.stop)
+        of_round = self._spec.recipe.tree_outputs
+        for first in range(0, len(of_round), n_trees):
+            trees = of_round[first : first + n_trees]
+            n, own = len(trees), slice(trees[0][0], trees[-1][-1] + 1)
             if isinstance(grower, TreeGrower) and n < n_trees:
                 grower = TreeGrower(kernels, self._rules, n, grower)
             inputs = TreeInputs(
@@ -125,7 +130,7 @@ class DeviceGrower:
                     self._runtime.xp.empty((2, n), np.uint64),
                 ),
             )  # fmt: skip
-            groups.append(TreeGroup(outputs, grower, inputs))
+            groups.append(TreeGroup(trees, grower, inputs))
         return groups
 
     def _leaf_quantiles(self, gradients: Gradients, n_trees: int) -> LeafQuantiles | None:
@@ -185,7 +190,9 @@ class DeviceGrower:
         begin = 0
         for group in self._groups:
             end = begin + len(group.grower.tables.memory)
-            tables = TreeTables(memory[begin:end], len(group.outputs), group.grower.tables.capacity)
+            tables = TreeTables(
+                memory[begin:end], len(group.trees), group.grower.tables.capacity, len(group.trees[0])
+            )
             for largest in tables.rounding[:, 2:4].tolist():
                 check_range(self._spec.objective.name, iteration, *largest)
             yield from tree_tables(tables, self._spec.cuts)
@@ -218,7 +225,7 @@ class DeviceGrower:
     def _draw_features(self, iteration: int, group: TreeGroup) -> None:
         """Draw the features of each level of each output's tree, and what nodes draw by."""
         params, n_features, features = self._spec.params, self._spec.cuts.n_features, group.inputs.features
-        drawn = [FeatureRules(params, n_features, None, iteration, output) for output in group.outputs]
+        drawn = [FeatureRules(params, n_features, None, iteration, outputs[0]) for outputs in group.trees]
         of_level = np.stack([allowed_features(each, params) for each in drawn], axis=1)
         overwrite(self._runtime, features.of_level, of_level)
         if draws_by_node(params) or levels_are_apart(params):
@@ -233,32 +240,27 @@ class DeviceGrower:
             if self._refit is not None:
                 self._refit.find_scales(self._exact_rule)
         self._gradients.quantize(
-            first, chunk.order, chunk.pairs, chunk.bounds, len(group.outputs), group.grower.tables.capacity
+            first, chunk.order, chunk.pairs, chunk.bounds, len(group.trees), group.grower.tables.capacity
         )
 
     def _add_to_margins(self, rows: ChunkRows, group: TreeGroup) -> None:
-        train, grower = self._sets.train, group.grower
+        train, grower, first = self._sets.train, group.grower, group.outputs.start
+        margins = train.margins[0][:, group.outputs]
         if self._quantiles is not None and isinstance(grower, TreeGrower):
-            margins = train.margins[0][:, group.outputs.start : group.outputs.stop]
-            self._quantiles(
-                grower.leaves, group.outputs.start, rows.chunk, margins, self._learning_rate, grower.tables
-            )
+            self._quantiles(grower.leaves, first, rows.chunk, margins, self._learning_rate, grower.tables)
         if self._refit is None and rows.reaches_leaves and rows.in_order and isinstance(grower, TreeGrower):
-            for leaves, output in zip(grower.leaves, group.outputs, strict=True):
-                rows.add_leaf_values(leaves, grower.tables.values, train.margins[0][:, output])
+            rows.add_leaves(grower.leaves, grower.tables.values, margins)
         elif self._refit is None:
             self._walk(train, group)
         else:
-            first, columns = group.outputs.start, [self._source.columns(output) for output in group.outputs]
-            margins = train.margins[0][:, first : group.outputs.stop]
+            columns = [self._source.columns(output) for (output,) in group.trees]
             self._refit(grower.tables, first, columns, rows.view, rows.chunk, self._learning_rate, margins)
         for evaluated in self._sets.resident_evals:
             self._walk(evaluated, group)
 
     def _walk(self, margins: ShardMargins, group: TreeGroup) -> None:
-        columns, outputs = group.grower.tables.walk_columns, slice(group.outputs.start, group.outputs.stop)
         for index, view in margins.views():
-            walk_trees(self._runtime, view, columns, margins.margins[index][:, outputs])
+            self._rows.walk(view, group.grower.tables.walk_columns, margins.margins[index][:, group.outputs])
 
 
 def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
@@ -270,10 +272,6 @@ def _gradient_source(runtime: Runtime, setup: EngineSetup, gradients: Gradients
         return source.sources[0], lambda: None
     multipliers = gradients.rows.multipliers(0, setup, runtime.xp)
     return StoredChunk(runtime, *source.gradients(0), multipliers), partial(source.compute, 0)
-
-
-def _groups_of(n_outputs: int, n_trees: int) -> list[range]:
-    return [range(first, min(first + n_trees, n_outputs)) for first in range(0, n_outputs, n_trees)]
 
 
 class Batch:

@@ -155,15 +155,19 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
     elif scores_weights(params, objective):
         searched = "weights"
     quantiles = objective.adaptive_quantiles
-    reasons = {
-        "trees grow on a sample of the rows": source != "all",
-        "leaves are vectors": vectors,
+    best_first = params.grow_policy == "lossguide"
+    of_leaves = {
         "leaves that are quantiles take exact sums beside": quantiles is not None and searched != "gradients",
-    }
-    host_rules = next((reason for reason, holds in reasons.items() if holds), "")
-    of_trees = host_rules or needs_host(params, by_quantiles=quantiles is not None)
+        "leaves that are vectors are quantiles": quantiles is not None and vectors,
+        "rows of best-first trees do not lie in the order of leaves, which are quantiles":
+            quantiles is not None and best_first,
+        "vectors take exact sums beside the combinations of outputs that trees are searched on": searched == "sketch",
+        "best-first trees without the host have no leaves that are vectors": vectors and best_first,
+    }  # fmt: skip
+    host_rules = "" if source == "all" else "trees grow on a sample of the rows"
+    of_trees = host_rules or _first_that_holds(of_leaves) or needs_host(params)
     why_host = f"{n_engines} engines take part" if n_engines > 1 else of_trees
-    growth: Growth = "best first" if params.grow_policy == "lossguide" else "levels"
+    growth: Growth = "best first" if best_first else "levels"
     return Recipe(
         rows=source,
         share={"all": 1.0, "certified": params.resident_share, "drawn": params.subsample}[source],
@@ -176,6 +180,11 @@ def make_recipe(params: TrainParams, objective: Objective, n_rows: int, n_engine
         host_rules=host_rules,
         metrics_reason="trees grow with the host" if why_host else _metrics_reason(params, objective),
     )  # fmt: skip
+
+
+def _first_that_holds(reasons: dict[str, bool]) -> str:
+    """Return the first reason that holds; empty where none does."""
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def evaluated_metrics(params: TrainParams, objective: Objective) -> list[AnyMetric]:

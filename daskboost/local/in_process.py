@@ -110,14 +110,14 @@ class LocalRunner:
     def __init__(self, threads: int = 0) -> None:
         self.threads = Threads(threads).count if threads <= 0 else threads
         self._lent: RowBatch | None = None
-        """Rows that lie on a GPU as they are: looked at once, since reads take labels and weights at most."""
+        """Rows that lie on a GPU as they are, or were taken there whole: looked at once, and kept for the next read."""
 
     def batches(self, source: Source) -> Iterator[RowBatch]:
         """Partitions one after the other; one is in memory at a time."""
         if self._lent is not None:
             yield self._lent
             return
-        for batch in source.batches():
+        for batch in map(partial(source.taken, threads=self.threads), source.batches()):
             if source.lends(batch):
                 self._lent = batch
                 batch.fetch(self.threads)
@@ -127,7 +127,7 @@ class LocalRunner:
     def fold(self, source: Source, function: Callable[..., M]) -> tuple[list[int], M]:
         sizes: list[int] = []
         total: Future[M] | None = None
-        with ThreadPoolExecutor(1) as adding:  # of sketches goes on while the next partition comes
+        with ThreadPoolExecutor(1) as adding:  # sketches are added while the next partition comes
             for batch in self.batches(source):
                 sizes.append(batch.n_rows)
                 part = function(batch, threads=self.threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,12 +20,14 @@ from daskboost.data.input.row_batch import Features, FeatureSchema
 from daskboost.data.input.source import Source, make_source
 from daskboost.devices.choose import check_device
 from daskboost.dtypes import Bool, Float32
-from daskboost.errors import DataError, DataTypeError, ParameterError
+from daskboost.errors import DataError, DataTypeError, DeviceError, ParameterError
 from daskboost.foreign_words import takes_foreign_words
 from daskboost.local.in_process import LocalRunner, LocalShards, open_here, quantize_here
 from daskboost.model.booster import Booster
 from daskboost.model.output import make_request
 from daskboost.params import PARAMETERS, parse_bytes, split_device
+
+logger = logging.getLogger(__name__)
 
 # What making a data set and continuing a model refuse before rows are read: options out of range, other columns.
 
@@ -240,7 +243,7 @@ class QuantizedDataset:
             device_memory_limit -= reference.shards.device_bytes
         source = computed_by(current_client(), source.quantized_on(device, device_memory_limit))
 
-        def made(runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
+        def made(source: Source, runner: Any, quantize: Callable[..., Any]) -> QuantizedDataset:
             info = describe(source, options, runner, known)
             if check is not None:
                 check(info)
@@ -255,14 +258,24 @@ class QuantizedDataset:
 
             cluster = ClusterRunner(place)
             cluster.check_spill_directory(directory)
-            return made(cluster, cluster.quantize)
+            return made(source, cluster, cluster.quantize)
 
         if place is not None:
             return run_or_await(place, on_cluster)
         if directory is not None:
             check_spill_directory(directory)
-        runner = LocalRunner(n_jobs)
-        return made(runner, partial(quantize_here, runner=runner, n_engines=n_engines))
+
+        def in_process(source: Source) -> QuantizedDataset:
+            runner = LocalRunner(n_jobs)
+            return made(source, runner, partial(quantize_here, runner=runner, n_engines=n_engines))
+
+        whole = source.at_once() if n_engines == 1 else None
+        if whole is not None:
+            try:
+                return in_process(whole)
+            except (DataError, DeviceError) as error:  # of a data set in parts: what is wrong, and where; or less room
+                logger.debug("rows are read again in parts: %s", error)
+        return in_process(source)
 
     def subset(self, rows: Any) -> QuantizedDataset:
         """Some of the rows, as a data set to train or evaluate on that shares this one's bins and cut points.

@@ -13,7 +13,7 @@ from daskboost.devices.gpu.trees.best_first import MOST_LEAVES
 from daskboost.devices.gpu.trees.growth import GrowthRules, LevelSizes, TreeTables
 from daskboost.devices.gpu.trees.node_features import NodeRules, group_members
 from daskboost.devices.gpu.trees.split import HostNodes, SplitKernels, empty_histograms
-from daskboost.dtypes import Bool, UInt8, UInt64
+from daskboost.dtypes import Bool, UInt8, UInt64, flat
 from daskboost.params import TrainParams
 from daskboost.tree.constraints import FeatureRules, draws_by_node, n_groups
 from daskboost.tree.growing_tree import finished_tree
@@ -21,11 +21,10 @@ from daskboost.tree.split_search import Candidates, OpenNodes, SplitRules, sibli
 from daskboost.tree.table import TreeTable
 
 
-def needs_host(params: TrainParams, *, by_quantiles: bool = False) -> str:
+def needs_host(params: TrainParams) -> str:
     """Say why trees of these parameters grow with the host; empty where a device can grow them by itself.
 
     Nodes of trees that grow best first are searched before they are numbered, by which they would draw features.
-    `by_quantiles` : whether leaves are quantiles of residuals.
     """
     best_first = params.grow_policy == "lossguide"
     reasons = {
@@ -33,8 +32,6 @@ def needs_host(params: TrainParams, *, by_quantiles: bool = False) -> str:
             best_first and draws_by_node(params),
         f"a best-first tree without the host has 1 to {MOST_LEAVES} leaves":
             best_first and not 0 < leaf_limit(params) <= MOST_LEAVES,
-        "rows of best-first trees do not lie in the order of leaves, which are quantiles":
-            best_first and by_quantiles,
     }  # fmt: skip
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -86,12 +83,13 @@ def allowed_features(features: FeatureRules, params: TrainParams) -> UInt8:
 
 def tree_tables(tables: TreeTables, cuts: Cuts) -> list[TreeTable]:
     """Finished trees from tables in the host's memory."""
-    found = []
+    found, width = [], tables.sums.shape[2] // 2
     for tree, (size, _) in enumerate(tables.sizes.tolist()):
         _, _, left, right, feature, split_bin = (column[:size].copy() for column in tables.links[tree])
-        default_left, value = tables.default_left[tree, :size] != 0, tables.values[tree, :size].copy()
-        grown = WalkArrays(left, right, feature, split_bin, default_left, value)
-        hessian = tables.sums[tree, :size, 1] * tables.rounding[tree, 1]
+        default_left, values = tables.default_left[tree, :size] != 0, tables.values[tree].reshape(-1, width)
+        grown = WalkArrays(left, right, feature, split_bin, default_left, flat(values[:size].copy()))
+        units = tables.rounding[tree * width : (tree + 1) * width, 1]
+        hessian = (tables.sums[tree, :size, 1::2] * units).sum(axis=1)
         found.append(finished_tree(cuts, grown, tables.gains[tree, :size], hessian))
     return found
 

@@ -36,8 +36,10 @@ def test_a_small_case(device: str, kind: str, tmp_path: Path, monkeypatch: pytes
     assert {row["contender"] for row in rows if "contender" in row} == {"daskboost", "daskboost cpu"}
     steps = {row["step"]: row["milliseconds"] for row in rows if "step" in row}
     assert list(steps) == list(STEPS)
-    assert all(time > 0 for time in steps.values())
+    nothing = {"merge"} if kind == "numpy" else set()  # which comes whole
+    assert {step for step, time in steps.items() if time == 0} == nothing
 
 
-def test_floors_are_two_reads_over_the_bus() -> None:
-    assert CASES["numpy_float64"].floor_s == pytest.approx(2 * 8 * 11e6 * 28 / 55.5e9)
+def test_floors_are_reads_over_the_bus() -> None:
+    assert CASES["numpy_float64"].floor_s == pytest.approx(8 * 11e6 * 28 / 55.5e9)
+    assert CASES["pandas"].floor_s == pytest.approx(2 * 4 * 11e6 * 28 / 55.5e9)

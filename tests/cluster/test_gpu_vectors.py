@@ -38,6 +38,8 @@ STORED: dict[str, dict[str, Any]] = {
     "dense": {"max_bin": 64}, "csr": {"encoding": "csr", "partitions": 3, "chunk_rows": 1_000}
 }  # fmt: skip
 N_ROUNDS = 2
+made_alone: list[bool] = []
+"""Whether trees grow without the host on each device that was made in a test."""
 
 
 @pytest.fixture(autouse=True, params=[
@@ -48,10 +50,12 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     if request.param == "emulated":
         monkeypatch.setattr(cuda, "get_runtime", lambda *_: EmulatedRuntime(seed=5))
     made, make = [], GpuDevice.__init__
+    made_alone.clear()
 
     def noted(self: GpuDevice, *arguments: Any, **how: Any) -> None:
         made.append(self)
         make(self, *arguments, **how)
+        made_alone.append(self.without_host)
 
     monkeypatch.setattr(GpuDevice, "__init__", noted)
     yield
@@ -86,11 +90,33 @@ def assert_same(found: Booster, expected: Booster) -> None:
 def test_the_cpus_bytes(outputs: str, growth: str, sketch: int, rules: str, samples: str, stored: str) -> None:
     params = {**OUTPUTS[outputs], **GROWTH[growth], **RULES[rules], **SAMPLES[samples], "sketch_outputs": sketch}
     check_bytes(problem(5_000, params.get("num_class", 3)), params, **STORED[stored])
+    with_host = outputs == "quantiles" or growth == "best first" or sketch > 0
+    assert set(made_alone) == {not with_host}
 
 
 def test_more_outputs_than_are_gathered_at_a_time() -> None:
     for sketch, how in ((0, STORED["dense"]), (3, STORED["csr"])):
         check_bytes(problem(5_000, 19), {"num_class": 19, "max_depth": 3, "sketch_outputs": sketch}, **how)
+
+
+@every_pair({
+    "growth": ["depthwise", "symmetric"], "n_rows": [5_000, 700], "weighted": [False, True], "samples": SAMPLES,
+    "more": [{}, {"interaction_constraints": [[0, 1, 2], [2, 3]]}, {"max_leaves": 1}, {"max_depth": 9}],
+    "stored": STORED,
+})  # fmt: skip
+def test_the_cpus_bytes_without_the_host(
+    growth: str, n_rows: int, weighted: bool, samples: str, more: dict[str, Any], stored: str
+) -> None:  # fmt: skip
+    params = {"num_class": 5, **GROWTH[growth], **SAMPLES[samples], **more, "min_child_weight": 0}
+    if growth == "symmetric":
+        params.pop("max_leaves", None)
+    data = problem(n_rows, 5, weighted=weighted)
+    found, expected = (
+        trained(data, params, device, **how)
+        for device, how in (("cuda", STORED[stored]), ("cpu", {"max_bin": STORED[stored].get("max_bin", 16)}))
+    )
+    assert found.to_bytes() == expected.to_bytes()
+    assert made_alone == [True]
 
 
 def check_bytes(data: Data, params: dict[str, Any], **how: Any) -> None:

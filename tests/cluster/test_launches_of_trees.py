@@ -10,6 +10,7 @@ from cluster.takes_of_rounds import Takes, fit, search_entries, takes
 
 from daskboost.devices.budget import gpu_plans as plans
 from daskboost.devices.cpu.gradients import DIGITS
+from daskboost.devices.gpu.rows.vector_rows import AT_ONCE
 
 __all__ = ["takes"]
 
@@ -41,6 +42,17 @@ def test_all_nodes_of_a_level_share_launches(
     assert {found[kernel] for kernel in searching | {"choose_splits"}} == {depth}
     assert {found[kernel] for kernel in ("count_left", "move_rows")} <= {depth - 1, depth}  # leaves may be walked to
     assert max(found.values()) == depth, found
+
+
+@pytest.mark.parametrize("n_classes", [3, 9])
+@pytest.mark.parametrize("rows", ["dense", "csr"])
+def test_outputs_of_vectors_share_launches(rows: str, n_classes: int, takes: Takes) -> None:
+    """So many as are gathered at a time."""
+    params = {"objective": "multi:softprob", "num_class": n_classes, "multi_strategy": "multi_output_tree"}
+    fit(takes, {**params, "max_depth": 3}, **OF_ROWS[rows][0])
+    found, building = launches(takes), "build" if rows == "dense" else "add_shared"
+    assert found["gather_pairs"] == found[building] == 3 * -(-n_classes // AT_ONCE)
+    assert found["sum_chunks"] == found["choose_splits"] == 3
 
 
 def test_quantiles_of_all_leaves_share_launches(takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,22 @@ def test_each_group_of_trees_is_a_graph(
     check(takes, f"{START}(?:u{GROUP}){{{n_groups}}}", n_groups)
 
 
+@pytest.mark.parametrize("growth", ["depthwise", "symmetric"])
+@pytest.mark.parametrize("rows", ["dense", "csr"])
+@pytest.mark.parametrize("more", [{}, {"subsample": 0.5}])
+def test_vectors_grow_by_a_graph(more: dict[str, Any], rows: str, growth: str, takes: Takes) -> None:
+    fit(takes, {**SOFTMAX, **GROWTH[growth], **more, "multi_strategy": "multi_output_tree"}, **ROWS[rows])
+    check(takes, START + GROUP, 1)
+    searching = "best_of_level_features" if growth == "symmetric" else "best_of_features"
+    assert searching in {note.what for note in takes.in_graphs}
+
+
+def test_vectors_are_evaluated_behind_the_trees(takes: Takes) -> None:
+    params = {**SOFTMAX, "max_depth": 3, "multi_strategy": "multi_output_tree", "eval_metric": ["mlogloss", "merror"]}
+    fit(takes, params, evaluated=True)
+    check(takes, START + GROUP + METRICS, 2)
+
+
 def test_small_data_grow_by_graphs(takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounding, "SMALL_ROWS", N_ROWS)
     fit(takes, {"max_depth": 3})

@@ -30,6 +30,7 @@ from daskboost.data.input import blocks, parquet
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.devices.gpu.quantize import sketch as gpu_sketch
 from daskboost.devices.gpu.runtime import cuda
+from daskboost.devices.gpu.runtime.transfers import Uploader
 from daskboost.errors import DataError, DeviceError, ParameterError
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast:Run
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU takes data of any size, in small blocks."""
     monkeypatch.setattr(upload, "TINY_VALUES", 0)
+    monkeypatch.setattr(upload, "WHOLE_SHARE", 0.0)
     monkeypatch.setattr(upload, "LEAST_ROWS", 8)
     monkeypatch.setattr(upload, "MOST_BLOCK_BYTES", 50 * 5 * upload.VALUE_BYTES)  # 50 rows of five features
     monkeypatch.setattr(gpu_sketch, "FIRST_BITS", 14)  # fewer words to visit, which takes the emulation long
@@ -100,6 +102,80 @@ def test_arrays_of_any_type(dtype: str, order: str, rng: np.random.Generator) ->
     values = numbers(dtype, rng, (140, 10)) if dtype in DTYPES else rng.standard_normal((140, 10)).astype(dtype)
     X = values[3::2, ::-2] if order == "strided" else np.asarray(values[:69, :5], order=order)  # type: ignore[call-overload]
     assert_same(X, y=rng.random(69), chunk_rows=40)
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """A GPU takes arrays whole; shapes of matrices that came there."""
+    monkeypatch.setattr(upload, "WHOLE_SHARE", 0.25)
+    seen: list[tuple[int, ...]] = []
+    array = Uploader.array
+
+    def counted(self: Uploader, values: Any) -> Any:
+        seen.append(values.shape)
+        return array(self, values)
+
+    monkeypatch.setattr(Uploader, "array", counted)
+    return seen
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("encoding", ["dense", "csr"])
+@pytest.mark.parametrize(("dtype", "order"), [("float32", "C"), ("float64", "C"), ("float64", "F"), ("int16", "F"),
+                                              (">f4", "strided"), ("bool", "strided")])  # fmt: skip
+def test_arrays_that_come_whole(
+    dtype: str, order: str, encoding: str, uploads: list[tuple[int, ...]], rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """They come once, and are in the chunks of the partitions that the host cuts them into."""
+    monkeypatch.setattr(blocks, "MAX_ROWS", 130)
+    values = (3 * rng.standard_normal((760, 8))).astype(dtype)
+    X = values[::2, ::-2] if order == "strided" else np.asarray(values[:380, :4], order=order)  # type: ignore[call-overload]
+    weight = np.where(rng.random(380) < 0.2, 0, rng.random(380))
+    beside: dict[str, Any] = {"y": rng.random(380), "weight": weight, "base_margin": rng.normal(size=(380, 2))}
+    assert_same(X, chunk_rows=50, encoding=encoding, missing=1.0, **beside)
+    assert uploads == [(380, 4)]
+
+
+@pytest.mark.emulated
+@pytest.mark.usefixtures("emulated")
+def test_which_rows_come_whole(
+    uploads: list[tuple[int, ...]], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "MAX_ROWS", 100)
+    runtime: Any = cuda.get_runtime(0)
+    X, y = rng.standard_normal((120, 4)), rng.integers(0, 2, 120)
+
+    def uploaded(given: Any, **options: Any) -> int:
+        """Rows that came to the device in both reads."""
+        uploads.clear()
+        with QuantizedDataset.from_dask(given, y, device="cuda", **options) as data:
+            assert data.n_rows == 120
+        return sum(shape[0] for shape in uploads)
+
+    assert uploaded(X) == 120
+    with QuantizedDataset.from_dask(X, y) as reference:
+        assert uploaded(X, reference=reference) == 120
+    assert uploaded(X, device_memory_limit=1 << 29) == 240
+    assert uploaded(np.ma.masked_array(X)) == uploaded(pd.DataFrame(X)) == 240
+    needed_bytes = 120 * (4 * upload.VALUE_BYTES + upload.WHOLE_ROW_BYTES)
+    monkeypatch.setattr(upload, "WHOLE_SHARE", needed_bytes / runtime.free_bytes)
+    assert uploaded(X) == 120
+    monkeypatch.setattr(upload, "WHOLE_SHARE", (needed_bytes - 1) / runtime.free_bytes)
+    assert uploaded(X) == 240
+
+
+@pytest.mark.emulated
+@pytest.mark.usefixtures("emulated")
+def test_rows_that_find_no_room_whole_come_in_parts(
+    uploads: list[tuple[int, ...]], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(rows: upload.UploadedRows, threads: int) -> Any:
+        raise DeviceError(f"no room for {rows.n_rows} rows")
+
+    monkeypatch.setattr(upload.UploadedRows, "taken", refuse)
+    assert_same(rng.standard_normal((120, 3)), y=rng.random(120))
+    assert sum(shape[0] for shape in uploads) == 240
 
 
 @pytest.mark.usefixtures("gpu")
@@ -240,8 +316,10 @@ def with_values(rng: np.random.Generator, places: dict[tuple[int, int], float]) 
 
 
 @pytest.mark.usefixtures("gpu")
-def test_errors_are_the_cpus(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same words, naming the same rows and columns, whatever else is wrong and in whatever block."""
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_errors_are_the_cpus(share: float, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same words, naming the same rows and columns, whatever else is wrong and in whatever block, or whole."""
+    monkeypatch.setattr(upload, "WHOLE_SHARE", share)
     monkeypatch.setattr(blocks, "MAX_ROWS", 100)
     infinite = with_values(rng, {(90, 0): np.inf, (110, 2): -np.inf, (195, 1): 1e39})
     later = with_values(rng, {(110, 2): np.inf, (195, 1): 1e39})

@@ -121,11 +121,17 @@ ROWS: dict[str, Params] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "case"), [
-    *(("plain", case) for case in CASES), *((kind, case) for kind in ROWS for case in ("samples", "best first")),
-    ("many rows", "symmetric"), ("more engines than partitions", "symmetric"), ("small", "monotone"),
+BY_MESSAGES = [("plain", "best first"), ("plain", "symmetric"), ("many rows", "samples"), ("sparse", "best first"),
+               ("more engines than partitions", "samples")]  # fmt: skip
+"""Fits whose engines are also tried without memory in common."""
+
+
+@pytest.mark.parametrize(("kind", "case", "sees"), [
+    *(("plain", case, True) for case in CASES),
+    *((kind, case, True) for kind in ROWS if kind != "plain" for case in ("samples", "best first")),
+    ("many rows", "symmetric", True), ("more engines than partitions", "symmetric", True), ("small", "monotone", True),
+    *((kind, case, False) for kind, case in BY_MESSAGES),
 ])  # fmt: skip
-@pytest.mark.parametrize("sees", [True, False], ids=["common memory", "messages"])
 def test_engines_in_step_grow_the_trees_of_one(
     kind: str, case: str, sees: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,9 +222,17 @@ def test_a_plan_says_how_trees_grow() -> None:
         "trees grow with the host, which is slower: rows of best-first trees do not lie in the order of leaves, which "
         "are quantiles"
     )
-    assert growth(objective="multi:softprob", num_class=7, multi_strategy="multi_output_tree") == (
-        "trees grow with the host, which is slower: leaves are vectors"
+    vectors: dict[str, Any] = {"objective": "multi:softprob", "num_class": 7, "multi_strategy": "multi_output_tree"}
+    assert growth(**vectors) == "trees grow on the GPU alone"
+    assert growth(**vectors, sketch_outputs=2) == (
+        "trees grow with the host, which is slower: vectors take exact sums beside the combinations of outputs that "
+        "trees are searched on"
     )
+    assert growth(**vectors, grow_policy="lossguide", max_leaves=63) == (
+        "trees grow with the host, which is slower: best-first trees without the host have no leaves that are vectors"
+    )
+    vectors = {"objective": "reg:quantileerror", "quantile_alpha": (0.1, 0.9), "multi_strategy": "multi_output_tree"}
+    assert growth(**vectors) == "trees grow with the host, which is slower: leaves that are vectors are quantiles"
     assert growth(objective="multi:softprob", num_class=7, max_depth=3) == (
         "trees grow on the GPU alone, 7 of a round together"
     )

@@ -78,6 +78,21 @@ def test_a_plan_of_quantiles_is_near(seed: int, monkeypatch: pytest.MonkeyPatch)
     check((params, data), seed % 2 == 1, monkeypatch)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_plan_of_vectors_is_near(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees whose leaves have a value for each class grow one at a time."""
+    rng = np.random.default_rng(seed)
+    params, data = random_fit(rng, 40_000, 8)
+    k = int(rng.choice([2, 3, 10, 17]))
+    params |= {"objective": "multi:softprob", "num_class": k, "multi_strategy": "multi_output_tree"}
+    params.pop("eval_metric", None)
+    if params["grow_policy"] == "lossguide":
+        params |= {"grow_policy": "depthwise", "max_depth": 4}
+    params["max_depth"] = min(params["max_depth"], 6)
+    data["y"] = rng.integers(0, k, len(data["y"])).astype(np.float32)
+    check((params, data), seed % 2 == 1, monkeypatch)
+
+
 @pytest.mark.parametrize("growth", [
     {"max_depth": 20}, {"max_depth": 20, "max_leaves": 900}, {"max_depth": 11, "grow_policy": "symmetric"},
     {"max_depth": 0, "grow_policy": "lossguide", "max_leaves": 1_300},

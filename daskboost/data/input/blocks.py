@@ -74,11 +74,16 @@ class LocalBlocks(Blocks):
 
 
 @dataclass(frozen=True)
-class DeviceBlocks(LocalBlocks):
-    """CuPy or cuDF data: one partition, since passes over it are cheap beside merging what they find."""
+class WholeBlocks(LocalBlocks):
+    """Data that a GPU has, or takes, as one partition: passes over it are cheap beside merging what they find."""
 
     pieces: tuple[int, ...]
-    """Where the same data on the host would be cut: chunks end there."""
+    """Where the same data would be cut for the host: chunks end there."""
+
+
+@dataclass(frozen=True)
+class DeviceBlocks(WholeBlocks):
+    """CuPy or cuDF data."""
 
     def blocks(self) -> list[Any]:
         return [self.data]

@@ -150,7 +150,7 @@ def _own_codes(labels: npt.NDArray[Any], known: npt.NDArray[Any]) -> Float32 | N
         if own.dtype.kind != "f":
             codes[part] = own
         elif (np.rint(own) == own).all():
-            np.abs(own, out=codes[part], casting="same_kind")  # of which zero has no sign
+            np.abs(own, out=codes[part], casting="same_kind")  # no code is -0.0
         else:
             return None
     return codes

@@ -210,7 +210,7 @@ class DeviceDenseRows:
     n_missing: Int64
     """int64, shape (features,): rows without a value; on the host."""
     is_lent: bool = False
-    """Whether `values` are the memory that was given, not a copy."""
+    """Whether `values` are the memory that was given, or took all rows whole: they stay from one read to the next."""
 
     @property
     def n_rows(self) -> int:

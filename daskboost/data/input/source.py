@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from daskboost.data.input import uploaded_rows as upload
 from daskboost.data.input.align import aligned, check_dtype, columns_named, dtypes_of, is_text, width_of
-from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, DeviceBlocks
+from daskboost.data.input.blocks import Blocks, DaskArrayBlocks, DaskFrameBlocks, LocalBlocks, WholeBlocks
 from daskboost.data.input.classes import class_array
 from daskboost.data.input.frontend import OpenedInput, choose_features, open_input
 from daskboost.data.input.kinds import is_lazy
@@ -111,7 +111,7 @@ class Source:
     @property
     def pieces(self) -> tuple[int, ...] | None:
         """Rows at which chunks end besides those at which partitions do; None for no others."""
-        return self.x.pieces if isinstance(self.x, DeviceBlocks) else None
+        return self.x.pieces if isinstance(self.x, WholeBlocks) else None
 
     @property
     def n_rows(self) -> int | None:
@@ -119,8 +119,14 @@ class Source:
         return None if self.x.lengths is None else sum(self.x.lengths)
 
     def lends(self, batch: RowBatch) -> bool:
-        """Whether a batch is all rows, and its features are the memory of a GPU that was given."""
-        return batch.features.is_lent and isinstance(self.x, DeviceBlocks)
+        """Whether a batch is all rows, and its features are the memory of a GPU that was given, or has taken them."""
+        return batch.features.is_lent and isinstance(self.x, WholeBlocks)
+
+    def taken(self, batch: RowBatch, threads: int) -> RowBatch:
+        """The batch, its features on the GPU where that takes all rows whole; raises as reading them does."""
+        if isinstance(batch.features, upload.UploadedRows) and isinstance(self.x, WholeBlocks):
+            return replace(batch, features=batch.features.taken(threads))
+        return batch
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
@@ -162,6 +168,20 @@ class Source:
             logger.debug("%d values are quantized on the CPU: they are few", n_values)
             device = None
         return replace(self, spec=replace(self.spec, device=device, device_memory_limit=memory_limit))
+
+    def at_once(self) -> Source | None:
+        """The same rows as one partition, which a GPU takes whole and keeps from one read to the next.
+
+        None for all but plain arrays of the host that have much room there. Refusals do not name a part of the rows, as
+        they do of this source.
+        """
+        x, n_rows = self.x, self.n_rows
+        if type(x) is not LocalBlocks or type(x.data) is not np.ndarray or not n_rows or self.spec.columns is not None:
+            return None
+        whole = {name: replace(own, cuts=(0, n_rows)) for name, own in self.beside.items() if type(own) is LocalBlocks}
+        if len(whole) < len(self.beside) or not upload.takes_whole(self.spec, n_rows):
+            return None
+        return replace(self, x=WholeBlocks(x.data, (0, n_rows), x.cuts), beside=whole)
 
     def read_late(self) -> Source:
         """The same rows, features on the host to be read where they are predicted; see `ReadSpec.is_late`."""

@@ -26,7 +26,7 @@ from daskboost.data.input.convert import raw_values
 from daskboost.data.input.device_read import inspected, on_device, sparse_arrays
 from daskboost.data.input.kinds import canonical_csr, is_sparse, kind_of
 from daskboost.data.input.parquet import RowGroup
-from daskboost.data.input.row_batch import DeviceRows, Features
+from daskboost.data.input.row_batch import DeviceDenseRows, DeviceRows, Features
 from daskboost.devices.gpu.predict import DenseValues, SparseValues, Values
 from daskboost.devices.gpu.quantize.bins import TYPES
 from daskboost.devices.gpu.quantize.sketch import SERIES_BYTES
@@ -52,6 +52,13 @@ VALUE_BYTES = 16
 back."""
 ENTRY_BYTES = 32
 """The same of an entry of sparse rows: two kinds of indices, two of values, its bin, and copies without absent ones."""
+
+
+WHOLE_SHARE = 0.25
+"""Share of a device's free memory that rows may need, while they are quantized, to be taken whole: so small that it
+decides nothing of what else finds room."""
+WHOLE_ROW_BYTES = 64
+"""Bytes of such a row beside its values: what a fit has of it."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,15 @@ def rows_for_gpu(spec: ReadSpec, block: Any, where: str) -> UploadedRows | None:
         return rows
     say_no_room(rows.n_features, rows.least_bytes)
     return None
+
+
+def takes_whole(spec: ReadSpec, n_rows: int) -> bool:
+    """Whether a GPU takes dense rows of the host's memory whole: where that leaves most of its memory free."""
+    runtime = None if spec.device is None else gpu_of_uploads(spec.device)
+    if runtime is None or spec.device_memory_limit is not None:
+        return False
+    row_bytes = VALUE_BYTES * spec.schema.n_features + WHOLE_ROW_BYTES
+    return n_rows * row_bytes <= WHOLE_SHARE * runtime.free_bytes
 
 
 @functools.lru_cache(maxsize=64)  # all partitions of a data set would say the same
@@ -191,6 +207,15 @@ class UploadedRows:
             return 12.0 * int(self.block.nnz) / max(self.n_rows, 1)
         dtype = getattr(self.block, "dtype", None)
         return float(self.n_features) * (8 if dtype is None else int(dtype.itemsize))
+
+    def taken(self, threads: int = 1) -> DeviceRows:
+        """Return all rows on the GPU, to stay there as if they had been given so; raises as `blocks`."""
+        with naming(self.where), on_device(self.runtime):
+            with Uploader(self.runtime, threads) as uploader:
+                rows, beyond = _inspected(self.runtime, self._upload(uploader, self.block))
+            if beyond.any():
+                self.spec.refuse_infinite(np.flatnonzero(beyond))
+        return replace(rows, is_lent=True) if isinstance(rows, DeviceDenseRows) else rows
 
     def missing_values(self, threads: int = 1) -> Int64:
         """Return how many rows lack each feature; int64, shape (features,)."""

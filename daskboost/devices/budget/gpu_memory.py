@@ -235,10 +235,11 @@ def _host_growth(size: FitSize) -> Growth:
 def _level_growth(size: FitSize) -> Growth:
     """Return what `TreeGrower` takes, with the trees that wait to be fetched; the last trees of a round may have one of
     their own."""
-    levels, together, rest = level_sizes(size), size.trees_together, size.n_outputs % size.trees_together
+    levels, together, rest = level_sizes(size), size.trees_together, size.n_trees % size.trees_together
     growers, most = [n for n in (together, rest) if n], together * levels.searched
     of_growers = (
-        frontier_bytes(n, levels) + _feature_bytes(size, n * levels.capacity, n * levels.searched) for n in growers
+        frontier_bytes(n, levels, size.width) + _feature_bytes(size, n * levels.capacity, n * levels.searched)
+        for n in growers
     )
     return Growth(
         together * sum(levels.histograms), most,
@@ -271,9 +272,9 @@ def _kept_bytes(size: FitSize, capacity: int) -> int:
     """Return the bytes of trees of so many nodes that wait to be fetched, of metrics beside them, and of the features
     that trees may use."""
     metrics = len(size.evals) * size.n_metrics * STATE_BYTES * size.watched
-    of_round = size.n_outputs * tables_bytes(1, capacity) + metrics
+    of_round = size.n_trees * tables_bytes(1, capacity, size.width) + metrics
     of_features = size.drawn_sets * size.train.n_features + DRAW_BYTES
-    return rounds_that_wait(size.n_rounds, of_round) * of_round + size.n_outputs * of_features
+    return rounds_that_wait(size.n_rounds, of_round) * of_round + size.n_trees * of_features
 
 
 def rounds_that_wait(n_rounds: int, round_bytes: int) -> int:

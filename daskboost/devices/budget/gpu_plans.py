@@ -56,18 +56,18 @@ HISTOGRAM_BYTES = 1 << 28
 """Enough bytes of histograms, of two levels and all trees."""
 
 
-def trees_together(n_outputs: int, n_rows: int, tree_bytes: int) -> int:
-    """Trees of a round's `n_outputs` that grow together, over `n_rows` each with histograms of `tree_bytes` each.
+def trees_together(of_round: int, n_rows: int, tree_bytes: int) -> int:
+    """Trees of a round's `of_round` that grow together, over `n_rows` each with histograms of `tree_bytes` each.
 
     Groups are about equal: seven trees, of which five would do, are four and three.
     """
-    enough = min(-(-ROWS_TOGETHER // max(n_rows, 1)), HISTOGRAM_BYTES // tree_bytes, n_outputs)
-    return -(-n_outputs // tree_groups(n_outputs, max(enough, 1)))
+    enough = min(-(-ROWS_TOGETHER // max(n_rows, 1)), HISTOGRAM_BYTES // tree_bytes, of_round)
+    return -(-of_round // tree_groups(of_round, max(enough, 1)))
 
 
-def tree_groups(n_outputs: int, n_trees: int) -> int:
+def tree_groups(of_round: int, n_trees: int) -> int:
     """Groups of `n_trees`, of which the last may have fewer."""
-    return -(-n_outputs // n_trees)
+    return -(-of_round // n_trees)
 
 
 POOL_SHARE = 16
@@ -242,7 +242,7 @@ def most_together(size: FitSize) -> int:
     does, nor those that search sorted entries, which look up their row's only node."""
     if not size.without_host or size.grow_policy == "lossguide" or searches_entries(size):
         return 1
-    return trees_together(size.n_outputs, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
+    return trees_together(size.n_trees, size.train.n_rows, histograms_bytes(replace(size, trees_together=1)))
 
 
 def _arrays(size: FitSize, free_bytes: int | None, *, has_columns: bool, turned: int = 0) -> Plan:

@@ -173,6 +173,11 @@ class FitSize:
         return self.train.gpus.union(*(each.gpus for each in self.evals))
 
     @property
+    def n_trees(self) -> int:
+        """Trees of a round: one for each output, or one whose leaves are vectors."""
+        return self.n_outputs // max(self.leaf_vector, 1)
+
+    @property
     def n_entries(self) -> int:
         """Sums of a histogram."""
         return self.n_slots * self.width

@@ -60,6 +60,15 @@ class Source(Protocol):
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
         """For quantizing them, or weights in place of hessians."""
 
+    def stored(self) -> tuple[DeviceArray, DeviceArray]:
+        """Return g and h of all outputs, where they are stored: float32, shape (rows, outputs).
+
+        Raises
+        ------
+        TypeError
+            They are computed wherever they are needed.
+        """
+
 
 class Quantizer:
     """Turns gradients of one chunk's rows into pairs.
@@ -250,6 +259,9 @@ class LossChunk:
             self._label, margin, self._weight, self._kernel, parameters, 0, _column_stride(self._margin), by_weight
         )
 
+    def stored(self) -> tuple[DeviceArray, DeviceArray]:
+        raise TypeError("the gradients of a LossChunk are not stored")
+
 
 class StoredChunk:
     """Gradients that were computed before, weighted, as float32 of shape (rows, outputs), with what multiplied them,
@@ -266,6 +278,9 @@ class StoredChunk:
         if by_weight:
             return weighted_columns(self._g, self._weight, output)
         return given_columns(self._g, self._h, output)
+
+    def stored(self) -> tuple[DeviceArray, DeviceArray]:
+        return self._g, self._h
 
 
 class SoftmaxChunk:
@@ -297,6 +312,9 @@ class SoftmaxChunk:
     def columns(self, output: int, *, by_weight: bool = False) -> Columns:
         g, h = self.gradients
         return weighted_columns(g, self._multiplied, output) if by_weight else given_columns(g, h, output)
+
+    def stored(self) -> tuple[DeviceArray, DeviceArray]:
+        return self.gradients
 
 
 def given_columns(g: DeviceArray, h: DeviceArray, output: int) -> Columns:
@@ -400,10 +418,7 @@ class LossRows:
 
     def gradients(self, index: int) -> tuple[DeviceArray, DeviceArray]:
         """A chunk's g and h of all outputs, where they are stored: float32, shape (rows, outputs)."""
-        source = self.sources[index]
-        if not isinstance(source, SoftmaxChunk):
-            raise TypeError(f"the gradients of a {type(source).__name__} are not stored")
-        return source.gradients
+        return self.sources[index].stored()
 
 
 def _find_largest(runtime: Runtime, values: DeviceArray, tops: DeviceArray) -> None:

@@ -21,9 +21,9 @@ from daskboost.devices.gpu.rows.feature_groups import (
     rows_of_tile,
     rows_per_tile,
 )
-from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer
+from daskboost.devices.gpu.rows.gradients import ALL, Columns, GradientPair, Quantizer, RoundGradients, Source
 from daskboost.devices.gpu.rows.rounding import DeviceRounding
-from daskboost.devices.gpu.rows.views import GpuView, small_data
+from daskboost.devices.gpu.rows.views import GpuView, small_data, walk_trees
 from daskboost.devices.gpu.runtime.launches import DeviceArray, Runtime, Shapes, element_stride, to_device, to_host
 from daskboost.devices.gpu.trees import leaf_quantiles as quantiles
 from daskboost.devices.gpu.trees.known_tree import (
@@ -321,10 +321,25 @@ class GpuRows:
             tiles = cut_tiles(self._runtime, chunk.bounds, nodes[own], BUILD_ROWS, n_rows)
             view.build(tiles, order, chunk.pairs, out[own], adds=adds)
 
-    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *, adds: bool
-                      ) -> None:  # fmt: skip
+    def build_outputs(self, view: GpuView, chunk: DeviceOrder, nodes: DeviceArray, out: DeviceArray, *,
+                      in_order: bool = False, adds: bool = False, n_trees: int = 1) -> None:  # fmt: skip
         """Build the histograms of all outputs as `build` does those of one; `out` : as `empty_histograms` gives it."""
-        self.build(view, chunk, nodes, out[:, :, 0], adds=adds)
+        self.build(view, chunk, nodes, out[:, :, 0], in_order=in_order, adds=adds, n_trees=n_trees)
+
+    def round_gradients(self, source: Source, rounding: DeviceRounding, sample_below: int, *, by_weight: bool
+                        ) -> RoundGradients:  # fmt: skip
+        """Return what puts the only chunk's rows into the roots of a round's trees, without the host."""
+        return RoundGradients(source, self.quantizers[0], rounding, sample_below, by_weight=by_weight)
+
+    def walk(self, view: GpuView, columns: tuple[DeviceArray, ...], margins: DeviceArray) -> None:
+        """Enqueue: add the leaf values of trees that grew together to the margins of all rows, float32 of shape (rows,
+        outputs), by bins; `columns` : `TreeTables.walk_columns`."""
+        walk_trees(self._runtime, view, columns, margins)
+
+    def add_leaves(self, chunk: DeviceOrder, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
+        """Enqueue the same for rows that lie in the leaves; `leaves`, `values` : of `TreeGrower` and its tables."""
+        for tree, own in enumerate(leaves):
+            add_leaf_values(self._runtime, chunk, own, values, margins[:, tree])
 
     def finish(self, splits: RowSplits | None, tree: WalkArrays, margin: Callable[[int], DeviceArray],
                following: Following | None = None) -> Root | None:  # fmt: skip
@@ -467,13 +482,14 @@ class ChunkRows:
         return self.chunk.n_grown, self.rows.scratch.n_grown
 
     def build(self, nodes: DeviceArray, out: DeviceArray, *, is_root: bool = False, n_trees: int = 1) -> None:
-        """See `GpuRows.build`; where no row is left out, positions in the root are rows."""
-        self.rows.build(self.view, self.chunk, nodes, out, in_order=is_root and self.in_order, n_trees=n_trees)
+        """See `GpuRows.build_outputs`; where no row is left out, positions in the root are rows."""
+        in_order = is_root and self.in_order
+        self.rows.build_outputs(self.view, self.chunk, nodes, out, in_order=in_order, n_trees=n_trees)
 
     def split(self, splits: DeviceArray) -> None:
         """See `GpuRows.split_rows`."""
         self.rows.split_rows(self.view, self.chunk, splits)
 
-    def add_leaf_values(self, leaves: DeviceArray, values: DeviceArray, margin: DeviceArray) -> None:
-        """Add the values of leaves that rows have reached to the margins of these; see `margins.add_leaf_values`."""
-        add_leaf_values(self.view.runtime, self.chunk, leaves, values, margin)
+    def add_leaves(self, leaves: DeviceArray, values: DeviceArray, margins: DeviceArray) -> None:
+        """Add the values of leaves that rows have reached to the margins of these; see `GpuRows.add_leaves`."""
+        self.rows.add_leaves(self.chunk, leaves, values, margins)

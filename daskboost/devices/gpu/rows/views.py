@@ -91,15 +91,17 @@ class GpuView(Protocol):
 
     @property
     def joins_trees(self) -> bool:
-        """Whether segments of one call of `build` may be of several trees, so that a row lies in more than one."""
+        """Whether segments of one call of `build` may be of several trees or outputs, so that a row lies in more than
+        one."""
 
     def build(self, tiles: Tiles, order: DeviceArray | None, pairs: DeviceArray, out: DeviceArray, *,
               adds: bool = False) -> None:  # fmt: skip
         """Make `out`, int64 of shape (segments, slots, 2), the histograms of the tiles' segments, whatever it held.
 
-        `order` : uint32, the row at each position; None where positions are rows, those of several trees all rows again
-        and again. `pairs` : by position. `adds` : add to `out` instead, as the second chunk of a shard does to the
-        first one's. A node of -1 has no histogram: what is in its place is undefined. Launches and nothing else: a
+        `order` : uint32, the row at each position, which begins again behind its last one where views join trees; None
+        where positions are rows, those of several trees all rows again and again. `pairs` : by position. `adds` : add
+        to `out` instead, as the second chunk of a shard does to the first one's. A node of -1 has no histogram: what is
+        in its place is undefined. Launches and nothing else: a
         captured graph may do it again.
         """
 
@@ -190,8 +192,8 @@ class DenseView:
                 tiles = replace(tiles, is_mapped=True)
             runtime.kernel("histogram", "build", **shape, THREADS=threads)(
                 blocks, threads, symbols, symbols[0].nbytes, self._n_rows, each.groups, len(host.groups), quads,
-                least_tiles, layout.offsets, len(layout.host.n_bins), *tiles.arguments, order, pairs, int(adds),
-                out.view(np.uint64), shared_bytes=quads * QUAD_BYTES,
+                least_tiles, layout.offsets, len(layout.host.n_bins), *tiles.arguments, *order_of(order), pairs,
+                int(adds), out.view(np.uint64), shared_bytes=quads * QUAD_BYTES,
             )  # fmt: skip
 
 
@@ -274,7 +276,8 @@ class SparseView:
         tiles = mapped(self.runtime, tiles)
         runtime, n_slots, small = self.runtime, self._layout.host.n_slots, small_data(pairs)
         n_rows, n_entries = len(self._indptr) - 1, max(len(self._slots), 1)
-        rows, common = (self._indptr, self._slots, n_rows, n_slots), (order, pairs, out.view(np.uint64))
+        rows = (self._indptr, self._slots, n_rows, n_slots)
+        common = (*order_of(order), pairs, out.view(np.uint64))
         if self._fits:
             least_rows = LEAST_ENTRIES_PER_SLOT * n_slots * n_rows // n_entries
             # Any number, where rows have hardly any entries.
@@ -290,6 +293,12 @@ class SparseView:
         runtime.kernel("histogram_sparse", "add_global", SMALL=small)(
             tiles.most, BUILD_THREADS, *rows, *tiles.arguments, many_rows, *common
         )
+
+
+def order_of(order: DeviceArray | None) -> tuple[DeviceArray | None, int]:
+    """Return an order as kernels take it which follow positions of several outputs: with its length, after which it
+    begins again."""
+    return order, 0 if order is None else len(order)
 
 
 def small_data(pairs: DeviceArray) -> int:

@@ -34,7 +34,7 @@ from daskboost.devices.gpu.trees.growth import (
     tables_bytes,
 )
 from daskboost.devices.gpu.trees.node_features import LevelFeatures, make_features
-from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels
+from daskboost.devices.gpu.trees.split import RESULTS, Level, SearchRoom, SplitKernels, empty_histograms
 
 THREADS = 256
 """Threads of a block, as in `kernels/best_first.cu`."""
@@ -92,7 +92,6 @@ class BestFirstGrower:
     """
 
     def __init__(self, kernels: SplitKernels, rules: GrowthRules, entries: EntrySearch | None = None) -> None:
-        xp, n_slots = kernels.runtime.xp, kernels.layout.host.n_slots
         self._entries, self._at_once = entries, STEPS if entries is None else 1
         self._kernels, self._runtime, self._rules = kernels, kernels.runtime, rules
         self._width, self._most = step_width(rules.max_leaves), most_splits(rules.max_leaves)
@@ -110,8 +109,9 @@ class BestFirstGrower:
         if entries is not None:
             self._addresses = (1, 1, 0)  # any but 0 says that a node is there
             return
-        self._added = xp.empty((self._width, n_slots, 2), np.int64)
-        self._kept = xp.empty((self._most + 1, n_slots, 2), np.int64)
+        self._added, self._kept = (
+            empty_histograms(self._runtime, n, kernels.layout.host.n_slots, 1) for n in (self._width, self._most + 1)
+        )
         self._addresses = (address_of(self._kept), address_of(self._added), node_bytes(self._kept))
         """Addresses of the first histograms, and bytes from one to the next."""
 

@@ -32,6 +32,8 @@ THREADS = 256
 """Threads of a block, as in `kernels/grow.cu`."""
 START_BYTES = 4
 """Bytes of a node in a map of tiles (`feature_groups.map_tiles`)."""
+STEP_BYTES = 3 * 8
+"""Bytes of a node in `Level.steps`."""
 ROUNDING = 5
 """Numbers of a tree's rounding, as in `kernels/tree_table.cuh`."""
 
@@ -87,27 +89,29 @@ class TreeTables:
 
     Parameters
     ----------
-    memory : uint8 array of shape (tables_bytes(n_trees, capacity),)
+    memory : uint8 array of shape (tables_bytes(n_trees, capacity, width),)
         Of the device or of the host.
     n_trees, capacity : int
+    width : int, default 1
+        Outputs of a tree: several where leaves are vectors.
     """
 
-    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int) -> None:
+    def __init__(self, memory: DeviceArray, n_trees: int, capacity: int, width: int = 1) -> None:
         self.memory, self.capacity = memory, capacity
-        views = _cut(memory, _table_shapes(n_trees, capacity))
+        views = _cut(memory, _table_shapes(n_trees, capacity, width))
         self.sums = views["sums"]
-        """Sums of g and h; int64, shape (trees, capacity, 2)."""
+        """Sums of g and h of one output after the other; int64, shape (trees, capacity, 2 * width)."""
         self.limits = views["limits"]
         """Limits of the leaf value under monotone constraints; float64, shape (trees, capacity, 2)."""
         self.gains = views["gains"]
         """float64, shape (trees, capacity)."""
         self.rounding = views["rounding"]
         """What a quantum of g and of h is worth, the largest |g| and h, and the gain of noise; float64, shape
-        (trees, ROUNDING)."""
+        (trees * width, ROUNDING)."""
         self.links = views["links"]
         """Parent, depth, left and right child, feature, bin; int32, shape (trees, 6, capacity)."""
         self.values = views["values"]
-        """float32, shape (trees, capacity)."""
+        """float32, shape (trees, capacity * width), all outputs of a node one after the other."""
         self.sizes = views["sizes"]
         """Nodes and leaves; int32, shape (trees, 2)."""
         self.default_left = views["default_left"]
@@ -129,13 +133,13 @@ class TreeTables:
         return (self.capacity, self.sizes, *nodes, self.rounding)
 
 
-def _table_shapes(n: int, capacity: int) -> Shapes:
+def _table_shapes(n: int, capacity: int, width: int) -> Shapes:
     """Return the shapes of the arrays of `TreeTables`; the widest types come first, so that all are aligned."""
     return {
-        "sums": ((n, capacity, 2), np.int64), "limits": ((n, capacity, 2), np.float64),
-        "gains": ((n, capacity), np.float64), "rounding": ((n, ROUNDING), np.float64),
-        "links": ((n, 6, capacity), np.int32), "values": ((n, capacity), np.float32), "sizes": ((n, 2), np.int32),
-        "default_left": ((n, capacity), np.uint8),
+        "sums": ((n, capacity, 2 * width), np.int64), "limits": ((n, capacity, 2), np.float64),
+        "gains": ((n, capacity), np.float64), "rounding": ((n * width, ROUNDING), np.float64),
+        "links": ((n, 6, capacity), np.int32), "values": ((n, capacity * width), np.float32),
+        "sizes": ((n, 2), np.int32), "default_left": ((n, capacity), np.uint8),
     }  # fmt: skip
 
 
@@ -150,31 +154,33 @@ def _cut(memory: DeviceArray, shapes: Shapes) -> dict[str, DeviceArray]:
     return views
 
 
-def tables_bytes(n_trees: int, capacity: int) -> int:
+def tables_bytes(n_trees: int, capacity: int, width: int = 1) -> int:
     """Size of the memory of `TreeTables`."""
-    return bytes_of(_table_shapes(n_trees, capacity))
+    return bytes_of(_table_shapes(n_trees, capacity, width))
 
 
-def make_tables(runtime: Runtime, n_trees: int, capacity: int) -> TreeTables:
+def make_tables(runtime: Runtime, n_trees: int, capacity: int, width: int = 1) -> TreeTables:
     """On the device."""
-    return TreeTables(runtime.xp.zeros(tables_bytes(n_trees, capacity), np.uint8), n_trees, capacity)
+    return TreeTables(runtime.xp.zeros(tables_bytes(n_trees, capacity, width), np.uint8), n_trees, capacity, width)
 
 
 @dataclass(frozen=True)
 class TreeInputs:
-    """What differs from tree to tree, in device memory that others write; arrays of one row per tree."""
+    """What differs from tree to tree, in device memory that others write; arrays of one row per tree, or per output of
+    a tree whose leaves are vectors."""
 
     root_sums: DeviceArray
-    """int64, shape (trees, at least 2): sums of g and h over all rows."""
+    """int64, shape (outputs, 2): sums of g and h over all rows."""
     rounding: DeviceArray
-    """float64, shape (trees, ROUNDING), of any row stride: see `TreeTables.rounding`."""
+    """float64, shape (outputs, ROUNDING), of any row stride: see `TreeTables.rounding`."""
     learning_rate: DeviceArray
     """float64, shape (1,)."""
     features: LevelFeatures
 
 
 class TreeGrower:
-    """Grows trees over all rows of one chunk, several at a time if there are several outputs.
+    """Grows trees over all rows of one chunk, several at a time if there are several outputs, or one at a time whose
+    leaves are vectors of all outputs.
 
     Parameters
     ----------
@@ -189,31 +195,31 @@ class TreeGrower:
 
     def __init__(self, kernels: SplitKernels, rules: GrowthRules, n_trees: int, larger: TreeGrower | None = None,
                  entries: EntrySearch | None = None) -> None:  # fmt: skip
-        xp, levels, capacity = kernels.runtime.xp, rules.levels, rules.levels.capacity
+        levels, capacity, self._width = rules.levels, rules.levels.capacity, kernels.layout.host.width
         self._kernels, self._runtime, self._rules, self._n_trees = kernels, kernels.runtime, rules, n_trees
         self._sizes = levels
         self._entries = entries
-        self.tables = make_tables(self._runtime, n_trees, capacity)
+        self.tables = make_tables(self._runtime, n_trees, capacity, self._width)
         """The finished trees."""
         self._features = make_features(
             self._runtime, rules.of_nodes, n_trees, capacity, n_trees * levels.searched
         )
         self.leaves = make_arrays(self._runtime, _leaf_shapes(n_trees, levels))["leaves"]
         """The trees' leaves, by numbers of nodes over all trees, and -1 behind them; int32, shape (trees, leaves)."""
-        n_slots = kernels.layout.host.n_slots
         n_nodes = [n_trees * n for n in levels.histograms]
         self._room: SearchRoom = {}
         """Arrays that the searches of all levels take in turn."""
         if entries is not None:
             self._histograms = []
         elif larger is None:
-            self._histograms = [xp.empty((n, n_slots, 2), np.int64) for n in n_nodes]
+            self._histograms = [self._runtime.xp.empty(n * kernels.node_words, np.int64) for n in n_nodes]
             self._room = kernels.room(n_trees * levels.searched, n_trees * rules.symmetric)
         else:
-            self._histograms = [each[:n] for each, n in zip(larger._histograms, n_nodes, strict=True)]
+            self._histograms = larger._histograms
             self._room = larger._room
-        shapes = [_level_shapes(n_trees, levels.at(depth)) for depth in range(levels.depth + 1)]
+        shapes = [_level_shapes(n_trees, levels.at(depth), self._width) for depth in range(levels.depth + 1)]
         self._levels = [_TreeLevel(**make_arrays(self._runtime, each)) for each in shapes]
+        self._steps = [self._make_steps(depth) for depth in range(levels.depth)]
 
     def grow(self, inputs: TreeInputs, rows: ChunkRows, queue: Recorder, name: Hashable, before: Callable[[], None],
              after: Callable[[], None]) -> None:  # fmt: skip
@@ -241,9 +247,15 @@ class TreeGrower:
 
     def _places(self, depth: int) -> tuple[DeviceArray, DeviceArray]:
         """Histograms of a level that rows build, and those that are parents' less siblings'."""
-        half = len(self._levels[depth].built)
-        memory = self._histograms[depth % 2]
-        return memory[:half], memory[half : 2 * half] if depth else memory[:0]
+        half, memory, cut = len(self._levels[depth].built), self._histograms[depth % 2], self._kernels.histograms
+        return cut(memory, 0, half), cut(memory, half, half if depth else 0)
+
+    def _make_steps(self, depth: int) -> DeviceArray | None:
+        """Return the `Level.steps` of a level; sorted entries have none."""
+        if self._entries is not None:
+            return None
+        own, parents = (self._places(each)[0] for each in (depth, max(depth - 1, 0)))
+        return self._kernels.steps(len(self._levels[depth].nodes), own, parents)
 
     def _addresses(self, depth: int) -> tuple[int, int, int]:
         """Return the addresses of the first histograms of either kind, and bytes from one to the next. Where there are
@@ -257,7 +269,7 @@ class TreeGrower:
         rules, root = self._rules, self._levels[0]
         address, _, n_bytes = self._addresses(0)
         self._launch("start_trees")(
-            self._n_trees, THREADS, *self.tables.arguments, *root.arguments, inputs.root_sums,
+            self._n_trees, THREADS, self._width, *self.tables.arguments, *root.arguments, inputs.root_sums,
             _row_stride(inputs.root_sums), inputs.rounding, _row_stride(inputs.rounding), int(rules.max_leaves != 1),
             rules.regular.least_h, int(rules.symmetric), address, n_bytes, root.built,
         )  # fmt: skip
@@ -268,7 +280,7 @@ class TreeGrower:
         lists = self._features.allowed(features, depth, self.tables.at(slots.nodes, per_tree))
         level = Level(
             slots.addresses[0], slots.addresses[1], slots.addresses[2], slots.sums, slots.bounds,
-            *lists, self.tables.rounding, per_tree, units_stride=ROUNDING,
+            *lists, self.tables.rounding, per_tree, units_stride=ROUNDING, steps=self._steps[depth],
             keeps=depth + 1 < self._sizes.depth,
         )  # fmt: skip
         regular, is_root = self._rules.regular, depth == 0
@@ -284,8 +296,8 @@ class TreeGrower:
         level, below = self._levels[depth], self._levels[depth + 1]
         is_last = depth + 1 == self._sizes.depth
         self._launch("choose_splits")(
-            self._n_trees, THREADS, *self.tables.arguments, *level.arguments, self._sizes.at(depth), results,
-            *regular.numbers, rules.gamma, rules.max_leaves,
+            self._n_trees, THREADS, self._width, *self.tables.arguments, *level.arguments, self._sizes.at(depth),
+            results, *regular.numbers, rules.gamma, rules.max_leaves,
             int(not is_last), int(rules.symmetric), self._kernels.monotone_of(regular),
             self._kernels.layout.n_bins, level.splits, self._sizes.at(depth + 1) // 2, *below.arguments, below.built,
             *self._addresses(depth + 1),
@@ -294,12 +306,12 @@ class TreeGrower:
     def _finish(self, learning_rate: DeviceArray) -> None:
         regular = self._rules.regular
         self._launch("finish_trees")(
-            self._n_trees, THREADS, *self.tables.arguments, *regular.numbers, learning_rate,
+            self._n_trees, THREADS, self._width, *self.tables.arguments, *regular.numbers, learning_rate,
             self.tables.values, self._sizes.most_leaves, self.leaves,
         )  # fmt: skip
 
     def _launch(self, entry: str) -> Kernel:
-        return self._runtime.kernel("grow", entry)
+        return self._runtime.kernel("grow", entry, VECTORS=int(self._width > 1))
 
 
 @dataclass(frozen=True)
@@ -316,10 +328,10 @@ class Slots:
         return (self.nodes, *self.addresses, self.sums, self.bounds)
 
 
-def slot_shapes(n: int) -> Shapes:
+def slot_shapes(n: int, width: int = 1) -> Shapes:
     """Return the shapes of `Slots` of `n` nodes."""
     return {
-        "nodes": ((n,), np.int32), "addresses": ((3, n), np.uint64), "sums": ((n, 2), np.int64),
+        "nodes": ((n,), np.int32), "addresses": ((3, n), np.uint64), "sums": ((n, 2 * width), np.int64),
         "bounds": ((n, 2), np.float64),
     }  # fmt: skip
 
@@ -334,10 +346,10 @@ class _TreeLevel(Slots):
     """Nodes whose histograms rows build, the root or one per pair of siblings; int32."""
 
 
-def _level_shapes(n_trees: int, n: int) -> Shapes:
+def _level_shapes(n_trees: int, n: int, width: int) -> Shapes:
     """Return the shapes of `_TreeLevel` of `n` nodes of each tree."""
     slots, built = n_trees * n, n_trees * -(-n // 2)
-    return {**slot_shapes(slots), "splits": ((6, slots), np.int32), "built": ((built,), np.int32)}
+    return {**slot_shapes(slots, width), "splits": ((6, slots), np.int32), "built": ((built,), np.int32)}
 
 
 def _leaf_shapes(n_trees: int, levels: LevelSizes) -> Shapes:
@@ -345,14 +357,15 @@ def _leaf_shapes(n_trees: int, levels: LevelSizes) -> Shapes:
     return {"leaves": ((n_trees, levels.most_leaves), np.int32)}
 
 
-def frontier_bytes(n_trees: int, levels: LevelSizes) -> int:
+def frontier_bytes(n_trees: int, levels: LevelSizes, width: int = 1) -> int:
     """Return the bytes of what `TreeGrower` keeps of nodes, beside histograms and the arrays of searches, and of what
     its graph keeps: maps of tiles of the nodes that are built and of those that are split, at each level."""
-    shapes = [_level_shapes(n_trees, levels.at(depth)) for depth in range(levels.depth + 1)]
+    shapes = [_level_shapes(n_trees, levels.at(depth), width) for depth in range(levels.depth + 1)]
     of_tiles = sum(START_BYTES * (shape["nodes"][0][0] + shape["built"][0][0]) for shape in shapes[:-1])
-    of_levels = sum(map(bytes_of, shapes)) + of_tiles
+    of_steps = STEP_BYTES * (width > 1) * sum(shape["nodes"][0][0] for shape in shapes[:-1])
+    of_levels = sum(map(bytes_of, shapes)) + of_tiles + of_steps
     of_leaves = bytes_of(_leaf_shapes(n_trees, levels))
-    return tables_bytes(n_trees, levels.capacity) + of_leaves + of_levels
+    return tables_bytes(n_trees, levels.capacity, width) + of_leaves + of_levels
 
 
 def _row_stride(array: DeviceArray) -> int:

@@ -55,6 +55,9 @@ class Level:
     """Nodes of a tree; all trees have as many."""
     units_stride: int = 2
     """Numbers of a tree in `units`."""
+    steps: DeviceArray | None = None
+    """uint64, shape (3, nodes), where leaves are vectors: bytes from an output's histogram at `own`, at `parents` and
+    at `siblings` to the next output's."""
     keeps: bool = True
     """Whether histograms that rows have not built are written to `own`: their nodes' children will need them."""
 
@@ -133,6 +136,21 @@ class SplitKernels:
         """Return arrays for searches of up to so many nodes, one after the other; see `search_shapes`."""
         layout = self.layout.host
         return make_arrays(self.runtime, search_shapes(n_nodes, len(layout.n_bins), layout.n_slots, n_trees))
+
+    @property
+    def node_words(self) -> int:
+        """Words of a node's histograms, of all outputs."""
+        return 2 * self.layout.host.n_slots * self.layout.host.width
+
+    def histograms(self, memory: DeviceArray, first: int, n_nodes: int) -> DeviceArray:
+        """Return those of nodes from a place on, as `empty_histograms` gives them, in memory of int64."""
+        own, layout = memory[first * self.node_words : (first + n_nodes) * self.node_words], self.layout.host
+        found: DeviceArray = own.reshape(layout.width, n_nodes, layout.n_slots, 2).transpose(1, 2, 0, 3)
+        return found
+
+    def steps(self, n_nodes: int, own: DeviceArray, parents: DeviceArray) -> DeviceArray | None:
+        """Return the `Level.steps` of a level of so many nodes, by histograms of its own nodes and of their parents."""
+        return None
 
     def upload(self, nodes: HostNodes) -> Level:
         """The nodes of one tree, in one copy."""
@@ -238,43 +256,57 @@ def vector_shapes(n_nodes: int, n_features: int, n_slots: int, width: int, *, sy
 class VectorKernels(SplitKernels):
     """Searches the histograms of several outputs."""
 
-    def search(self, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
-        return best_splits(self, nodes, regular, symmetric=symmetric)
+    def room(self, n_nodes: int, n_trees: int = 0) -> SearchRoom:
+        layout = self.layout.host
+        return make_arrays(self.runtime, vector_shapes(
+            n_nodes, len(layout.n_bins), layout.n_slots, layout.width, symmetric=n_trees > 0
+        ))  # fmt: skip
 
+    def steps(self, n_nodes: int, own: DeviceArray, parents: DeviceArray) -> DeviceArray | None:
+        of_all = np.array([[each.strides[2]] for each in (own, parents, own)], np.uint64)
+        return to_device(self.runtime, np.repeat(of_all, n_nodes, axis=1))
 
-def best_splits(kernels: SplitKernels, nodes: HostNodes, regular: Regular, *, symmetric: bool) -> DeviceArray:
-    """Find what `SplitKernels.search` gives, by the gains of all outputs."""
-    runtime, layout = kernels.runtime, kernels.layout
-    n, width, n_features = len(nodes.sums), len(nodes.units) // 2, len(layout.host.n_bins)
-    own, parents, siblings, own_steps, parent_steps, sibling_steps, totals, units = _upload(runtime, nodes)
-    room = make_arrays(runtime, vector_shapes(n, n_features, layout.host.n_slots, width, symmetric=symmetric))
-    sums_before, gains, places, results = (room[name] for name in ("sums_before", "gains", "places", "results"))
+    def upload(self, nodes: HostNodes) -> Level:
+        numbers = [*nodes.addresses, nodes.steps, np.ascontiguousarray(nodes.sums), nodes.units]
+        packed = to_device(self.runtime, np.concatenate([np.ravel(part).view(np.int64) for part in numbers]))
+        n, ends, found = len(nodes.sums), np.cumsum([part.size for part in numbers]), []
+        for end, part in zip(ends.tolist(), numbers, strict=True):
+            found.append(packed[end - part.size : end].view(part.dtype))
+        own, parents, siblings, steps, sums, units = found
+        per_list = n if len(nodes.allowed) == 1 else 1
+        return Level(
+            own, parents, siblings, sums, sums, self.allowed_of(nodes.allowed), per_list, units, n,
+            steps=steps.reshape(3, n),
+        )  # fmt: skip
 
-    def launch(entry: str, grid: int, *arguments: KernelArgument) -> None:
-        runtime.kernel("split_vectors", entry)(grid, THREADS, *arguments)
+    def best_per_node(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
+        return self._best(level, regular, room, level.n_nodes * len(self.layout.host.n_bins), "best_of_features")
 
-    shape = (layout.offsets, layout.n_bins, n_features)
-    launch(
-        "sum_chunks", -(-n * n_features * width * WARP // THREADS), own, own_steps, parents, parent_steps, siblings,
-        sibling_steps, *shape, width, n, sums_before,
-    )  # fmt: skip
-    launch(
-        "best_of_level_features" if symmetric else "best_of_features", gains.size, own, own_steps, totals,
-        kernels.allowed_of(nodes.allowed), n if len(nodes.allowed) == 1 else 1, units, width, *shape, n,
-        *regular.numbers, int(regular.plain), sums_before, gains, places,
-    )  # fmt: skip
-    launch(
-        "best_of_nodes", n, own, own_steps, totals, *shape, width, sums_before, gains, places, int(symmetric), results
-    )
-    return results
+    def best_of_level(self, level: Level, regular: Regular, room: SearchRoom) -> DeviceArray:
+        return self._best(level, regular, room, len(self.layout.host.n_bins), "best_of_level_features")
 
+    def _best(self, level: Level, regular: Regular, room: SearchRoom, n_found: int, entry: str) -> DeviceArray:
+        """Find the best splits of nodes, by the gains of all outputs; `entry` : what finds those of `n_found` features
+        and nodes."""
+        runtime, layout, steps, n = self.runtime, self.layout, level.steps, level.n_nodes
+        assert steps is not None
+        width, n_features = layout.host.width, len(layout.host.n_bins)
+        sums_before, gains, places = (room[name] for name in ("sums_before", "gains", "places"))
+        results, shape = room["results"][:n], (layout.offsets, layout.n_bins, n_features)
 
-def _upload(runtime: Runtime, nodes: HostNodes) -> list[DeviceArray]:
-    """The nodes' arrays, in one copy: addresses, steps, sums, units."""
-    numbers = [*nodes.addresses, *nodes.steps, np.ascontiguousarray(nodes.sums), nodes.units]
-    packed = to_device(runtime, np.concatenate([np.ravel(part).view(np.int64) for part in numbers]))
-    found, begin = [], 0
-    for part in numbers:
-        found.append(packed[begin : begin + part.size].view(part.dtype))
-        begin += part.size
-    return found
+        def launch(entry: str, grid: int, *arguments: KernelArgument) -> None:
+            runtime.kernel("split_vectors", entry)(grid, THREADS, *arguments)
+
+        launch(
+            "sum_chunks", -(-n * n_features * width * WARP // THREADS), level.own, steps[0], level.parents, steps[1],
+            level.siblings, steps[2], *shape, width, n, sums_before,
+        )  # fmt: skip
+        launch(
+            entry, n_found, level.own, steps[0], level.sums, level.allowed, level.per_list, level.units,
+            level.units_stride, width, *shape, n, *regular.numbers, int(regular.plain), sums_before, gains, places,
+        )  # fmt: skip
+        launch(
+            "best_of_nodes", n, level.own, steps[0], level.sums, *shape, width, sums_before, gains, places,
+            int(entry == "best_of_level_features"), results,
+        )  # fmt: skip
+        return results
