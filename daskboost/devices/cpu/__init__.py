@@ -76,7 +76,7 @@ class _KernelCache(FunctionCache):
         return found
 
     def has(self, sig: object, target_context: Any) -> bool:
-        """Whether it keeps the function for a signature."""
+        """Tell whether it keeps the function for a signature."""
         try:
             kept: dict[object, str] = self._cache_file._load_index()  # type: ignore[no-untyped-call]
             return self._index_key(sig, target_context.codegen()) in kept  # type: ignore[no-untyped-call]
@@ -84,10 +84,10 @@ class _KernelCache(FunctionCache):
             return False
 
 
-def is_kept(dispatcher: Any, sig: object) -> bool:
+def is_kept(dispatcher: object, sig: object) -> bool:
     """Whether a function's machine code for a signature lies on disk, or never will."""
-    kept = dispatcher._cache
-    return not isinstance(kept, _KernelCache) or kept.has(sig, dispatcher.targetctx)
+    kept = getattr(dispatcher, "_cache", None)
+    return not isinstance(kept, _KernelCache) or kept.has(sig, getattr(dispatcher, "targetctx"))  # noqa: B009
 
 
 @cache

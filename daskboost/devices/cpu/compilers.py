@@ -18,10 +18,11 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, Protocol
 
 from numba import types
 
@@ -42,11 +43,22 @@ sys.path[:] = pickle.load(sys.stdin.buffer)
 from daskboost.devices.cpu.compilers import help_out
 help_out()
 """
-"""What a helper runs. It does not import the user's main module, which may have no guard."""
+"""The program of a helper. It does not import the user's main module, which may have no guard."""
 ANSWER = b"kept\n"
 
 
-def addresses_of(parts: Sequence[Any], state: Any, n_processes: int) -> list[int]:
+class Part(Protocol):
+    """A function that numba compiles."""
+
+    py_func: FunctionType
+    overloads: Mapping[object, Any]
+    """Results of compilations by signature."""
+
+    def compile(self, sig: object) -> object:
+        """Compile for a signature, or load that from the cache."""
+
+
+def addresses_of(parts: Sequence[Part], state: object, n_processes: int) -> list[int]:
     """Return the addresses of parts, compiled for states of this type by up to `n_processes` processes.
 
     `state` is `by_reference`; `parts` are in the order in which they are taken, so the costly ones come first. Parts
@@ -72,14 +84,14 @@ def addresses_of(parts: Sequence[Any], state: Any, n_processes: int) -> list[int
     return [_address_of(part, signature) for part in parts]
 
 
-def _address_of(part: Any, signature: tuple[object, ...]) -> int:
+def _address_of(part: Part, signature: tuple[object, ...]) -> int:
     part.compile(signature)
     compiled = part.overloads[signature]
     found: int = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
     return found
 
 
-def _take_all(missing: deque[Any], work: Callable[[Any], None]) -> None:
+def _take_all(missing: deque[Part], work: Callable[[Part], object]) -> None:
     """Take parts until there are none."""
     while True:
         try:
@@ -104,12 +116,12 @@ def _started(n: int) -> list[subprocess.Popen[bytes]]:
     return []
 
 
-def _feed(helper: subprocess.Popen[bytes], missing: deque[Any], signature: tuple[object, ...]) -> None:
+def _feed(helper: subprocess.Popen[bytes], missing: deque[Part], signature: tuple[object, ...]) -> None:
     """Have a helper compile parts until there are none, or it fails."""
     assert helper.stdin is not None and helper.stdout is not None
     to, answers = helper.stdin, helper.stdout
 
-    def compile_there(part: Any) -> None:
+    def compile_there(part: Part) -> None:
         function = part.py_func
         pickle.dump((function.__module__, function.__qualname__, signature), to)
         to.flush()

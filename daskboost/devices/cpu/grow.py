@@ -1357,7 +1357,7 @@ PARTS = (
 (
     SEARCH, MOVE, OPEN, SEARCH_LEVEL, GROW, FINISH, BUILD, BEGIN, FIND, DIVIDE, QUANTIZE, TELL, COUNT
 ) = range(len(PARTS))  # fmt: skip
-"""Their places; those that take longest to compile come first."""
+"""Places of the parts, in the order in which they are compiled: those that take longest come first."""
 
 
 def empty_parts() -> Int64:
